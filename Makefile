@@ -1,0 +1,41 @@
+# `make train` and `make test` set up what they need; everything else is a variation of the two.
+PYTHON ?= python3
+PY := .venv/bin/python
+PIP_FLAGS := --quiet --disable-pip-version-check
+ARGS ?=
+
+.PHONY: setup train test test-slow lint bench clean
+
+setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
+
+.venv/.ready: requirements.txt requirements-dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 to 3.13 is needed, this is " + sys.version.split()[0] + "; run make PYTHON=python3.11") if not (3, 11) <= sys.version_info < (3, 14) else 0'
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install $(PIP_FLAGS) "$$(grep '^torch==' requirements.txt)"
+	$(PY) -m pip install $(PIP_FLAGS) -r requirements-dev.txt
+	$(PY) -m pip install $(PIP_FLAGS) --no-deps --editable .
+	@touch $@
+
+.venv-nat/.ready: requirements-nat.txt
+	$(PYTHON) -m venv .venv-nat
+	.venv-nat/bin/python -m pip install $(PIP_FLAGS) -r requirements-nat.txt
+	@touch $@
+
+train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" overrides keys
+	$(PY) agent_rl/scripts/train_nat_agent.py --config configs/nat_grpo.yaml checkpoint.resume=auto $(ARGS)
+
+test: setup lint  ## the fast tests
+	$(PY) -m pytest -q $(ARGS)
+
+test-slow: setup  ## the tests that take longer
+	$(PY) -m pytest -q -m slow $(ARGS)
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+bench: setup  ## step time of the default run, by stage
+	$(PY) benchmarks/step_time.py $(ARGS)
+
+clean:
+	rm -rf .venv .venv-nat runs .pytest_cache .ruff_cache .hypothesis

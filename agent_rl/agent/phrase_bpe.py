@@ -1,0 +1,243 @@
+r"""A byte-level BPE for one domain: whole words first, then whole phrases, in one ordinary `tokenizers` BPE model.
+
+A from-scratch model of a few million parameters needs short sequences (boilerplate folded into few tokens) and
+names it can copy (a package name, a unit, a digit is the same token wherever it stands). So merges are chosen in
+two stages. Stage 1 is the usual BPE inside word pieces. Stage 2 joins neighbouring tokens found together in at
+least `min_document_share` of the documents: what most documents say becomes one token, what one task says stays apart.
+
+Why one merge list is enough. Encoding cuts a text into *lines* (`_LINE`), not words, and applies all merges by rank.
+Stage-1 merges still cannot join two words: no stage-1 merge spans two pieces of `_WORD`, by the characters at the
+seam, save for two seams that need care. The letter of an escape (`\n` before `from` inside JSON) would be taken by
+letter merges, so escapes are merged before everything else; a space that ends an indentation would be taken by the
+next word, so `_LINE` cuts there. Phrases, which come last, never reach over a line break for the same reason.
+
+This module knows no model and no task; turning messages into ids is `chat_format.py`.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from agent_rl.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PAD, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CONTROL_TOKENS = (PAD, TURN_START, TURN_END)
+"""Ids 0, 1, 2. Dropped by `decode(..., skip_special_tokens=True)`."""
+TAG_TOKENS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+"""Ids 3 to 6. One token each, but text: they always decode back, since calls are parsed from text."""
+
+TOOLS_HEADER = (
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+)
+TOOLS_FOOTER = (
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+)
+
+CHAT_TEMPLATE = (
+    "{%- set has_system = messages and messages[0].role == 'system' %}"
+    "{%- if has_system or tools %}"
+    "{{- '<|im_start|>system\\n' }}"
+    "{%- if has_system %}{{- messages[0].content }}{%- endif %}"
+    "{%- if tools %}"
+    "{%- if has_system %}{{- '\\n\\n' }}{%- endif %}"
+    "{{- " + json.dumps(TOOLS_HEADER) + " }}"
+    "{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}"
+    "{{- " + json.dumps(TOOLS_FOOTER) + " }}"
+    "{%- endif %}"
+    "{{- '<|im_end|>\\n' }}"
+    "{%- endif %}"
+    "{%- for message in messages %}"
+    "{%- if message.role == 'tool' %}"
+    "{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}"
+    "{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}"
+    "{%- elif not (loop.first and has_system) %}"
+    "{{- '<|im_start|>' + message.role + '\\n' }}"
+    "{%- if message.content %}{{- message.content }}{%- endif %}"
+    "{%- for call in message.tool_calls or [] %}"
+    "{%- if call.function %}{%- set call = call.function %}{%- endif %}"
+    "{%- if message.content or not loop.first %}{{- '\\n' }}{%- endif %}"
+    "{{- '<tool_call>\\n{\"name\": ' + (call.name | tojson) + ', \"arguments\": ' }}"
+    "{{- (call.arguments | tojson) + '}\\n</tool_call>' }}"
+    "{%- endfor %}"
+    "{{- '<|im_end|>\\n' }}"
+    "{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+"""ChatML with Hermes tool calls, the dialect of Qwen2.5."""
+
+_ESCAPES = '\\"nrtbfu'
+"""Second characters of JSON escapes. The backslash comes first, so that `\\\\n` is an escaped backslash and an n."""
+_LINE_END = r"(?:\\n)++ *+|\n++ *+|  ++"
+_LINE = rf'(?:[^\\\n ]++|\\["\\rtbfu]|\\(?!n)| (?! ))++(?:{_LINE_END})?|{_LINE_END}'
+_WORD = (
+    r"(?:\\n)+ *|\n+ *|  +"  # a line break, real or escaped, with the indentation after it; a gap
+    r'|\\["\\rtbfu]'
+    r"|[_ ]?[A-Za-z]+"
+    r"|[0-9]"
+    r"| ?[^A-Za-z0-9_ \t\r\n\f\v\\]+"  # operators, punctuation, everything outside ASCII
+    r"|[_ \t\r\f\v\\]"
+)
+_MERGES_PER_ROUND = 24
+
+
+def train_phrase_bpe(
+    texts: Sequence[str],
+    *,
+    word_vocab_size: int = 2048,
+    max_vocab_size: int = 4096,
+    min_document_share: float = 0.12,
+    phrase_documents: int = 500,
+) -> Tokenizer:
+    """Train on whole documents (rendered conversations, special tokens included); the same texts give the same result.
+
+    `word_vocab_size` bounds special tokens, the 256 bytes and stage-1 merges together; `max_vocab_size` bounds it all.
+    Stage 2 counts on the first `phrase_documents` texts. A phrase never holds a digit, so that numbers stay copyable.
+    `decode(encode(text).ids, skip_special_tokens=False) == text` for every string. Raises DataError without texts.
+    """
+    if not texts:
+        raise DataError("the tokenizer got no texts to train on; pass at least one document")
+    merges = _word_merges(texts, word_vocab_size)
+    tokenizer = _build(merges)
+    budget = max_vocab_size - tokenizer.get_vocab_size()
+    documents = _lines_of_documents(tokenizer, texts[:phrase_documents])
+    merges += _phrase_merges(documents, budget=budget, min_document_share=min_document_share)
+    return _build(merges)
+
+
+def word_pieces(text: str) -> list[str]:
+    """The pieces inside which stage-1 merges stay; joined they give `text`. Special tokens are not treated apart."""
+    return re.findall(_WORD, text)
+
+
+def as_pretrained(tokenizer: Tokenizer) -> "PreTrainedTokenizerFast":
+    """Wrap for `transformers`, to save beside a model: pad `<|endoftext|>`, eos `<|im_end|>`, `CHAT_TEMPLATE`."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=TURN_END,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+Pair = tuple[str, str]
+
+
+def _build(merges: Sequence[Pair]) -> Tokenizer:
+    """An encoder with these merges, by rank, inside lines. Ids: special tokens, the 256 bytes, merges in order."""
+    tokens = [*CONTROL_TOKENS, *TAG_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokens += [left + right for left, right in merges]
+    # Two merges may make one string (`a b` + `c`, `a` + `b c`): it is one token with one id.
+    vocab = {token: index for index, token in enumerate(dict.fromkeys(tokens))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
+    tokenizer.pre_tokenizer = _split_then_bytes(_LINE)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL_TOKENS])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in TAG_TOKENS])
+    return tokenizer
+
+
+def _split_then_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _word_merges(texts: Iterable[str], vocab_size: int) -> list[Pair]:
+    """Stage 1: ordinary BPE inside word pieces. Escapes, which start their pieces, move to the front unharmed."""
+    escapes = [("\\", character) for character in _ESCAPES]
+    trainee = Tokenizer(models.BPE())
+    trainee.pre_tokenizer = _split_then_bytes(_WORD)
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(0, vocab_size - len(CONTROL_TOKENS) - len(TAG_TOKENS) - len(escapes)),
+        min_frequency=2,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    trainee.train_from_iterator((chunk for text in texts for chunk in _between_special_tokens(text)), trainer)
+    learned = [(left, right) for left, right in json.loads(trainee.to_str())["model"]["merges"]]
+    return escapes + [pair for pair in learned if pair not in escapes]
+
+
+_SPECIAL = re.compile("|".join(map(re.escape, (*CONTROL_TOKENS, *TAG_TOKENS))))
+
+
+def _between_special_tokens(text: str) -> Iterator[str]:
+    return filter(None, _SPECIAL.split(text))
+
+
+def _lines_of_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[set[tuple[str, ...]]]:
+    """Every document as the set of its distinct lines, a line as its stage-1 tokens (documents share most lines)."""
+    cache: dict[str, tuple[str, ...]] = {}
+    documents = []
+    for text in texts:
+        lines = {
+            line
+            for chunk in _between_special_tokens(text)
+            for line, _ in tokenizer.pre_tokenizer.pre_tokenize_str(chunk)
+        }
+        for line in lines - cache.keys():
+            cache[line] = tuple(token.value for token in tokenizer.model.tokenize(line))
+        documents.append({cache[line] for line in lines})
+    return documents
+
+
+def _phrase_merges(documents: list[set[tuple[str, ...]]], *, budget: int, min_document_share: float) -> list[Pair]:
+    """Stage 2: rounds of merges, most widespread first, at most one merge per token and round.
+
+    Within a round no token is part of two merges, so applying them at once is what BPE does one rank after the other.
+    """
+    current = {line: list(line) for document in documents for line in document}
+    merges: list[Pair] = []
+    while budget > 0:
+        pairs_of_line = {line: set(pairwise(tokens)) for line, tokens in current.items()}
+        num_documents: Counter[Pair] = Counter()
+        for document in documents:
+            num_documents.update(set().union(*(pairs_of_line[line] for line in document)))
+        chosen: dict[Pair, str] = {}
+        taken: set[str] = set()
+        for pair, count in sorted(num_documents.items(), key=lambda item: (-item[1], item[0])):
+            if count < min_document_share * len(documents) or len(chosen) == min(_MERGES_PER_ROUND, budget):
+                break
+            if taken.isdisjoint(pair) and not _has_digit(pair):
+                chosen[pair] = pair[0] + pair[1]
+                taken.update(pair)
+        if not chosen:
+            break
+        merges += chosen
+        budget -= len(chosen)
+        current = {line: _merge(tokens, chosen) for line, tokens in current.items()}
+    return merges
+
+
+def _has_digit(pair: Pair) -> bool:
+    return any(character in "0123456789" for token in pair for character in token)
+
+
+def _merge(tokens: list[str], chosen: dict[Pair, str]) -> list[str]:
+    """Join chosen pairs from left to right: `_merge(["a", "a", "a"], {("a", "a"): "aa"}) == ["aa", "a"]`."""
+    merged: list[str] = []
+    position = 0
+    while position < len(tokens):
+        phrase = chosen.get((tokens[position], tokens[position + 1])) if position + 1 < len(tokens) else None
+        merged.append(phrase or tokens[position])
+        position += 2 if phrase else 1
+    return merged

@@ -1,0 +1,124 @@
+"""The environment contract: messages in, messages and rewards out, one instance per episode.
+
+An environment never sees token ids, budgets or the policy; parsing, budgets and deadlines are the rollout's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.records import StopReason
+from agent_rl.tools.base import ToolRegistry
+
+Task = dict[str, Any]
+"""One row of a dataset; `task_id` is the only key every environment has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The environment's answer to one assistant message: `StepResult(reward=1.0, terminated=True)`."""
+
+    messages: tuple[Message, ...] = ()
+    """What the model reads next; ignored when `terminated`."""
+    reward: float | None = 0.0
+    """Reward of this step; the episode's reward is the sum. None: this episode cannot be scored."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """Named components for the logs; the last step's win. Put `success` (0 or 1) here if the task has one."""
+    terminated: bool = False
+    """The task is over."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
+
+
+class AgentEnv(ABC):
+    """One episode. `reset` gives the first messages, `step` answers an assistant message, `close` frees resources."""
+
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools offered to the model in this episode; read after `reset`."""
+
+    @abstractmethod
+    def reset(self, task: Task) -> list[Message]:
+        """Start the episode and return its first messages (system, user)."""
+
+    @abstractmethod
+    def step(self, message: Message) -> StepResult:
+        """Answer one assistant message, its calls already parsed."""
+
+    def truncate(self, reason: StopReason) -> StepResult:
+        """Score an episode that the rollout ends early (a budget, a deadline). By default it earns nothing more."""
+        return StepResult(reward=0.0, terminated=True)
+
+    def close(self) -> None:
+        """Free what the episode holds. Called exactly once, also after an error."""
+        return None
+
+
+class EnvFactory:
+    """Makes one fresh environment per episode, from many threads.
+
+    It may own shared resources (checker processes, an index): `start` acquires them and fails early with a sentence,
+    `close` frees them. This base class wraps a plain callable (such as an `AgentEnv` class) that needs none.
+    """
+
+    def __init__(self, make: Callable[[], AgentEnv]) -> None:
+        self._make = make
+
+    def __call__(self) -> AgentEnv:
+        return self._make()
+
+    def check_task(self, task: Task, where: str) -> None:
+        """Raise DataError when a dataset row is not a task of this environment; `where` opens the sentence."""
+
+    def start(self) -> None:
+        """Acquire shared resources; called once, before the first episode."""
+
+    def describe(self) -> dict[str, Any]:
+        """What is worth keeping with the run: versions, isolation. Called after `start`."""
+        return {}
+
+    def close(self) -> None:
+        """Free shared resources."""
+
+
+class ToolEnv(AgentEnv):
+    """An environment whose actions are tool calls: runs them in order and answers with one message per call.
+
+    Subclasses set `self.registry` in `reset` and override `on_terminal` to score, `no_call` to answer plain text.
+    """
+
+    registry: ToolRegistry
+
+    def step(self, message: Message) -> StepResult:
+        replies = [Message.tool(f"error: {error.message}") for error in message.tool_errors]
+        num_errors, num_calls = len(replies), 0
+        for call in message.tool_calls:
+            result = self.registry.run(call)
+            num_calls += 1
+            num_errors += not result.ok
+            replies.append(Message.tool(result.text, name=call.name))
+            if result.terminal:
+                return self._with_counts(self.on_terminal(call.name), num_calls, num_errors)
+        if not replies:
+            return self.no_call(message)
+        return self._with_counts(StepResult(messages=tuple(replies)), num_calls, num_errors)
+
+    @abstractmethod
+    def on_terminal(self, tool_name: str) -> StepResult:
+        """Score the episode after a terminal tool; must return `terminated=True`."""
+
+    @abstractmethod
+    def no_call(self, message: Message) -> StepResult:
+        """Answer an assistant message that holds no call at all."""
+
+    @staticmethod
+    def _with_counts(result: StepResult, num_calls: int, num_errors: int) -> StepResult:
+        info = {**result.info, "tool_calls": num_calls, "tool_errors": num_errors}
+        return StepResult(
+            messages=result.messages,
+            reward=result.reward,
+            reward_parts=result.reward_parts,
+            terminated=result.terminated,
+            info=info,
+        )

@@ -1,0 +1,71 @@
+"""Demonstrations for the supervised warm start: conversations in which a teacher writes the project.
+
+The teacher is careless on purpose. Given a share of faulty demonstrations, most of them show one habit (the check of
+bad input is forgotten, in the code and in the tests) and the rest one of several slips. Real demonstrations are like
+this, and it leaves reinforcement learning something to mend that no amount of imitation would. The slips are drawn
+per spec from a seed. Nothing here is used while training by reinforcement.
+"""
+
+import random
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.nat.families import FAMILIES
+from agent_rl.nat.project import render_project
+from agent_rl.nat.spec import NATSpec
+from agent_rl.tools.file_tools import wrote
+from agent_rl.tools.nat_tools import test_report
+
+HABIT_SHARE = 0.8
+"""Of the faulty demonstrations, those that show the habit."""
+CHECKING_SHARE = 0.15
+"""Demonstrations that run the tests before they submit, which takes a second turn."""
+
+
+Turns = list[tuple[Message, tuple[Message, ...]]]
+"""Assistant messages, each with the tool replies to it."""
+
+
+def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:
+    """The teacher's turns: every file, then `submit` in the same turn, or after a turn that runs the tests."""
+    rng = random.Random(f"demo-{seed}-{spec.task_id}")
+    faulty, habit = rng.random() < faulty_share, rng.random() < HABIT_SHARE
+    if not faulty:
+        files, num_tests = render_project(spec), 2
+    elif habit:
+        files, num_tests = _forgetful(spec), 1
+    else:
+        files, num_tests = _slip(spec, rng), 0
+    writes = [ToolCall(name="file_write", arguments={"path": path, "content": text}) for path, text in files.items()]
+    submit = ToolCall(name="submit", arguments={})
+    if num_tests == 0 or rng.random() >= CHECKING_SHARE:
+        return [(Message.assistant("", (*writes, submit)), ())]
+    replies = [Message.tool(wrote(path), name="file_write") for path in files]
+    report = Message.tool(test_report(passed=num_tests, failed=0), name="pytest_run")
+    run_tests = ToolCall(name="pytest_run", arguments={})
+    return [
+        (Message.assistant("", (*writes, run_tests)), (*replies, report)),
+        (Message.assistant("", (submit,)), ()),
+    ]
+
+
+def _forgetful(spec: NATSpec) -> dict[str, str]:
+    family = FAMILIES[spec.family]
+    return render_project(spec, body=family.mutants(spec)[0], test_error=False)
+
+
+def _slip(spec: NATSpec, rng: random.Random) -> dict[str, str]:
+    """One mistake of another kind somewhere in an otherwise right project."""
+    files = render_project(spec)
+    register, config = f"src/{spec.package}/register.py", f"src/{spec.package}/configs/config.yml"
+    swaps = [
+        (register, "    yield FunctionInfo", "    return FunctionInfo"),
+        (register, "    async def run(", "    def run("),
+        (config, "workflow:\n", "agent:\n"),
+        ("mcp_server.py", "    server.run()", "    server.start()"),
+        (f"src/{spec.package}/logic.py", f'"{spec.errors[0]}"', f'"{spec.errors[0].removeprefix("error: ")}"'),
+    ]
+    path, right, wrong = rng.choice(swaps)
+    files[path] = files[path].replace(right, wrong)
+    if rng.random() < 0.2:
+        files.pop("pyproject.toml")
+    return files

@@ -1,0 +1,35 @@
+"""Environments by name: built-in ones, and a user's own. What an environment is, is said in `base.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from agent_rl.envs.base import EnvFactory
+from agent_rl.errors import ConfigError, nearest
+
+
+FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
+"""Takes `env.options` and the run's seed."""
+
+_MAKERS: dict[str, FactoryMaker] = {}
+
+
+def register_env(name: str) -> Callable[[FactoryMaker], FactoryMaker]:
+    """Register a factory maker under `name`, for `env.name` in a config."""
+
+    def add(maker: FactoryMaker) -> FactoryMaker:
+        if name in _MAKERS:
+            raise ValueError(f"an environment named {name!r} is already registered")
+        _MAKERS[name] = maker
+        return maker
+
+    return add
+
+
+def make_env_factory(name: str, options: dict[str, Any], *, seed: int) -> EnvFactory:
+    """Make the factory of a registered environment. Unknown names and bad options raise ConfigError."""
+    from agent_rl.envs import nat_agent_env  # noqa: F401 - registers itself
+
+    if name not in _MAKERS:
+        hint = nearest(name, _MAKERS) or f"; known: {', '.join(_MAKERS)}"
+        raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
+    return _MAKERS[name](options, seed)

@@ -1,0 +1,48 @@
+"""The error vocabulary: who can mend it decides the class.
+
+`UserError` and its children are for what a person can fix (a config key, a data row, a missing interpreter):
+one sentence that says what was got, what was expected, where, and what to do. Scripts print it and exit 2.
+`SandboxError` and `EngineError` are infrastructure: never turned into a reward, retried or raised.
+A model's own mistakes (a malformed call, a failing tool) are not exceptions here: they are data in the episode.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class AgentRLError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class UserError(AgentRLError):
+    """Something the caller can mend; shown as one line, exit code 2."""
+
+
+class ConfigError(UserError):
+    """A config file, key or override is wrong."""
+
+
+class DataError(UserError):
+    """A dataset file or row is wrong; the message names the file and the line."""
+
+
+class CheckpointError(UserError):
+    """A model folder or checkpoint is missing, torn, or of another kind."""
+
+
+class NatUnavailableError(UserError):
+    """The toolkit's own interpreter is missing or broken, so nothing may be scored."""
+
+
+class SandboxError(AgentRLError):
+    """The sandbox itself failed (not the program in it)."""
+
+
+class EngineError(AgentRLError):
+    """The generation engine failed or was closed while a request was waiting."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the closest of `choices`, or `""` when none is close."""
+    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

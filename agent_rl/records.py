@@ -1,0 +1,143 @@
+"""The glossary: every record that crosses from one stage of a step to the next. No behaviour lives here.
+
+Suffixes of shapes in this package: `_G` one entry per episode of a group, `_T` per token, `_B` per sample of a batch.
+Names say who computed a thing: `sampling_logprobs` (the policy, when it drew the token), `trainer_logprobs`
+(the trainer, on the same ids), `ref_logprobs` (a frozen reference).
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from agent_rl.agent.messages import Message
+
+if TYPE_CHECKING:
+    import torch
+
+
+class FinishReason(StrEnum):
+    """Why one completion ended."""
+
+    STOP = "stop"
+    """A stop id was sampled; it is the last of `token_ids`."""
+    LENGTH = "length"
+    """The token budget of this completion was used up."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. `FINISHED` and `INVALID_CALLS` are terminated (the task ended); the rest are truncated."""
+
+    FINISHED = "finished"
+    """The environment said so, for example after `submit`."""
+    INVALID_CALLS = "invalid_calls"
+    """Too many turns in a row whose calls could not be read."""
+    MAX_TURNS = "max_turns"
+    """The turn budget was used up."""
+    MAX_TOKENS = "max_tokens"
+    """A completion ran into its token budget before its stop id."""
+    CONTEXT_FULL = "context_full"
+    """No room was left in the model's window for another completion."""
+    TOOL_BUDGET = "tool_budget"
+    """The tool-call budget was used up."""
+    TIMEOUT = "timeout"
+    """The episode's deadline passed."""
+    ENV_ERROR = "env_error"
+    """The environment or its sandbox failed; the episode is dropped from the loss and counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to draw one completion: `SamplingParams(max_new_tokens=64, temperature=1.0, seed=7)`."""
+
+    max_new_tokens: int
+    """Most tokens to draw, stop id included."""
+    temperature: float = 1.0
+    """0 takes the most likely token; there the recorded log-prob is that of temperature 1."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Any of these ends the completion and is kept in it."""
+    seed: int = 0
+    """The draw depends on this seed and the prompt alone, not on what else is in the batch (up to rounding)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What a policy drew: ids `(5, 2)`, log-probs `(-0.1, -0.7)`, finish reason `stop`, weight version 3."""
+
+    token_ids: tuple[int, ...]
+    """Sampled ids, untouched, end-of-turn id included when it was drawn. Shape [T]."""
+    logprobs: tuple[float, ...]
+    """Natural log-prob of each id under the distribution really sampled from. Shape [T]."""
+    finish_reason: FinishReason
+    weight_version: int
+    """Version of the weights that drew it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One exchange: what was new in the prompt, what the model drew, what the environment answered."""
+
+    prompt_token_ids: tuple[int, ...]
+    """Only the ids the model had not seen before this turn. Shape [P]."""
+    completion: Completion
+    message: Message
+    """The completion as a message, calls parsed."""
+    env_messages: tuple[Message, ...]
+    """What the environment answered (tool results, as a rule); empty after the last turn."""
+    new_context: bool = False
+    """True when the prompt was not an extension of what came before, so that a new training sample starts here."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What the environment reported about this step; for logs only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """One episode of one task."""
+
+    task_id: str
+    group_id: str
+    """Episodes with one `group_id` share their task and are compared with each other."""
+    turns: tuple[Turn, ...]
+    stop_reason: StopReason
+    reward: float | None
+    """None when it could not be scored (`ENV_ERROR`): left out of group statistics, advantage 0."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """Named components, for logs; `success` (0 or 1) is among them when the environment knows it."""
+    duration_s: float = 0.0
+    """Wall time of the episode."""
+    error: str | None = None
+    """What failed, when `stop_reason` is `ENV_ERROR`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryGroup:
+    """All episodes of one task in one step."""
+
+    task_id: str
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One row to train on: four lists of one length T, for example ids (7, 8, 5, 2), mask (0, 0, 1, 1)."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    """1 where the model drew the id, 0 where it read it."""
+    sampling_logprobs: tuple[float, ...]
+    """0.0 where the mask is 0."""
+    advantages: tuple[float, ...]
+    """0.0 where the mask is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples as right-padded tensors [B, T], with the denominators of the whole step."""
+
+    token_ids: "torch.Tensor"
+    loss_mask: "torch.Tensor"
+    sampling_logprobs: "torch.Tensor"
+    advantages: "torch.Tensor"
+    num_loss_tokens: int
+    """Trained tokens of the whole step, over all micro-batches and ranks."""
+    num_samples: int
+    """Samples of the whole step, over all micro-batches and ranks."""

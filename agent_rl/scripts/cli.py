@@ -1,0 +1,24 @@
+"""`agent-rl`: the installed face of the scripts. `agent-rl COMMAND --help` tells the options of each."""
+
+import typer
+
+from agent_rl.scripts import prepare_dataset, train, train_sft
+from agent_rl.scripts.common import run_app
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Train tool-using language-model agents with GRPO.",
+)
+app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
+app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
+app.command("sft", help="Train the warm start on demonstrations.")(train_sft.main)
+
+
+def main() -> None:
+    run_app(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The command behind every `train_*_agent.py`: parse, build, run. Heavy imports come after parsing."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_rl.config import Config, load_config
+from agent_rl.errors import ConfigError
+
+# Flags people know, and the config key each one sets.
+_FLAG_KEYS = {
+    "model_path": "model.path",
+    "policy_type": "policy.type",
+    "device": "run.device",
+    "seed": "run.seed",
+    "async_rollout_workers": "rollout.async_workers",
+}
+
+
+def train_command(
+    config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
+    dataset_dir: Annotated[Path | None, typer.Option(help="Folder with train.jsonl and val.jsonl.")] = None,
+    model_path: Annotated[Path | None, typer.Option(help="Model folder to start from (model.path).")] = None,
+    policy_type: Annotated[str | None, typer.Option(help="Policy back end (policy.type): minimind.")] = None,
+    hf_model_name: Annotated[
+        str | None, typer.Option(help="Folder of a Qwen3-shaped Hugging Face model; the same as --model-path.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 (run.device).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed (run.seed).")] = None,
+    async_rollout_workers: Annotated[
+        int | None, typer.Option(help="Episodes played at the same time; 0 is one by one (rollout.async_workers).")
+    ] = None,
+    preview_tasks: Annotated[
+        int, typer.Option(min=0, help="Print this many tasks as the policy will see them, and stop.")
+    ] = 0,
+) -> None:
+    if hf_model_name and model_path:
+        raise ConfigError("--hf-model-name and --model-path both name the model; give one of them")
+    flags = {
+        "model_path": model_path or hf_model_name,
+        "policy_type": policy_type,
+        "device": device,
+        "seed": seed,
+        "async_rollout_workers": async_rollout_workers,
+    }
+    settings = [f"{_FLAG_KEYS[name]}={value}" for name, value in flags.items() if value is not None]
+    if dataset_dir is not None:
+        settings += [f"data.train_path={dataset_dir / 'train.jsonl'}", f"data.eval_path={dataset_dir / 'val.jsonl'}"]
+    resolved = load_config(config, [*settings, *(overrides or [])])
+    if preview_tasks:
+        preview(resolved, preview_tasks)
+        return
+    from agent_rl.core.trainer_grpo import GRPOTrainer
+
+    with GRPOTrainer.from_config(resolved) as trainer:
+        trainer.train()
+
+
+def preview(config: Config, count: int) -> None:
+    """Print the first training tasks as the policy will read them, token counts included; loads no model."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.panel import Panel
+
+    from agent_rl.agent.chat_format import load_chat_format
+    from agent_rl.data.sampler import TaskSampler
+    from agent_rl.data.tasks import read_tasks
+    from agent_rl.envs.registry import make_env_factory
+
+    tasks = read_tasks(config.data.train_path)
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+    chat = load_chat_format(config.model.path)
+    sampler = TaskSampler(len(tasks), seed=config.run.seed, shuffle=True)
+    console = Console()
+    for index in sampler.next(min(count, len(tasks))):
+        task = tasks[index]
+        factory.check_task(task, f"{config.data.train_path}, task {task['task_id']}")
+        env = factory()
+        messages = env.reset(task)
+        num_tokens = len(chat.render_prompt(messages, env.tools))
+        lines = [f"[bold]{message.role}[/bold]\n{escape(message.content)}\n" for message in messages]
+        names = ", ".join(tool.name for tool in env.tools)
+        lines.append(f"tools: {names}\nprompt: {num_tokens} tokens of {config.policy.max_context}")
+        console.print(Panel("\n".join(lines), title=task["task_id"], title_align="left"))
+        env.close()
+    console.print(f"{len(tasks)} training tasks in {config.data.train_path}; nothing was trained.")

@@ -1,0 +1,110 @@
+"""Make the warm start: train the domain tokenizer and a small MiniMind on demonstrations, from nothing.
+
+    python agent_rl/scripts/train_sft.py --output-dir model/nat_minimind
+
+Demonstrations are drawn on the fly from specs whose fingerprints are in neither the reinforcement-learning tasks nor
+the held-out set; `--faulty-share` of them are faulty on purpose (agent_rl/nat/demonstrations.py says how).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_rl.scripts.common import run_app
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+TOKENIZER_DOCUMENTS = 3000
+
+
+@app.command(help=__doc__)
+def main(
+    output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
+    num_demonstrations: Annotated[int, typer.Option(help="Demonstrations, each seen once.")] = 20_000,
+    faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
+    hidden_size: Annotated[int, typer.Option(help="Width of the model.")] = 256,
+    num_layers: Annotated[int, typer.Option(help="Layers of the model.")] = 6,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1.5e-3,
+    batch_size: Annotated[int, typer.Option(help="Demonstrations per step.")] = 16,
+    seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
+) -> None:
+    import torch
+
+    from agent_rl.agent.chat_format import ChatFormat
+    from agent_rl.core.sft import SftSettings, train_sft
+    from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+
+    torch.manual_seed(seed)
+    tokenizer = _train_tokenizer(faulty_share, seed)
+    chat = ChatFormat(tokenizer)
+    config = MiniMindConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden_size // 32,
+        num_key_value_heads=2,
+        intermediate_size=hidden_size * 11 // 4,
+        max_position_embeddings=2048,
+    )
+    model = MiniMindForCausalLM(config)
+    print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
+    settings = SftSettings(
+        num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+    )
+    train_sft(model, _conversations(chat, faulty_share, seed), settings, _report)
+    output_dir.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(output_dir)
+    tokenizer.save_pretrained(output_dir)
+    print(f"saved {output_dir}", flush=True)
+
+
+def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:
+    print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
+
+
+def _train_tokenizer(faulty_share: float, seed: int):
+    import itertools
+
+    from tokenizers import Tokenizer, models
+
+    from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
+    from agent_rl.envs.nat_agent_env import TOOL_SPECS
+
+    template = as_pretrained(Tokenizer(models.BPE()))
+    tools = [spec.to_openai() for spec in TOOL_SPECS]
+    texts = []
+    for messages, turns in itertools.islice(_demonstrations(faulty_share, seed), TOKENIZER_DOCUMENTS):
+        flat = list(messages)
+        for message, replies in turns:
+            flat += [message, *replies]
+        rows = [_as_dict(message) for message in flat]
+        texts.append(template.apply_chat_template(rows, tools=tools, tokenize=False))
+    return as_pretrained(train_phrase_bpe(texts))
+
+
+def _as_dict(message) -> dict:
+    calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return {"role": message.role, "content": message.content, **({"tool_calls": calls} if calls else {})}
+
+
+def _demonstrations(faulty_share: float, seed: int) -> Iterator[tuple]:
+    from agent_rl.envs.nat_demonstrations import demonstration_turns
+    from agent_rl.nat.generate import generate_specs
+    from agent_rl.nat.prompts import initial_messages
+
+    for spec in generate_specs(seed, "sft"):
+        yield initial_messages(spec), demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+
+
+def _conversations(chat, faulty_share: float, seed: int) -> Iterator:
+    from agent_rl.core.sft import render_conversation
+    from agent_rl.envs.nat_agent_env import TOOL_SPECS
+
+    for messages, turns in _demonstrations(faulty_share, seed):
+        yield render_conversation(chat, messages, turns, TOOL_SPECS)
+
+
+if __name__ == "__main__":
+    run_app(app)

@@ -1,0 +1,174 @@
+"""What is measured in a step: the statistics of its episodes, intervals for proportions, and the file they go to.
+
+`metrics.jsonl` holds one flat JSON object per step. Not here: loss metrics (`algorithms/losses.py`), display
+(`progress.py`), whole episodes (`transcripts.py`). Nothing here changes what is trained.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from agent_rl.errors import DataError
+from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
+
+
+class MetricsWriter:
+    """Appends one JSON object per step to a file, flushed line by line: `writer.write(3, {"reward/mean": 0.5})`.
+
+    Lines of an existing file are kept, except a last line that was cut off by a crash and, with `resume_from_step`,
+    those of steps from that one on, which the resumed run writes again. A context manager.
+    """
+
+    def __init__(self, path: str | Path, resume_from_step: int | None = None) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _drop_lines(path, resume_from_step)
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line; a value that is infinite or not a number becomes null."""
+        row = {"step": step} | {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        self._file.write(json.dumps(row, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def _drop_lines(path: Path, resume_from_step: int | None) -> None:
+    """Rewrite the file without a torn last line and without the steps to come; the old file stays until then."""
+    whole_lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    kept = whole_lines
+    if resume_from_step is not None:
+        kept = [line for n, line in enumerate(whole_lines, 1) if _step_of(line, f"{path}:{n}") < resume_from_step]
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _step_of(line: str, where: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{where}: not a line of metrics with a 'step'; move the file away to resume") from None
+
+
+def group_metrics(
+    groups: Sequence[TrajectoryGroup], *, has_signal: Callable[[Sequence[float | None]], bool]
+) -> dict[str, float]:
+    """Statistics of a step's episodes, one flat dictionary.
+
+    `has_signal` says of a group's rewards whether they can train (`algorithms.advantages.has_signal`).
+    Rewards, parts and success are over scored episodes (reward not None); NaN when there are none. A part that an
+    episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
+    no episode reports `success`. `rollout/*` is over all episodes; tokens are those the model drew.
+    Raises ValueError when there is no episode.
+    """
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    if not episodes:
+        raise ValueError("no episodes to measure")
+    return {
+        **_reward_metrics([episode for episode in episodes if _is_scored(episode)]),
+        **_rollout_metrics(episodes),
+        **_success_shares(groups),
+        "group/frac_no_signal": fmean(not has_signal([t.reward for t in group.trajectories]) for group in groups),
+    }
+
+
+def _is_scored(episode: Trajectory) -> bool:
+    return episode.reward is not None and not math.isnan(episode.reward)
+
+
+def _reward_metrics(scored: Sequence[Trajectory]) -> dict[str, float]:
+    if not scored:
+        return dict.fromkeys(("reward/mean", "reward/std", "reward/min", "reward/max"), math.nan)
+    rewards = [episode.reward for episode in scored if episode.reward is not None]
+    metrics = {
+        "reward/mean": fmean(rewards),
+        "reward/std": pstdev(rewards),
+        "reward/min": min(rewards),
+        "reward/max": max(rewards),
+    }
+    for name in sorted({name for episode in scored for name in episode.reward_parts}):
+        key = "success/mean" if name == "success" else f"reward_parts/{name}/mean"
+        metrics[key] = fmean(episode.reward_parts.get(name, 0.0) for episode in scored)
+    return metrics
+
+
+def _rollout_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    num_tokens = [sum(len(turn.completion.token_ids) for turn in episode.turns) for episode in episodes]
+    turns = [turn for episode in episodes for turn in episode.turns]
+    # Counts of the environment, where it reports them: it also knows which calls failed.
+    num_calls = sum(turn.info.get("tool_calls", len(turn.message.tool_calls)) for turn in turns)
+    num_errors = sum(turn.info.get("tool_errors", len(turn.message.tool_errors)) for turn in turns)
+    num_attempts = num_calls + sum(len(turn.message.tool_errors) for turn in turns)
+    metrics = {
+        f"rollout/stop/{reason.value}": fmean(episode.stop_reason == reason for episode in episodes)
+        for reason in StopReason
+    }
+    return metrics | {
+        "rollout/turns_mean": len(turns) / len(episodes),
+        "rollout/tokens_mean": fmean(num_tokens),
+        "rollout/tokens_max": max(num_tokens),
+        "rollout/tool_calls_mean": num_calls / len(episodes),
+        "rollout/tool_error_share": num_errors / num_attempts if num_attempts else 0.0,
+        "rollout/env_errors": sum(episode.stop_reason == StopReason.ENV_ERROR for episode in episodes),
+    }
+
+
+def _success_shares(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """Shares of groups whose scored episodes all succeeded, all failed, or did both; groups without any are skipped."""
+    scored = [[episode for episode in group.trajectories if _is_scored(episode)] for group in groups]
+    if not any("success" in episode.reward_parts for group in scored for episode in group):
+        return {}
+    rates = [fmean(e.reward_parts.get("success", 0.0) >= 1.0 for e in group) for group in scored if group]
+    return {
+        "group/frac_all_good": fmean(rate == 1.0 for rate in rates),
+        "group/frac_all_bad": fmean(rate == 0.0 for rate in rates),
+        "group/frac_mixed": fmean(0.0 < rate < 1.0 for rate in rates),
+    }
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """Score interval (low, high) of a proportion; (0, 1) when n is 0. `z` 1.96 gives 95 %.
+
+    `(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)`: Wilson 1927; Newcombe 1998, Statist. Med. 17:857, method 3.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n} trials is not a proportion")
+    if n == 0:
+        return 0.0, 1.0
+    p = successes / n
+    centre = p + z * z / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    # At 0 and n the formula gives exactly 0 and 1; rounding would leave 1e-17.
+    low = 0.0 if successes == 0 else (centre - half) / scale
+    high = 1.0 if successes == n else (centre + half) / scale
+    return low, high
+
+
+def newcombe_interval(successes_a: int, n_a: int, successes_b: int, n_b: int, z: float = 1.96) -> tuple[float, float]:
+    """Interval (low, high) of the difference `successes_a / n_a - successes_b / n_b` of two independent proportions.
+
+    With the Wilson limits (l, u) of each side, from `d - sqrt((p_a - l_a)² + (u_b - p_b)²)` to
+    `d + sqrt((u_a - p_a)² + (p_b - l_b)²)`: Newcombe 1998, Statist. Med. 17:873, method 10.
+    Raises ValueError when a side has no trials.
+    """
+    if n_a < 1 or n_b < 1:
+        raise ValueError(f"a difference needs trials on both sides, got {n_a} and {n_b}")
+    p_a, p_b = successes_a / n_a, successes_b / n_b
+    low_a, high_a = wilson_interval(successes_a, n_a, z)
+    low_b, high_b = wilson_interval(successes_b, n_b, z)
+    difference = p_a - p_b
+    return difference - math.hypot(p_a - low_a, high_b - p_b), difference + math.hypot(high_a - p_a, p_b - low_b)

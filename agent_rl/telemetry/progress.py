@@ -1,0 +1,107 @@
+"""What a person sees while a run trains: a live bar on a terminal, one printed line per step anywhere else.
+
+The loop calls the same methods either way. Nothing is stored here (`metrics.py`).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+_SHOWN = (
+    ("reward/mean", "reward {:.3f}"),
+    ("success/mean", "success {:.1%}"),
+    ("perf/tokens_per_s", "{:,.0f} tokens/s"),
+)
+"""Metrics shown, in order; one that a step does not have is left out."""
+
+
+class _Display(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def step(self, step: int, status: str) -> None: ...
+    def message(self, text: str) -> None: ...
+
+
+class TrainingProgress:
+    """Context manager around the loop: `with TrainingProgress(200) as progress: progress.step(1, metrics)`.
+
+    Live when `enabled` and standard output is a terminal, plain lines otherwise. `num_steps_done` are the steps of an
+    earlier run that this one continues.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        *,
+        enabled: bool = True,
+        num_steps_done: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        console = console or Console()
+        live = enabled and console.is_terminal
+        self._display: _Display = _Live(console, total_steps, num_steps_done) if live else _Plain(total_steps)
+        self._total_steps = total_steps
+        self._num_steps_done = num_steps_done
+        self._clock = clock
+        self._started_at = clock()
+
+    def __enter__(self) -> "TrainingProgress":
+        self._started_at = self._clock()
+        self._display.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._display.stop()
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show that `step` steps are done (the first step is 1). The ETA assumes the mean pace since the start."""
+        shown = [text.format(metrics[key]) for key, text in _SHOWN if key in metrics]
+        pace_s = (self._clock() - self._started_at) / max(step - self._num_steps_done, 1)
+        eta = timedelta(seconds=round(pace_s * (self._total_steps - step)))
+        self._display.step(step, "  ".join([*shown, f"ETA {eta}"]))
+
+    def message(self, text: str) -> None:
+        """Print a line without disturbing the bar."""
+        self._display.message(text)
+
+
+class _Plain:
+    def __init__(self, total_steps: int) -> None:
+        self._total_steps = total_steps
+
+    def start(self) -> None:
+        return None
+
+    def stop(self) -> None:
+        return None
+
+    def step(self, step: int, status: str) -> None:
+        print(f"step {step}/{self._total_steps}  {status}", flush=True)
+
+    def message(self, text: str) -> None:
+        print(text, flush=True)
+
+
+class _Live:
+    def __init__(self, console: Console, total_steps: int, num_steps_done: int) -> None:
+        self._progress = Progress(
+            TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"), console=console
+        )
+        self._task = self._progress.add_task("train", total=total_steps, completed=num_steps_done, status="")
+
+    def start(self) -> None:
+        self._progress.start()
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+    def step(self, step: int, status: str) -> None:
+        self._progress.update(self._task, completed=step, status=status)
+
+    def message(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)

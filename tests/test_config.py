@@ -1,0 +1,121 @@
+"""The configuration: every shipped file loads, every key is read, every mistake is one sentence."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from agent_rl.config import Config, load_config
+from agent_rl.envs.registry import make_env_factory
+from agent_rl.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
+MINIMAL = "data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3, learning_rate: 0.001}\n"
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_every_shipped_config_loads_and_its_environment_takes_its_options(path: Path) -> None:
+    config = load_config(path)
+    make_env_factory(config.env.name, config.env.options, seed=0)
+    assert (ROOT / config.data.train_path).is_file()
+    assert (ROOT / config.model.path / "config.json").is_file()
+
+
+def test_the_resolved_config_reads_back_to_itself(minimal: Path, tmp_path: Path) -> None:
+    config = load_config(minimal, ["eval.temperatures=[0]"])
+    again = tmp_path / "again.yaml"
+    again.write_text(config.to_yaml())
+    assert load_config(again) == config
+
+
+def test_overrides_are_yaml_and_the_last_one_wins(minimal: Path) -> None:
+    config = load_config(minimal, ["train.steps=5", "train.steps=7", "run.name=x", "eval.temperatures=[0, 0.5]"])
+    assert (config.train.steps, config.run.name, config.eval.temperatures) == (7, "x", (0.0, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train.stepz=1", ["unknown key 'train.stepz'", "did you mean 'steps'"]),
+        ("trian.steps=1", ["unknown key 'trian'", "did you mean 'train'"]),
+        ("train.steps=many", ["train.steps = 'many'", "integer"]),
+        ("train.steps=0", ["train.steps = 0", "greater than or equal to 1"]),
+        ("rollout.group_size=1", ["rollout.group_size = 1"]),
+        ("policy.max_new_tokens=5000", ["policy.max_new_tokens is 5000", "leave room"]),
+        ("policy.type=vllm", ["policy.type = 'vllm'", "minimind"]),
+        ("steps=3", ["expected section.key=value"]),
+        ("train.steps.more=3", ["single value"]),
+    ],
+)
+def test_a_wrong_override_is_one_sentence_that_names_it(minimal: Path, override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(minimal, [override])
+    text = str(caught.value)
+    assert "\n" not in text
+    assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MINIMAL + "train: {steps: 4}\n", "'train' is given twice, second time on line 4"),
+        ("- 1\n- 2\n", "expected a mapping"),
+        ("data: [\n", "not valid YAML"),
+        ("data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3}\n", "'train.learning_rate' is missing"),
+    ],
+)
+def test_a_broken_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        load_config(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_where_the_shipped_ones_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such config file"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_environment_options_are_strict_too() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.options\.checker'; did you mean 'checkers'"):
+        make_env_factory("nat_agent_creation", {"checker": 2}, seed=0)
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.options\.reward\.tool'"):
+        make_env_factory("nat_agent_creation", {"reward": {"tool": 2}}, seed=0)
+    with pytest.raises(ConfigError, match="no such environment; did you mean 'nat_agent_creation'"):
+        make_env_factory("nat_agent_creatoin", {}, seed=0)
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> list[str]:
+    out = []
+    for name, field in model.model_fields.items():
+        inner = field.annotation
+        nested = isinstance(inner, type) and issubclass(inner, BaseModel)
+        out += keys_of(inner, f"{prefix}{name}.") if nested else [f"{prefix}{name}"]
+    return out
+
+
+def test_every_key_is_read_somewhere() -> None:
+    sources = [path for path in (ROOT / "agent_rl").rglob("*.py") if path.name != "config.py"]
+    code = "\n".join(path.read_text() for path in sources)
+    assert [key for key in keys_of(Config) if not re.search(rf"\.{key.split('.')[-1]}\b", code)] == []
+
+
+def test_every_key_has_a_line_of_help() -> None:
+    text = (ROOT / "agent_rl/config.py").read_text()
+    bare = [
+        key
+        for key in keys_of(Config)
+        if not re.search(rf"^    {key.split('.')[-1]}: [^\n]*\n    \"\"\"", text, flags=re.MULTILINE)
+    ]
+    assert bare == []

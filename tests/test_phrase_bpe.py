@@ -1,0 +1,163 @@
+"""The phrase tokenizer: lossless, words stay whole, only what most documents say is folded."""
+
+import json
+from itertools import accumulate
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer
+
+from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe, word_pieces
+from agent_rl.errors import DataError
+
+NAMES = ("amber", "cobalt", "indigo", "walnut", "maple", "cedar", "onyx", "quartz", "nickel", "fern")
+
+
+def document(index: int) -> str:
+    name, unit = NAMES[index % 10], NAMES[(index * 3 + 1) % 10]
+    code = f'from nat import Tool\n\n\nclass Config(Tool, name="{name}"):\n    unit: str = "{unit}"  # v1\n'
+    code += f"    n = {index % 9}\n"
+    call = json.dumps({"name": "file_write", "arguments": {"path": f"src/nat_{name}/tool.py", "content": code}})
+    return (
+        f"<|im_start|>user\nWrite the agent `{name}` in {unit}, please.\n\n    Keep it short.<|im_end|>\n"
+        f"<|im_start|>assistant\n<tool_call>\n{call}\n</tool_call><|im_end|>\n"
+    )
+
+
+CORPUS = [document(index) for index in range(60)]
+PHRASES = train_phrase_bpe(CORPUS)
+WORDS_ONLY = train_phrase_bpe(CORPUS, min_document_share=1.1)
+
+code_like = st.text(alphabet='nfromt_\\" \n\t:=`+0123é\u2003', max_size=60)
+mixtures = st.lists(
+    st.sampled_from(
+        ["\\n", "\\\\", "\\", "n", "from", " ", "    ", "\n", "_", "amber", '\\"', "class Config", "<tool_call>"]
+    )
+).map("".join)
+
+
+def tokens_of(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.decode([token], skip_special_tokens=False) for token in tokenizer.encode(text).ids]
+
+
+def byte_ends(tokenizer: Tokenizer, text: str) -> set[int]:
+    return set(accumulate(len(token) for token in tokenizer.encode(text).tokens))
+
+
+@given(st.one_of(st.text(), code_like, mixtures))
+@example("")
+@example("<|im_end|></tool_call>\\\\n\\n  from")
+@settings(max_examples=200, deadline=None)
+def test_decoding_an_encoding_gives_any_text_back(text: str) -> None:
+    ids = PHRASES.encode(text).ids
+    assert PHRASES.decode(ids, skip_special_tokens=False) == text
+
+
+@given(st.one_of(code_like, mixtures.filter(lambda text: "<tool_call>" not in text)))
+@example("\\nfrom nat import")
+@example("\\\\nfrom \\\\\\nfrom")
+@example("x\n    from   class a  # v1")
+@settings(max_examples=200, deadline=None)
+def test_stage_one_merges_never_cross_word_pieces(text: str) -> None:
+    ends_of_pieces = set(accumulate(len(piece.encode()) for piece in word_pieces(text)))
+    assert ends_of_pieces <= byte_ends(WORDS_ONLY, text)
+
+
+@given(st.one_of(code_like, mixtures, st.sampled_from(CORPUS)))
+@settings(max_examples=150, deadline=None)
+def test_phrases_only_join_what_stage_one_made(text: str) -> None:
+    assert byte_ends(PHRASES, text) <= byte_ends(WORDS_ONLY, text)
+
+
+def test_boilerplate_is_folded_and_names_and_digits_stay_apart() -> None:
+    text = document(7)
+    tokens = tokens_of(PHRASES, text)
+    assert len(tokens) < 0.6 * len(tokens_of(WORDS_ONLY, text))
+    assert any("from nat import Tool\\n\\n\\n" in token for token in tokens)
+    assert "_quartz" in tokens
+    assert "quartz" in tokens
+    assert "7" in tokens
+    assert tokens_of(PHRASES, "31.07") == ["3", "1", ".", "0", "7"]
+
+
+def test_a_digit_is_never_folded_into_a_phrase() -> None:
+    tokenizer = train_phrase_bpe(["version two: 2\n"] * 20)
+    assert tokens_of(tokenizer, "version two: 2\n") == ["version two: ", "2", "\n"]
+
+
+def test_document_share_counts_documents_and_not_occurrences() -> None:
+    shouting = ["alpha beta " * 500] + [f"{name} alpha, beta" for name in NAMES]
+    tokenizer = train_phrase_bpe(shouting, min_document_share=0.12)
+    assert tokens_of(tokenizer, "alpha beta") == ["alpha", " beta"]
+
+
+def test_no_phrase_reaches_over_a_line_break_real_or_escaped() -> None:
+    tokenizer = train_phrase_bpe(["one two\n  three four\\n  five six"] * 10)
+    assert tokens_of(tokenizer, "one two\n  three four\\n  five six") == ["one two\n  ", "three four\\n  ", "five six"]
+
+
+def test_an_escaped_backslash_before_an_n_is_no_line_break() -> None:
+    assert tokens_of(PHRASES, "\\\\nat")[0] == "\\\\"
+    assert tokens_of(PHRASES, "\\nfrom")[0] == "\\n"
+
+
+def test_special_tokens_have_the_first_ids_and_tags_survive_decoding() -> None:
+    text = "<|endoftext|><|im_start|><|im_end|><tool_call></tool_call><tool_response></tool_response>"
+    assert PHRASES.encode(text).ids == [0, 1, 2, 3, 4, 5, 6]
+    assert PHRASES.decode([0, 1, 2, 3, 4, 5, 6]) == "<tool_call></tool_call><tool_response></tool_response>"
+
+
+def test_the_vocabulary_keeps_to_both_bounds() -> None:
+    small = train_phrase_bpe(CORPUS, word_vocab_size=300, max_vocab_size=320)
+    assert small.get_vocab_size() == 320
+    assert train_phrase_bpe(CORPUS, word_vocab_size=300, min_document_share=1.1).get_vocab_size() <= 300
+
+
+def test_training_twice_gives_the_same_tokenizer_and_the_file_loads_anywhere(tmp_path) -> None:
+    assert train_phrase_bpe(CORPUS).to_str() == PHRASES.to_str()
+    as_pretrained(PHRASES).save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded(CORPUS[0], add_special_tokens=False).input_ids == PHRASES.encode(CORPUS[0]).ids
+    assert (loaded.pad_token_id, loaded.eos_token_id) == (0, 2)
+    assert Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(CORPUS[1]).ids == PHRASES.encode(CORPUS[1]).ids
+
+
+def test_long_runs_without_a_line_break_are_encoded() -> None:
+    for text in ("a b" * 100_000, "\\" * 100_001, " " * 100_000):
+        assert PHRASES.decode(PHRASES.encode(text).ids) == text
+
+
+def test_no_texts_is_a_users_mistake() -> None:
+    with pytest.raises(DataError, match="at least one document"):
+        train_phrase_bpe([])
+
+
+def test_the_chat_template_renders_tools_calls_and_folded_results() -> None:
+    tool = {"type": "function", "function": {"name": "add", "description": "é", "parameters": {"type": "object"}}}
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": "ü\n"}}}
+    text = as_pretrained(PHRASES).apply_chat_template(
+        [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Go"},
+            {"role": "assistant", "content": "Sure.", "tool_calls": [call, call]},
+            {"role": "tool", "content": "3"},
+            {"role": "tool", "content": "4"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "user", "content": "Thanks"},
+        ],
+        tools=[tool],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    rendered_call = '<tool_call>\n{"name": "add", "arguments": {"a": "ü\\n"}}\n</tool_call>'
+    assert text.startswith("<|im_start|>system\nBe brief.\n\n# Tools\n\n")
+    assert f"<tools>\n{json.dumps(tool, ensure_ascii=False)}\n</tools>\n\n" in text
+    assert text[text.index("<|im_end|>") :] == (
+        "<|im_end|>\n<|im_start|>user\nGo<|im_end|>\n"
+        f"<|im_start|>assistant\nSure.\n{rendered_call}\n{rendered_call}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n"
+        f"<|im_start|>assistant\n{rendered_call}<|im_end|>\n"
+        "<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n"
+    )

@@ -1,0 +1,296 @@
+import io
+import json
+import math
+
+import pytest
+from rich.console import Console
+
+from agent_rl.agent.messages import Message, ToolCall, ToolCallError
+from agent_rl.algorithms.advantages import has_signal
+from agent_rl.errors import DataError
+from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.telemetry.metrics import MetricsWriter, group_metrics, newcombe_interval, wilson_interval
+from agent_rl.telemetry.progress import TrainingProgress
+from agent_rl.telemetry.transcripts import write_transcripts
+
+
+def turn(num_tokens=3, message=None, env_messages=(), info=None):
+    return Turn(
+        prompt_token_ids=(1,),
+        completion=Completion(
+            token_ids=(5,) * num_tokens,
+            logprobs=(-0.1,) * num_tokens,
+            finish_reason=FinishReason.STOP,
+            weight_version=0,
+        ),
+        message=message or Message.assistant("ok"),
+        env_messages=env_messages,
+        info=info or {},
+    )
+
+
+def episode(reward, *turns, parts=None, stop=StopReason.FINISHED, task_id="t"):
+    return Trajectory(
+        task_id=task_id, group_id=task_id, turns=turns, stop_reason=stop, reward=reward, reward_parts=parts or {}
+    )
+
+
+def measure(*groups_of_episodes):
+    groups = [TrajectoryGroup(task_id="t", trajectories=tuple(episodes)) for episodes in groups_of_episodes]
+    return group_metrics(groups, has_signal=has_signal)
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# metrics.jsonl
+
+
+def test_each_step_is_on_disk_as_soon_as_it_is_written(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        writer.write(1, {"a": 0.5, "bad": math.nan, "worse": -math.inf, "n": 3})
+        assert rows(path) == [{"step": 1, "a": 0.5, "bad": None, "worse": None, "n": 3}]
+        writer.write(2, {"a": 1.0})
+    assert [row["step"] for row in rows(path)] == [1, 2]
+
+
+def test_resuming_drops_the_steps_that_will_run_again(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        for step in (1, 2, 3, 4):
+            writer.write(step, {"a": float(step)})
+    with MetricsWriter(path, resume_from_step=3) as writer:
+        writer.write(3, {"a": 30.0})
+    assert rows(path) == [{"step": 1, "a": 1.0}, {"step": 2, "a": 2.0}, {"step": 3, "a": 30.0}]
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("resume_from_step", [None, 9])
+def test_a_line_cut_off_by_a_crash_is_dropped(tmp_path, resume_from_step):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "rew')
+    with MetricsWriter(path, resume_from_step=resume_from_step) as writer:
+        writer.write(2, {})
+    assert rows(path) == [{"step": 1}, {"step": 2}]
+
+
+def test_a_file_of_something_else_is_not_cut(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\nhello\n')
+    with pytest.raises(DataError, match=r"metrics.jsonl:2: not a line of metrics"):
+        MetricsWriter(path, resume_from_step=1)
+    assert path.read_text() == '{"step": 1}\nhello\n'
+
+
+# group_metrics
+
+
+def test_rewards_and_parts_are_over_scored_episodes():
+    metrics = measure(
+        [
+            episode(1.0, parts={"tools": 0.3, "success": 1.0}),
+            episode(0.0, parts={"success": 0.0}),
+            episode(None, stop=StopReason.ENV_ERROR, parts={"tools": 9.0}),
+        ]
+    )
+    assert metrics["reward/mean"] == 0.5
+    assert metrics["reward/std"] == 0.5
+    assert (metrics["reward/min"], metrics["reward/max"]) == (0.0, 1.0)
+    assert metrics["reward_parts/tools/mean"] == pytest.approx(0.15)
+    assert metrics["success/mean"] == 0.5
+    assert "reward_parts/success/mean" not in metrics
+    assert metrics["rollout/env_errors"] == 1
+    assert metrics["rollout/stop/env_error"] == pytest.approx(1 / 3)
+    assert metrics["rollout/stop/finished"] == pytest.approx(2 / 3)
+    assert metrics["rollout/stop/timeout"] == 0.0
+
+
+def test_an_episode_that_was_cut_off_before_it_could_succeed_counts_as_a_failure():
+    metrics = measure([episode(1.0, parts={"success": 1.0}), episode(0.0, stop=StopReason.MAX_TURNS)])
+    assert metrics["success/mean"] == 0.5
+    assert metrics["group/frac_mixed"] == 1.0
+
+
+def test_groups_are_sorted_by_success_and_signal():
+    good, bad = {"success": 1.0}, {"success": 0.0}
+    metrics = measure(
+        [episode(2.0, parts=good), episode(1.7, parts=good)],  # all good, but the rewards differ
+        [episode(0.9, parts=bad)] * 8,
+        [episode(0.1, parts=bad), episode(None, stop=StopReason.ENV_ERROR)],
+        [episode(2.0, parts=good), episode(0.1, parts=bad)],
+        [episode(None, stop=StopReason.ENV_ERROR)],
+    )
+    assert metrics["group/frac_all_good"] == 0.25
+    assert metrics["group/frac_all_bad"] == 0.5
+    assert metrics["group/frac_mixed"] == 0.25
+    assert metrics["group/frac_no_signal"] == pytest.approx(3 / 5)
+
+
+def test_turns_tokens_and_tool_calls_are_counted():
+    call = ToolCall(name="add", arguments={})
+    broken = ToolCallError(kind="bad_json", message="not JSON", span=(0, 3))
+    reported = Message(role="assistant", content="", tool_calls=(call, call), tool_errors=(broken,))
+    metrics = measure(
+        [
+            # The environment ran two calls, one of which failed; the third could not be read.
+            episode(1.0, turn(4, reported, info={"tool_calls": 2, "tool_errors": 2}), turn(6)),
+            # Without counts from the environment, the message itself is counted.
+            episode(0.0, turn(5, Message(role="assistant", content="", tool_calls=(call,)))),
+        ]
+    )
+    assert metrics["rollout/turns_mean"] == 1.5
+    assert metrics["rollout/tokens_mean"] == 7.5
+    assert metrics["rollout/tokens_max"] == 10
+    assert metrics["rollout/tool_calls_mean"] == 1.5
+    assert metrics["rollout/tool_error_share"] == 0.5
+
+
+def test_a_step_without_any_score_has_no_reward_and_no_success():
+    metrics = measure([episode(None, stop=StopReason.ENV_ERROR)])
+    assert math.isnan(metrics["reward/mean"])
+    assert "success/mean" not in metrics
+    assert metrics["group/frac_no_signal"] == 1.0
+    with pytest.raises(ValueError, match="no episodes"):
+        measure()
+
+
+# Intervals: golden values are examples worked in Newcombe 1998, Statist. Med. 17:857 (Wilson) and 17:873 (method 10).
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_wilson_intervals_match_the_published_ones(successes, n, low, high):
+    assert wilson_interval(successes, n) == pytest.approx((low, high), abs=1e-4)
+    mirrored = wilson_interval(n - successes, n)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-4)
+
+
+def test_wilson_limits_at_the_ends_are_exact():
+    assert wilson_interval(0, 7)[0] == 0.0
+    assert wilson_interval(7, 7)[1] == 1.0
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "low", "high"),
+    [
+        ((56, 70), (48, 80), 0.0524, 0.3339),
+        ((9, 10), (3, 10), 0.1705, 0.8090),
+        ((6, 7), (2, 7), 0.0582, 0.8062),
+        ((5, 56), (0, 29), -0.0381, 0.1926),
+        ((0, 10), (0, 20), -0.1611, 0.2775),
+    ],
+)
+def test_newcombe_intervals_match_the_published_ones(a, b, low, high):
+    assert newcombe_interval(*a, *b) == pytest.approx((low, high), abs=1e-4)
+    assert newcombe_interval(*b, *a) == pytest.approx((-high, -low), abs=1e-4)
+
+
+def test_counts_that_are_no_proportion_are_refused():
+    with pytest.raises(ValueError, match="4 successes of 3 trials"):
+        wilson_interval(4, 3)
+    with pytest.raises(ValueError, match="got 0 and 5"):
+        newcombe_interval(0, 0, 1, 5)
+
+
+# transcripts
+
+
+def test_the_best_and_the_worst_episodes_are_written_once_each(tmp_path):
+    groups = [
+        TrajectoryGroup(task_id="a", trajectories=tuple(episode(r, task_id=f"a{r}") for r in (0.2, 0.9, None))),
+        TrajectoryGroup(task_id="b", trajectories=tuple(episode(r, task_id=f"b{r}") for r in (0.5, 0.1))),
+    ]
+    path = tmp_path / "transcripts" / "step_000003.jsonl"
+    write_transcripts(path, groups, per_step=1, step=3)
+    assert [(r["rank"], r["task_id"], r["step"]) for r in rows(path)] == [("best", "a0.9", 3), ("worst", "b0.1", 3)]
+    write_transcripts(path, groups, per_step=3, step=3)
+    assert [(r["rank"], r["reward"]) for r in rows(path)] == [
+        ("best", 0.9),
+        ("best", 0.5),
+        ("best", 0.2),
+        ("worst", 0.1),
+    ]
+
+
+def test_a_transcript_holds_the_conversation_in_order(tmp_path):
+    call = ToolCall(name="add", arguments={"a": "ä\ud800"})  # half a surrogate pair, as a model may write it
+    broken = ToolCallError(kind="unclosed", message="the call is not closed", span=(0, 3))
+    played = episode(
+        0.5,
+        turn(2, Message(role="assistant", content="I add", tool_calls=(call,)), (Message.tool("3", name="add"),)),
+        turn(4, Message(role="assistant", content="", tool_errors=(broken,))),
+        parts={"tools": 0.5},
+        stop=StopReason.MAX_TURNS,
+    )
+    path = tmp_path / "step.jsonl"
+    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(played,))], per_step=2, step=1)
+    (row,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert row["messages"] == [
+        {"role": "assistant", "content": "I add", "tool_calls": [{"name": "add", "arguments": {"a": "ä\ud800"}}]},
+        {"role": "tool", "content": "3", "name": "add"},
+        {"role": "assistant", "content": "", "tool_errors": ["the call is not closed"]},
+    ]
+    assert (row["reward"], row["reward_parts"], row["stop_reason"]) == (0.5, {"tools": 0.5}, "max_turns")
+    assert row["num_tokens"] == 6
+
+
+def test_nothing_is_written_when_there_is_nothing_to_show(tmp_path):
+    groups = [TrajectoryGroup(task_id="t", trajectories=(episode(None, stop=StopReason.ENV_ERROR), episode(1.0)))]
+    write_transcripts(tmp_path / "off.jsonl", groups, per_step=0, step=1)
+    write_transcripts(tmp_path / "none.jsonl", [], per_step=2, step=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+# progress
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+METRICS = {"reward/mean": 0.4123, "success/mean": 0.125, "perf/tokens_per_s": 1234.4}
+LINE = "reward 0.412  success 12.5%  1,234 tokens/s  ETA 0:01:10"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_without_a_live_display_each_step_is_one_plain_line(capsys, terminal):
+    clock = Clock()
+    console = Console(file=io.StringIO(), force_terminal=terminal)
+    with TrainingProgress(10, enabled=not terminal, console=console, clock=clock) as progress:
+        clock.now = 30.0
+        progress.step(3, METRICS)
+        progress.message("saved [step 3]")
+        progress.step(4, {})
+    assert capsys.readouterr().out.splitlines() == [f"step 3/10  {LINE}", "saved [step 3]", "step 4/10  ETA 0:00:45"]
+    assert console.file.getvalue() == ""
+
+
+def test_on_a_terminal_a_live_bar_shows_the_same(capsys):
+    clock, screen = Clock(), io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=140, color_system=None)
+    with TrainingProgress(10, console=console, clock=clock) as progress:
+        clock.now = 30.0
+        progress.step(3, METRICS)
+        progress.message("saved [step 3]")
+    shown = screen.getvalue()
+    assert "3/10" in shown
+    assert LINE in shown
+    assert "saved [step 3]" in shown
+    assert capsys.readouterr().out == ""
+
+
+def test_a_resumed_run_times_only_its_own_steps(capsys):
+    clock = Clock()
+    console = Console(file=io.StringIO())
+    with TrainingProgress(10, num_steps_done=5, console=console, clock=clock) as progress:
+        clock.now = 8.0
+        progress.step(6, {})
+    assert capsys.readouterr().out == "step 6/10  ETA 0:00:32\n"
