@@ -70,7 +70,10 @@ def test_a_wrong_override_is_one_sentence_that_names_it(minimal: Path, override:
         (MINIMAL + "train: {steps: 4}\n", "'train' is given twice, second time on line 4"),
         ("- 1\n- 2\n", "expected a mapping"),
         ("data: [\n", "not valid YAML"),
-        ("data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3}\n", "'train.learning_rate' is missing"),
+        (
+            "data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3}\n",
+            "'train.learning_rate' is missing",
+        ),
     ],
 )
 def test_a_broken_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, words: str) -> None:

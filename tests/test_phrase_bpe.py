@@ -1,6 +1,9 @@
 """The phrase tokenizer: lossless, words stay whole, only what most documents say is folded."""
 
 import json
+import os
+import subprocess
+import sys
 from itertools import accumulate
 
 import pytest
@@ -161,3 +164,22 @@ def test_the_chat_template_renders_tools_calls_and_folded_results() -> None:
         f"<|im_start|>assistant\n{rendered_call}<|im_end|>\n"
         "<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+def test_the_result_does_not_depend_on_the_order_python_hashes_strings_in() -> None:
+    program = (
+        "from agent_rl.agent.phrase_bpe import train_phrase_bpe\n"
+        "print(train_phrase_bpe(['alpha beta gamma delta epsilon zeta eta theta'] * 4).to_str())"
+    )
+    results = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(results) == 1

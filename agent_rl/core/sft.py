@@ -30,7 +30,10 @@ class Conversation:
 class SftSettings:
     num_conversations: int
     batch_size: int = 16
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 2e-3
+    """Peak for embeddings and norms (AdamW)."""
+    muon_learning_rate: float = 0.02
+    """Peak for the matrices of the layers (Muon)."""
     warmup_steps: int = 60
     decay_share: float = 0.4
     """Share of the steps, at the end, over which the learning rate falls linearly to a twentieth."""
@@ -65,24 +68,36 @@ def train_sft(
 ) -> None:
     """Train in place; `report(step, num_steps, smoothed loss, tokens per second)` is called every 50 steps."""
     num_steps = settings.num_conversations // settings.batch_size
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay, fused=True
-    )
+    optimizers = _optimizers(model, settings)
+    peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     model.train()
     smoothed, num_tokens, start = 0.0, 0, time.perf_counter()
     for step, batch in enumerate(_batches(conversations, settings), start=1):
-        for group in optimizer.param_groups:
-            group["lr"] = settings.learning_rate * schedule(step, num_steps, settings)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, peak in zip(groups, peaks, strict=True):
+            group["lr"] = peak * schedule(step, num_steps, settings)
         loss = _loss(model, batch, settings.autocast)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
         smoothed = loss.item() if step == 1 else 0.95 * smoothed + 0.05 * loss.item()
         num_tokens += sum(len(item.token_ids) for item in batch)
         if step % 50 == 0 or step == num_steps:
             report(step, num_steps, smoothed, num_tokens / (time.perf_counter() - start))
     model.eval()
+
+
+def _optimizers(model: MiniMindForCausalLM, settings: SftSettings) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings and norms (Jordan et al. 2024)."""
+    inner = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
+    held = {id(p) for p in inner}
+    outer = [p for p in model.parameters() if id(p) not in held]
+    return [
+        torch.optim.Muon(inner, lr=settings.muon_learning_rate, weight_decay=settings.weight_decay),
+        torch.optim.AdamW(outer, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
 
 
 def schedule(step: int, num_steps: int, settings: SftSettings) -> float:
@@ -107,15 +122,24 @@ def _batches(conversations: Iterator[Conversation], settings: SftSettings) -> It
 
 
 def _loss(model: MiniMindForCausalLM, batch: list[Conversation], autocast: bool) -> torch.Tensor:
-    length = max(len(item.token_ids) for item in batch)
-    ids_BT = torch.zeros(len(batch), length, dtype=torch.long)
-    mask_BT = torch.zeros(len(batch), length, dtype=torch.bool)
+    ids_BT = torch.zeros(len(batch), _round_up(max(len(item.token_ids) for item in batch) - 1) + 1, dtype=torch.long)
+    mask_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     for row, item in enumerate(batch):
         ids_BT[row, : len(item.token_ids)] = torch.tensor(item.token_ids)
         mask_BT[row, : len(item.loss_mask)] = torch.tensor(item.loss_mask, dtype=torch.bool)
+    first = min(item.loss_mask.index(1) for item in batch) - 1
+    first -= first % _SHAPE_STEP
     ids_BT, mask_BT = ids_BT.to(model.device), mask_BT.to(model.device)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
         hidden = model.hidden_states(ids_BT[:, :-1])
-        trained = mask_BT[:, 1:]
-        logits = model.logits(hidden[trained])
-    return F.cross_entropy(logits.float(), ids_BT[:, 1:][trained])
+        logits = model.logits(hidden[:, first:].flatten(0, 1))
+    targets = ids_BT[:, 1:].masked_fill(~mask_BT[:, 1:], -100)[:, first:]
+    return F.cross_entropy(logits.float(), targets.flatten(), ignore_index=-100)
+
+
+_SHAPE_STEP = 32
+"""Lengths are rounded to this: every new matrix shape costs the CPU kernels a compilation."""
+
+
+def _round_up(length: int) -> int:
+    return -(-length // _SHAPE_STEP) * _SHAPE_STEP

@@ -23,6 +23,7 @@ WORDS = (
 ).split()
 INSTANCES = "main_tool primary worker engine helper service unit agent_tool".split()
 _DRAFT_ATTEMPTS = 50
+_EXAMPLE_DRAWS = 25
 
 
 def split_of(digest: str) -> Split:
@@ -64,7 +65,7 @@ def _named(family: Family, level: int, draft: Draft, rng: random.Random, task_id
         level=level,
         fingerprint=fingerprint(family.name, level, draft.rules, draft.config_field),
         package=f"nat_{first}_{second}",
-        type_name=f"{first}_{second}_tool",
+        type_name=f"nat_{first}_{second}_tool",
         instance=rng.choice(INSTANCES),
         function=family.function,
         inputs=draft.inputs,
@@ -74,13 +75,16 @@ def _named(family: Family, level: int, draft: Draft, rng: random.Random, task_id
         example=Example(inputs={}, output=""),
         request="",
     )
-    for _ in range(_DRAFT_ATTEMPTS):
+    candidates = []
+    for _ in range(_EXAMPLE_DRAWS):
         inputs = family.valid_inputs(spec, rng)
         output = oracle.answer(spec, inputs, spec.defaults)
-        fits = not output.startswith("error") and len(output) <= 48
-        if fits and oracle.is_robust(spec, inputs, spec.defaults):
-            return spec.model_copy(update={"example": Example(inputs=inputs, output=output)})
-    return None
+        if not output.startswith("error") and oracle.is_robust(spec, inputs, spec.defaults):
+            candidates.append(Example(inputs=inputs, output=output))
+    if not candidates:
+        return None
+    shortest = min(candidates, key=lambda example: len(str(example)))  # an example is there to be read
+    return spec.model_copy(update={"example": shortest})
 
 
 def _is_sound(spec: NATSpec, rng: random.Random) -> bool:

@@ -132,10 +132,16 @@ class _Outcomes:
 
 
 def warm_up() -> None:
-    """One run over an empty folder imports what pytest loads late, so that no fork has to."""
-    with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(io.StringIO()):
+    """One run of a trivial test does what pytest does only once: late imports, compiled patterns."""
+    path = list(sys.path)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        os.mkdir(os.path.join(folder, "tests"))
+        with open(os.path.join(folder, "tests", "test_warm_up.py"), "w") as file:
+            file.write("def test_warm_up():\n    assert True\n")
         for flags in ((), FAST_FLAGS):
-            pytest.main([*pytest_flags(empty), *flags, empty])
+            pytest.main([*pytest_flags(folder), *flags, os.path.join(folder, "tests", "test_warm_up.py")])
+            del sys.modules["test_warm_up"]
+            sys.path[:] = path
 
 
 JOBS = {"run_python": run_python, "run_pytest": run_pytest, "run_tests": run_tests}

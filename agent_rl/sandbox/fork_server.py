@@ -1,12 +1,13 @@
 """Program: a warm, single-threaded process that runs each request in a fresh fork. Standard library only.
 
-`python -I -B fork_server.py JOBS_FILE TIER` speaks length-prefixed JSON on the socket it gets as stdin. The jobs file
-does the heavy imports and defines `JOBS: dict[str, Callable[[request, workdir], JSON]]`. After a hello it answers each
-request with two frames: a header (status, output, times) and the job's raw JSON. `TIER` is one of isolation.py.
-It knows inputs only: no expected answer or verdict is ever sent to it, so there is none to steal.
+`python -I -B fork_server.py JOBS_FILE TIER HOME` speaks length-prefixed JSON on the socket it gets as stdin. The jobs
+file does the heavy imports and defines `JOBS: dict[str, Callable[[request, workdir], JSON]]`; `TIER` is one of
+isolation.py, which hides `HOME`. After a hello, each request is answered with two frames: a header (status, output,
+times) and the job's raw JSON. It knows inputs only: no expected answer or verdict is ever sent to it.
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib.util
 import json
@@ -25,6 +26,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 RESULT_FD = 3
+HUGE_PAGE, MADV_COLLAPSE = 2**21, 25
 
 
 def load_module(path: str) -> Any:
@@ -65,7 +67,6 @@ def _receive_exactly(channel: socket.socket, size: int) -> bytes | None:
 def _set_limits(limits: dict[str, Any], base_memory: int, count_processes: bool) -> None:
     wanted = {
         resource.RLIMIT_AS: base_memory + limits["memory_mb"] * 2**20,
-        resource.RLIMIT_CPU: limits["cpu_s"],
         resource.RLIMIT_FSIZE: limits["file_mb"] * 2**20,
         resource.RLIMIT_NOFILE: limits["open_files"],
         resource.RLIMIT_CORE: 0,
@@ -74,8 +75,10 @@ def _set_limits(limits: dict[str, Any], base_memory: int, count_processes: bool)
         wanted[resource.RLIMIT_NPROC] = limits["processes"]
     for kind, value in wanted.items():
         hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (allowed, allowed))
+    # One second between the two: a soft limit sends SIGXCPU, which tells a timeout from a crash.
+    resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu_s"], limits["cpu_s"] + 1))
 
 
 def _become_candidate(workdir: str, pipes: tuple[int, int, int]) -> None:
@@ -133,8 +136,11 @@ class Server:
     def serve(self) -> None:
         while (frame := receive_frame(self.channel)) is not None:
             header, body = self.run(json.loads(frame))
+            clean = self.clean()
             send_frame(self.channel, json.dumps(header).encode())
             send_frame(self.channel, body)
+            if not clean:
+                return  # the host starts a fresh server, with fresh folders
 
     def run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         started = time.monotonic()
@@ -159,7 +165,6 @@ class Server:
         status, outputs = self.supervise(pid, readers, limits, started + limits["wall_s"])
         out, err, body = (bytes(data) for data in outputs)
         exit_code = self.kill_everything(pid)
-        self.clean()
         if status == "exited":
             status = "timeout" if exit_code == -signal.SIGXCPU else "ok" if body else "crashed"
         else:
@@ -230,15 +235,14 @@ class Server:
                 time.sleep(0.001)
         os._exit(1)  # something cannot be killed: the host starts a fresh server
 
-    def clean(self) -> None:
-        """Remove everything the run left in the writable folders."""
+    def clean(self) -> bool:
+        """Remove everything the run left in the writable folders; False when something resists."""
+        left = False
         for folder, before in self.pristine.items():
             for name in set(os.listdir(folder)) - before:
-                path = os.path.join(folder, name)
-                if os.path.isdir(path) and not os.path.islink(path):
-                    shutil.rmtree(path, onerror=_unlock)
-                else:
-                    os.unlink(path)
+                _remove(os.path.join(folder, name))
+            left |= bool(set(os.listdir(folder)) - before)
+        return not left
 
 
 def _read_into(fd: int, data: bytearray) -> bool:
@@ -256,19 +260,41 @@ def _children() -> list[int]:
     return found
 
 
-def _unlock(function: Callable[[str], Any], path: str, _info: Any) -> None:
-    """A run may take the write permission from its own folders."""
-    os.chmod(os.path.dirname(path), 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        os.chmod(path, 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        function(path)
+def _remove(path: str) -> None:
+    if os.path.islink(path) or not os.path.isdir(path):
+        os.unlink(path)
+        return
+    try:
+        shutil.rmtree(path)
+    except (OSError, RecursionError):  # a run may lock its own folders, or nest them too deep to remove
+        with contextlib.suppress(OSError, RecursionError):
+            os.chmod(path, 0o700)
+            for parent, folders, _ in os.walk(path):
+                for folder in (os.path.join(parent, name) for name in folders):
+                    if not os.path.islink(folder):
+                        os.chmod(folder, 0o700)
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def collapse_memory() -> None:
+    """Ask for huge pages under the warm heap: with fewer page-table entries to copy, fork and exit take half the time.
+
+    Needs Linux 6.1; where the kernel refuses, everything works as before.
+    """
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    with open("/proc/self/maps") as file:
+        mappings = [line.split() for line in file]
+    for address, mode, *_, name in (fields if len(fields) == 6 else [*fields, ""] for fields in mappings):
+        if "w" in mode and name in ("", "[heap]"):
+            start, end = (int(part, 16) for part in address.split("-"))
+            start, end = -(-start // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
+            if start < end:
+                libc.madvise(start, end - start, MADV_COLLAPSE)
 
 
 def main() -> None:
-    jobs_file, tier = sys.argv[1:]
+    jobs_file, tier, home = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     isolation.prctl(isolation.PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=os.dup(0))
@@ -277,7 +303,7 @@ def main() -> None:
     os.dup2(null, 1)
     keep = {sys.prefix, sys.base_prefix, os.path.dirname(HERE), os.path.dirname(os.path.abspath(jobs_file))}
     try:
-        enforced, scratch = isolation.isolate(tier, sorted(keep))
+        enforced, scratch = isolation.isolate(tier, sorted(keep), home)
     except OSError as error:
         send_frame(channel, json.dumps({"unavailable": f"{tier}: {error}"}).encode())
         return
@@ -286,13 +312,14 @@ def main() -> None:
     except Exception as error:  # whatever the preload raises belongs in the host's message
         send_frame(channel, json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
-    os.dup2(null, 2)
     server = Server(channel, module.JOBS, enforced, scratch)
+    os.dup2(null, 2)
     hello = {"enforced": enforced, "about": getattr(module, "ABOUT", {}), "python": sys.version.split()[0]}
     if tier == "process":
         hello["scratch"] = scratch[0]
     gc.collect()
     gc.freeze()
+    collapse_memory()
     send_frame(channel, json.dumps(hello).encode())
     server.serve()
 

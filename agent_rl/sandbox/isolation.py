@@ -8,7 +8,6 @@ the kernel allows it. Neither stops an attack on the kernel itself, and neither 
 import contextlib
 import ctypes
 import os
-import pwd
 import signal
 import struct
 import tempfile
@@ -49,12 +48,11 @@ def unshare(flags: int) -> None:
             file.write(text)
 
 
-def enter_namespaces(keep: list[str]) -> list[str]:
+def enter_namespaces(keep: list[str], home: str) -> list[str]:
     """Become process 1 of new namespaces with a private view of the file system; return its writable folders.
 
     The calling process stays outside as a launcher that only waits, and this returns in its child.
     """
-    home = pwd.getpwuid(os.getuid()).pw_dir
     unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC)
     pid = os.fork()
     if pid:
@@ -97,17 +95,13 @@ def _readable_by_anybody(path: str) -> bool:
     return True
 
 
-def isolate(tier: str, keep: list[str]) -> tuple[list[str], list[str]]:
+def isolate(tier: str, keep: list[str], home: str) -> tuple[list[str], list[str]]:
     """Return (what is enforced, writable folders). Raises OSError where the tier is not available."""
     enforced = ["kill_tree", "memory_per_process", "clean_environment"]
     if tier == "namespaces":
-        scratch = enter_namespaces(keep)
+        scratch = enter_namespaces(keep, home)
         enforced += ["no_network", "process_namespace", "read_only_host", "hidden_home"]
     else:
-        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        scratch = [tempfile.mkdtemp(prefix="agent_rl_", dir=shared)]
-        if os.getuid() == 0:
-            os.chown(scratch[0], UNPRIVILEGED, UNPRIVILEGED)
         with contextlib.suppress(OSError):  # reported in the hello by the absence of no_network
             unshare(CLONE_NEWNET)
             enforced.append("no_network")
@@ -115,6 +109,9 @@ def isolate(tier: str, keep: list[str]) -> tuple[list[str], list[str]]:
         enforced.append("unprivileged")
         if tier == "namespaces":  # outside, the user's other processes would be counted too
             enforced.append("process_limit")
+    if tier == "process":
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        scratch = [tempfile.mkdtemp(prefix="agent_rl_", dir=shared)]
     prctl(PR_SET_DUMPABLE, 0)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -97,7 +97,8 @@ class _Server:
         self.process.wait()
         self._log.close()
         if scratch := self.hello.get("scratch"):
-            shutil.rmtree(scratch, ignore_errors=True)
+            with contextlib.suppress(RecursionError):  # nested too deep by a run
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 class Sandbox:
@@ -190,10 +191,10 @@ class Sandbox:
 
     def _spawn(self, tier: str) -> _Server:
         ours, theirs = socket.socketpair()
-        log = tempfile.TemporaryFile()
+        log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
         try:
             process = subprocess.Popen(
-                [str(self._python), "-I", "-B", str(_FORK_SERVER), str(self._jobs_file), tier],
+                [str(self._python), "-I", "-B", str(_FORK_SERVER), str(self._jobs_file), tier, os.path.expanduser("~")],
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

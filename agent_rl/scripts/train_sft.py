@@ -47,6 +47,7 @@ def main(
         num_key_value_heads=2,
         intermediate_size=hidden_size * 11 // 4,
         max_position_embeddings=2048,
+        rope_theta=10_000.0,  # conversations are short
     )
     model = MiniMindForCausalLM(config)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)

@@ -78,7 +78,7 @@ class Calculator(Family):
         out: Inputs = {}
         for field in spec.inputs:
             sign = 1 if field.name == spec.rules["nonnegative"] or rng.random() < 0.7 else -1
-            out[field.name] = sign * round(rng.uniform(1.0, 40.0), 1)
+            out[field.name] = sign * (float(rng.randint(1, 9)) if rng.random() < 0.5 else round(rng.uniform(1.0, 40.0), 1))
         return out
 
     def error_inputs(self, spec: NATSpec, rng: random.Random) -> dict[str, Inputs]:

@@ -38,7 +38,7 @@ class TextPipeline(Family):
         if level == 2:
             limit = rng.choice([40, 50, 60, 80, 100, 120])
             field = ConfigField(
-                name="max_length", default=limit, low=1, high=999, description="Longest text that is accepted."
+                name="max_length", default=limit, low=1, high=200, description="Longest text that is accepted."
             )
         return Draft(
             rules={"ops": ops},
@@ -74,7 +74,7 @@ class TextPipeline(Family):
         return ["if not text.strip():", f'    return "{EMPTY}"']
 
     def valid_inputs(self, spec: NATSpec, rng: random.Random) -> Inputs:
-        words = rng.choices(WORDS, k=rng.randint(2, 4))
+        words = rng.choices(WORDS, k=rng.randint(1, 4))
         if rng.random() < 0.5:
             words[rng.randrange(len(words))] += str(rng.randint(0, 9))
         text = rng.choice([" ", "  "]).join(words)

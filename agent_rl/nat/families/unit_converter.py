@@ -6,10 +6,10 @@ from agent_rl.nat.families.base import Draft, Family, Inputs, join_names
 from agent_rl.nat.spec import ConfigField, InputField, NATSpec
 
 FACTORS: dict[str, dict[str, str]] = {
-    "length": {"m": "1.0", "km": "1000.0", "cm": "0.01", "ft": "0.3048", "mi": "1609.344", "yd": "0.9144"},
-    "mass": {"g": "1.0", "kg": "1000.0", "mg": "0.001", "lb": "453.59237", "oz": "28.349523125"},
+    "length": {"m": "1.0", "km": "1000.0", "cm": "0.01", "mm": "0.001", "inch": "0.0254", "ft": "0.3048"},
+    "mass": {"g": "1.0", "kg": "1000.0", "mg": "0.001", "ton": "1000000.0", "carat": "0.2"},
     "duration": {"s": "1.0", "min": "60.0", "h": "3600.0", "day": "86400.0", "week": "604800.0"},
-    "size": {"B": "1.0", "kB": "1000.0", "MB": "1000000.0", "KiB": "1024.0", "MiB": "1048576.0"},
+    "size": {"byte": "1.0", "bit": "0.125", "kB": "1000.0", "MB": "1000000.0", "KiB": "1024.0"},
     "angle": {"deg": "1.0", "turn": "360.0", "quadrant": "90.0", "grad": "0.9"},
 }
 """Unit names by dimension, with the factor to the dimension's base unit as it is written in code."""
@@ -28,7 +28,7 @@ class UnitConverter(Family):
         units = sorted(FACTORS[dimension])
         chosen = sorted(rng.sample(units, rng.randint(2, len(units))))
         nonnegative = rng.random() < 0.5
-        precision = rng.randint(0, 6)
+        precision = rng.randint(0, 5)
         field = None
         if level == 2:
             field = ConfigField(
@@ -84,9 +84,10 @@ class UnitConverter(Family):
 
     def valid_inputs(self, spec: NATSpec, rng: random.Random) -> Inputs:
         units = sorted(spec.rules["units"])
-        source, target = rng.choice(units), rng.choice(units)
+        source, target = rng.sample(units, 2)
         low = 0.5 if spec.rules["nonnegative"] else -90.0
-        return {"value": round(rng.uniform(low, 90.0), rng.choice([1, 2])), "from_unit": source, "to_unit": target}
+        value = float(rng.randint(1, 9)) if rng.random() < 0.3 else round(rng.uniform(low, 90.0), rng.choice([1, 2]))
+        return {"value": value, "from_unit": source, "to_unit": target}
 
     def error_inputs(self, spec: NATSpec, rng: random.Random) -> dict[str, Inputs]:
         unit = rng.choice(sorted(spec.rules["units"]))

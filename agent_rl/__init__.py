@@ -1,0 +1,66 @@
+"""agent_rl: train tool-using language-model agents with GRPO.
+
+The names below are what outside code may rely on. They are imported on first use, so that `import agent_rl` and
+`--help` stay instant.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_rl.agent.messages import Message, ToolCall, ToolSpec
+    from agent_rl.agent.tool_parser import parse_tool_calls
+    from agent_rl.config import Config, load_config
+    from agent_rl.core.trainer_grpo import GRPOTrainer
+    from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
+    from agent_rl.envs.registry import register_env
+    from agent_rl.records import SamplingParams, Trajectory, TrajectoryGroup
+    from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
+
+_HOMES = {
+    "AgentEnv": "agent_rl.envs.base",
+    "BaseTool": "agent_rl.tools.base",
+    "Config": "agent_rl.config",
+    "EnvFactory": "agent_rl.envs.base",
+    "GRPOTrainer": "agent_rl.core.trainer_grpo",
+    "Message": "agent_rl.agent.messages",
+    "SamplingParams": "agent_rl.records",
+    "StepResult": "agent_rl.envs.base",
+    "ToolCall": "agent_rl.agent.messages",
+    "ToolEnv": "agent_rl.envs.base",
+    "ToolRegistry": "agent_rl.tools.base",
+    "ToolResult": "agent_rl.tools.base",
+    "ToolSpec": "agent_rl.agent.messages",
+    "Trajectory": "agent_rl.records",
+    "TrajectoryGroup": "agent_rl.records",
+    "load_config": "agent_rl.config",
+    "parse_tool_calls": "agent_rl.agent.tool_parser",
+    "register_env": "agent_rl.envs.registry",
+}
+
+__all__ = [
+    "AgentEnv",
+    "BaseTool",
+    "Config",
+    "EnvFactory",
+    "GRPOTrainer",
+    "Message",
+    "SamplingParams",
+    "StepResult",
+    "ToolCall",
+    "ToolEnv",
+    "ToolRegistry",
+    "ToolResult",
+    "ToolSpec",
+    "Trajectory",
+    "TrajectoryGroup",
+    "load_config",
+    "parse_tool_calls",
+    "register_env",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agent_rl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,166 @@
+"""Evaluation: one episode per held-out task, counted, with 95 % intervals; and the table of before against after.
+
+Evaluations of one run draw with the same seeds, so that they differ by the weights alone. An episode is a success when
+its `success` part is 1. Not here: when to evaluate, and what an episode is worth.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+
+from agent_rl.core.rollout import RolloutWorker
+from agent_rl.envs.base import Task
+from agent_rl.records import Trajectory
+from agent_rl.telemetry.metrics import newcombe_interval, wilson_interval
+
+EVAL_SEED_STEP = -1
+"""Stands for the step in the seeds: the same for every evaluation, and no training step's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    """What one evaluation found: 3 of 4 tasks solved is `num_successes=3, num_scored=4`."""
+
+    step: int
+    """Optimizer steps done before it."""
+    temperature: float
+    """0 is greedy."""
+    num_scored: int
+    """Episodes that count; `num_env_errors` more could not be scored."""
+    num_successes: int
+    success_low: float
+    success_high: float
+    """95 % Wilson interval of the success rate."""
+    mean_reward: float
+    """Over scored episodes, like the parts."""
+    mean_reward_parts: dict[str, float]
+    stop_reasons: dict[str, int]
+    """Episodes by `StopReason`, unscored ones included."""
+    num_env_errors: int
+    mean_tokens: float
+    """Tokens the model drew, per episode."""
+
+    @property
+    def success_rate(self) -> float:
+        return self.num_successes / self.num_scored
+
+
+def evaluate(
+    rollout: RolloutWorker, tasks: Sequence[Task], *, temperature: float, step: int
+) -> tuple[EvalResult, list[Trajectory]]:
+    """Play one episode per task; the result, and the episodes in task order."""
+    groups = rollout.collect(tasks, group_size=1, step=EVAL_SEED_STEP, temperature=temperature)
+    episodes = [group.trajectories[0] for group in groups]
+    return summarize(episodes, temperature=temperature, step=step), episodes
+
+
+def summarize(episodes: Sequence[Trajectory], *, temperature: float, step: int) -> EvalResult:
+    """Count what `episodes` did; at least one of them must be scored."""
+    scored = [(episode.reward, episode) for episode in episodes if episode.reward is not None]
+    num_successes = sum(episode.reward_parts.get("success", 0.0) >= 1.0 for _, episode in scored)
+    low, high = wilson_interval(num_successes, len(scored))
+    names = sorted({name for _, episode in scored for name in episode.reward_parts})
+    return EvalResult(
+        step=step,
+        temperature=temperature,
+        num_scored=len(scored),
+        num_successes=num_successes,
+        success_low=low,
+        success_high=high,
+        mean_reward=fmean(reward for reward, _ in scored),
+        mean_reward_parts={name: fmean(e.reward_parts.get(name, 0.0) for _, e in scored) for name in names},
+        stop_reasons=dict(Counter(episode.stop_reason.value for episode in episodes)),
+        num_env_errors=len(episodes) - len(scored),
+        mean_tokens=fmean(sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes),
+    )
+
+
+def to_record(result: EvalResult, episodes: Sequence[Trajectory]) -> dict[str, Any]:
+    """The result and one row per task, as plain JSON values."""
+    rows = [
+        {
+            "task_id": episode.task_id,
+            "reward": episode.reward,
+            "reward_parts": episode.reward_parts,
+            "stop_reason": episode.stop_reason.value,
+            "num_turns": len(episode.turns),
+            "error": episode.error,
+        }
+        for episode in episodes
+    ]
+    return {"result": asdict(result), "episodes": rows}
+
+
+def eval_metrics(result: EvalResult) -> dict[str, float]:
+    """The result as entries of the metrics file."""
+    prefix = f"eval/t{result.temperature:g}"
+    return {
+        f"{prefix}/success": result.success_rate,
+        f"{prefix}/success_low": result.success_low,
+        f"{prefix}/success_high": result.success_high,
+        f"{prefix}/reward": result.mean_reward,
+        f"{prefix}/num_scored": float(result.num_scored),
+        f"{prefix}/num_env_errors": float(result.num_env_errors),
+    }
+
+
+def one_line(result: EvalResult) -> str:
+    """The result in one line for a terminal."""
+    text = (
+        f"eval at step {result.step}, temperature {result.temperature:g}: "
+        f"{result.num_successes}/{result.num_scored} solved, {_percent(result)} %, mean reward {result.mean_reward:.3f}"
+    )
+    return f"{text}, {result.num_env_errors} dropped by environment errors" if result.num_env_errors else text
+
+
+def comparison_table(before: Mapping[float, EvalResult], after: Mapping[float, EvalResult]) -> Table:
+    """Before against after, two rows per temperature, narrow enough for 80 columns; brackets are 95 % intervals."""
+    table = Table(title="Held-out tasks (95 % intervals)", box=SIMPLE, title_justify="left")
+    steps = max((result.step for result in after.values()), default=0)
+    table.add_column("")
+    for column in ("before", f"after {steps} steps", "change"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for temperature, result in after.items():
+        first = before[temperature]
+        low, high = _difference(first, result)
+        change = 100 * (result.success_rate - first.success_rate)
+        table.add_row(
+            f"solved %, T={temperature:g}",
+            _percent(first),
+            _percent(result),
+            f"{change:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+        )
+        table.add_row(
+            f"reward, T={temperature:g}",
+            f"{first.mean_reward:.3f}",
+            f"{result.mean_reward:.3f}",
+            f"{result.mean_reward - first.mean_reward:+.3f}",
+        )
+    return table
+
+
+def verdict(before: EvalResult, after: EvalResult) -> str:
+    """One sentence: did the success rate move by more than chance explains?"""
+    low, high = _difference(before, after)
+    counts = f"from {before.num_successes}/{before.num_scored} to {after.num_successes}/{after.num_scored}"
+    interval = f"[{100 * low:+.1f}, {100 * high:+.1f}] points"
+    where = f"At temperature {after.temperature:g}"
+    if low > 0:
+        return f"{where} tasks solved rose {counts}: beyond chance, the 95 % interval {interval} is above 0."
+    if high < 0:
+        return f"{where} tasks solved fell {counts}: beyond chance, the 95 % interval {interval} is below 0."
+    return f"{where} tasks solved went {counts}: within chance, the 95 % interval {interval} holds 0."
+
+
+def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float]:
+    """Newcombe interval of after - before; wider than a paired one would be, as both saw the same tasks."""
+    return newcombe_interval(after.num_successes, after.num_scored, before.num_successes, before.num_scored)
+
+
+def _percent(result: EvalResult) -> str:
+    return f"{100 * result.success_rate:.1f} [{100 * result.success_low:.1f}, {100 * result.success_high:.1f}]"

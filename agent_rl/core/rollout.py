@@ -1,0 +1,331 @@
+"""Rollouts: a policy plays episodes of an environment; messages on one side, token ids on the other.
+
+An episode is plain blocking code. Sampled ids go into the trajectory untouched and the environment's answer is
+appended as ids, so that a trajectory is exactly what the model saw and drew. Budgets, deadlines and parsing are here
+and nowhere else. An environment's failure is data (`ENV_ERROR`); a policy's failure is a crash.
+Not here: rewards (the environment's), advantages, training.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from agent_rl.agent.messages import Message
+from agent_rl.config import Config
+from agent_rl.core.policy import BasePolicy
+from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
+from agent_rl.errors import SandboxError
+from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup, Turn
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLimits:
+    """Budgets of one episode."""
+
+    max_new_tokens: int
+    """Tokens of one turn."""
+    max_turns: int = 30
+    max_tool_calls: int = 64
+    """Calls the environment may be asked to run; a message that would go over it is not run."""
+    max_invalid_turns: int = 3
+    """Turns in a row with only unreadable calls before the episode ends."""
+    timeout_s: float = 300.0
+    """Deadline, checked between turns."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> "EpisodeLimits":
+        return cls(
+            max_new_tokens=config.policy.max_new_tokens,
+            max_turns=config.rollout.max_turns,
+            max_tool_calls=config.rollout.max_tool_calls,
+            max_invalid_turns=config.rollout.max_invalid_turns,
+            timeout_s=config.rollout.episode_timeout_s,
+        )
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed in [0, 2^63) that depends on `parts` alone, the same on every machine and in every process."""
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class _EnvFailureError(Exception):
+    """The environment failed; the text says how."""
+
+
+class _CancelledError(Exception):
+    """The rollout was given up while this episode was being played."""
+
+
+def run_episode(
+    policy: BasePolicy,
+    env: AgentEnv,
+    task: Task,
+    *,
+    group_id: str,
+    seed: int,
+    limits: EpisodeLimits,
+    temperature: float,
+    cancelled: threading.Event | None = None,
+) -> Trajectory:
+    """Play one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; the policy's are raised.
+
+    Turn i is drawn with `derive_seed(seed, i)`. `cancelled`, when set, ends the episode before its next turn by an
+    exception, because nobody waits for it any more.
+    """
+    started = time.monotonic()
+    episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, cancelled=cancelled)
+    error: str | None = None
+    try:
+        stop_reason = episode.play(task, deadline=started + limits.timeout_s)
+    except _EnvFailureError as failure:
+        error = str(failure)
+    finally:
+        close_error = _close(env)
+    error = error or close_error
+    return Trajectory(
+        task_id=task["task_id"],
+        group_id=group_id,
+        turns=tuple(episode.turns),
+        stop_reason=StopReason.ENV_ERROR if error else stop_reason,
+        reward=None if error else episode.reward,
+        reward_parts={} if error else episode.reward_parts,
+        duration_s=time.monotonic() - started,
+        error=error,
+    )
+
+
+class _Episode:
+    """The state of one episode while it is played."""
+
+    def __init__(
+        self,
+        policy: BasePolicy,
+        env: AgentEnv,
+        *,
+        seed: int,
+        limits: EpisodeLimits,
+        temperature: float,
+        cancelled: threading.Event | None,
+    ) -> None:
+        self.turns: list[Turn] = []
+        self.reward = 0.0
+        self.reward_parts: dict[str, float] = {}
+        self._policy = policy
+        self._env = env
+        self._seed = seed
+        self._limits = limits
+        self._temperature = temperature
+        self._cancelled = cancelled
+        self._context_ids: list[int] = []
+        self._num_calls = 0
+        self._num_invalid_in_a_row = 0
+
+    def play(self, task: Task, *, deadline: float) -> StopReason:
+        """Play to the end and return why it ended."""
+        messages = _in_env(self._env.reset, task)
+        new_ids = self._policy.chat_format.render_prompt(messages, self._env.tools)
+        while True:
+            if self._cancelled is not None and self._cancelled.is_set():
+                raise _CancelledError
+            if time.monotonic() > deadline:
+                return self._truncate(StopReason.TIMEOUT)
+            room = self._policy.max_context - len(self._context_ids) - len(new_ids)
+            if room < 1:
+                return self._truncate(StopReason.CONTEXT_FULL)
+            completion = self._generate(new_ids, min(self._limits.max_new_tokens, room))
+            message = self._policy.chat_format.parse_completion(completion.token_ids)
+            result, stop_reason = self._answer(message, completion)
+            is_over = result.terminated or stop_reason is not None
+            env_messages = () if is_over else result.messages
+            self._add_turn(new_ids, completion, message, env_messages, result.info)
+            if result.terminated:
+                return StopReason.FINISHED
+            if stop_reason is not None:
+                return self._truncate(stop_reason)
+            new_ids = self._policy.chat_format.render_env_messages(result.messages)
+
+    def _generate(self, new_ids: list[int], max_new_tokens: int) -> Completion:
+        sampling = SamplingParams(
+            max_new_tokens=max_new_tokens,
+            temperature=self._temperature,
+            stop_token_ids=self._policy.chat_format.stop_token_ids,
+            seed=derive_seed(self._seed, len(self.turns)),
+        )
+        return self._policy.generate([*self._context_ids, *new_ids], sampling)
+
+    def _answer(self, message: Message, completion: Completion) -> tuple[StepResult, StopReason | None]:
+        """What the environment answers, and which budget is used up now; a message over a budget is not run."""
+        if completion.finish_reason is FinishReason.LENGTH:
+            return StepResult(), StopReason.MAX_TOKENS
+        if self._num_calls + len(message.tool_calls) > self._limits.max_tool_calls:
+            return StepResult(), StopReason.TOOL_BUDGET
+        self._num_calls += len(message.tool_calls)
+        is_invalid = bool(message.tool_errors) and not message.tool_calls
+        self._num_invalid_in_a_row = self._num_invalid_in_a_row + 1 if is_invalid else 0
+        result = _in_env(self._env.step, message)
+        self._take_reward(result)
+        if self._num_invalid_in_a_row >= self._limits.max_invalid_turns:
+            return result, StopReason.INVALID_CALLS
+        if len(self.turns) + 1 >= self._limits.max_turns:
+            return result, StopReason.MAX_TURNS
+        return result, None
+
+    def _add_turn(
+        self,
+        new_ids: list[int],
+        completion: Completion,
+        message: Message,
+        env_messages: Sequence[Message],
+        info: dict[str, Any],
+    ) -> None:
+        turn = Turn(
+            prompt_token_ids=tuple(new_ids),
+            completion=completion,
+            message=message,
+            env_messages=tuple(env_messages),
+            info=info,
+        )
+        self.turns.append(turn)
+        self._context_ids += [*new_ids, *completion.token_ids]
+
+    def _truncate(self, reason: StopReason) -> StopReason:
+        self._take_reward(_in_env(self._env.truncate, reason))
+        return reason
+
+    def _take_reward(self, result: StepResult) -> None:
+        if result.reward is None:
+            raise _EnvFailureError(str(result.info.get("error", "the environment could not score this episode")))
+        self.reward += result.reward
+        self.reward_parts.update(result.reward_parts)
+
+
+def _in_env(function: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return function(*arguments)
+    except Exception as error:  # the environment boundary: one failing environment must not end the run
+        raise _EnvFailureError(f"{type(error).__name__}: {error}") from error
+
+
+def _close(env: AgentEnv) -> str | None:
+    """Close the environment and return what went wrong, so that it cannot hide another exception."""
+    try:
+        _in_env(env.close)
+    except _EnvFailureError as failure:
+        return str(failure)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """One episode to be played."""
+
+    task: Task
+    group_id: str
+    seed: int
+
+
+class RolloutWorker:
+    """Plays episodes one after the other."""
+
+    def __init__(self, policy: BasePolicy, env_factory: EnvFactory, *, limits: EpisodeLimits, seed: int) -> None:
+        self._policy = policy
+        self._env_factory = env_factory
+        self._limits = limits
+        self._seed = seed
+
+    def collect(
+        self, tasks: Sequence[Task], *, group_size: int, step: int, temperature: float
+    ) -> list[TrajectoryGroup]:
+        """Play `group_size` episodes of every task; groups in task order.
+
+        The draws depend on the seed, `step`, the task and its place in `tasks` alone. Raises SandboxError when not one
+        episode could be scored.
+        """
+        plans = [
+            _Plan(
+                task=task,
+                group_id=f"{step}/{position}",
+                seed=derive_seed(self._seed, step, task["task_id"], position, sample),
+            )
+            for position, task in enumerate(tasks)
+            for sample in range(group_size)
+        ]
+        episodes = self._play_all(plans, temperature)
+        if episodes and all(episode.stop_reason is StopReason.ENV_ERROR for episode in episodes):
+            raise SandboxError(
+                f"all {len(episodes)} episodes failed in their environment, the first with: {episodes[0].error}"
+            )
+        return [
+            TrajectoryGroup(
+                task_id=task["task_id"], trajectories=tuple(episodes[index * group_size : (index + 1) * group_size])
+            )
+            for index, task in enumerate(tasks)
+        ]
+
+    def _play_all(self, plans: Sequence[_Plan], temperature: float) -> list[Trajectory]:
+        return [self._play(plan, temperature) for plan in plans]
+
+    def _play(self, plan: _Plan, temperature: float, cancelled: threading.Event | None = None) -> Trajectory:
+        if cancelled is not None and cancelled.is_set():
+            raise _CancelledError
+        try:
+            env = _in_env(self._env_factory)
+        except _EnvFailureError as failure:
+            return Trajectory(
+                task_id=plan.task["task_id"],
+                group_id=plan.group_id,
+                turns=(),
+                stop_reason=StopReason.ENV_ERROR,
+                reward=None,
+                error=str(failure),
+            )
+        return run_episode(
+            self._policy,
+            env,
+            plan.task,
+            group_id=plan.group_id,
+            seed=plan.seed,
+            limits=self._limits,
+            temperature=temperature,
+            cancelled=cancelled,
+        )
+
+
+class AsyncRolloutExecutor(RolloutWorker):
+    """Plays the episodes of all groups at once, `num_workers` at a time, each in a thread of its own."""
+
+    def __init__(
+        self, policy: BasePolicy, env_factory: EnvFactory, *, limits: EpisodeLimits, seed: int, num_workers: int
+    ) -> None:
+        super().__init__(policy, env_factory, limits=limits, seed=seed)
+        self._num_workers = num_workers
+
+    def _play_all(self, plans: Sequence[_Plan], temperature: float) -> list[Trajectory]:
+        cancelled = threading.Event()
+        executor = ThreadPoolExecutor(self._num_workers, thread_name_prefix="episode")
+        try:
+            futures = [executor.submit(self._play, plan, temperature, cancelled) for plan in plans]
+            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            # Ctrl-C or a failing engine: waiting episodes never start, running ones end before their next turn.
+            cancelled.set()
+            raise
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+def make_rollout(config: Config, policy: BasePolicy, env_factory: EnvFactory) -> RolloutWorker:
+    """The rollout that `config.rollout.async_workers` asks for."""
+    limits, seed = EpisodeLimits.from_config(config), config.run.seed
+    if config.rollout.async_workers == 0:
+        return RolloutWorker(policy, env_factory, limits=limits, seed=seed)
+    return AsyncRolloutExecutor(policy, env_factory, limits=limits, seed=seed, num_workers=config.rollout.async_workers)

@@ -1,0 +1,123 @@
+"""The folder of one run: where its files are, what an earlier start left there, and from where to go on.
+
+`config.yaml  environment.json  metrics.jsonl  transcripts/  eval/  checkpoints/`.
+Nothing here knows models or episodes.
+"""
+
+import json
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent_rl.config import Config
+from agent_rl.distributed.checkpoint import latest_checkpoint
+from agent_rl.errors import CheckpointError, ConfigError
+
+_REPORTED_PACKAGES = ("agent_rl", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """`RunFolder.open(config)` decides from which checkpoint to go on, and writes nothing."""
+
+    path: Path
+    resume_from: Path | None
+    """Checkpoint to continue from; None starts from `model.path`."""
+
+    @classmethod
+    def open(cls, config: Config) -> "RunFolder":
+        """Apply `checkpoint.resume` to what is on disk.
+
+        Raises ConfigError when a run would be overwritten, CheckpointError when there is no such checkpoint.
+        """
+        path, resume = config.run.output_dir / config.run.name, config.checkpoint.resume
+        newest = latest_checkpoint(path / "checkpoints")
+        if resume == "auto":
+            return cls(path=path, resume_from=newest)
+        if resume == "never":
+            if (path / "config.yaml").exists():
+                raise ConfigError(
+                    f"{path} already holds a run; set checkpoint.resume=auto to continue it, or another run.name"
+                )
+            return cls(path=path, resume_from=None)
+        given = Path(resume)
+        if not given.is_dir():
+            raise CheckpointError(f"checkpoint.resume = {resume!r}: no such folder; give never, auto or a checkpoint")
+        if (path / "config.yaml").exists() and (newest is None or given.resolve() != newest.resolve()):
+            raise ConfigError(
+                f"{path} already holds a run, and {given} is not its newest checkpoint; set another run.name to branch"
+            )
+        return cls(path=path, resume_from=given)
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def transcript_file(self, step: int) -> Path:
+        return self.path / "transcripts" / f"step_{step:05d}.jsonl"
+
+    def eval_file(self, step: int, temperature: float) -> Path:
+        return self.path / "eval" / f"step_{step:05d}_t{temperature:g}.json"
+
+    def begin(self, config: Config, environment: dict[str, Any]) -> list[str]:
+        """Write config.yaml and environment.json; returns the keys whose values differ from the run's last start."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        changed = self._changed_keys(config)
+        _write_text(self.path / "config.yaml", config.to_yaml())
+        write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})
+        return changed
+
+    def _changed_keys(self, config: Config) -> list[str]:
+        path = self.path / "config.yaml"
+        if not path.exists():
+            return []
+        earlier = _flatten(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        now = _flatten(config.model_dump(mode="json"))
+        keys = [key for key in earlier | now if not key.startswith(("checkpoint.", "log."))]
+        return [f"{key} {earlier.get(key)} -> {now.get(key)}" for key in keys if earlier.get(key) != now.get(key)]
+
+
+def describe_machine(config: Config) -> dict[str, Any]:
+    """Versions and machine, for environment.json."""
+    packages = {}
+    for name in _REPORTED_PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            packages[name] = "not installed"
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "num_cpus": os.cpu_count(),
+        "packages": packages,
+        "seed": config.run.seed,
+        "device": config.run.device,
+    }
+
+
+def write_json(path: Path, record: dict[str, Any]) -> None:
+    """Write a JSON file, whole or not at all."""
+    _write_text(path, json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    os.replace(partial, path)
+
+
+def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat

@@ -1,0 +1,214 @@
+"""Checkpoints: whole or absent, checked when read, and continued bit for bit."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from safetensors.torch import load_file
+
+from agent_rl.config import Config
+from agent_rl.core.run_folder import RunFolder
+from agent_rl.core.trainer_grpo import GRPOTrainer
+from agent_rl.distributed.checkpoint import (
+    get_rng_state,
+    latest_checkpoint,
+    load_state,
+    save_checkpoint,
+    set_rng_state,
+)
+from agent_rl.envs.base import EnvFactory
+from agent_rl.errors import CheckpointError, ConfigError
+
+
+def write_model(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "weights").write_text("1 2 3")
+
+
+def save(folder: Path, step: int, keep: int = 2) -> Path:
+    return save_checkpoint(folder, step, write_model=write_model, state={"step": step, "x": torch.ones(2)}, keep=keep)
+
+
+def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
+    path = save(tmp_path, 12)
+    assert path == tmp_path / "step_00012"
+    assert (path / "model" / "weights").read_text() == "1 2 3"
+    state = load_state(path)
+    assert state["step"] == 12
+    assert torch.equal(state["x"], torch.ones(2))
+
+
+def test_the_newest_are_kept_and_found(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path / "nowhere") is None
+    for step in (9, 10, 11):
+        save(tmp_path, step)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00010", "step_00011"]
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_00011"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_a_save_that_is_cut_off_leaves_the_older_checkpoint_and_no_torn_one(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    save(tmp_path, 1)
+
+    def cut_off(folder: Path) -> None:
+        write_model(folder)
+        raise error
+
+    with pytest.raises(error):
+        save_checkpoint(tmp_path, 2, write_model=cut_off, state={}, keep=1)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_00001"
+    save(tmp_path, 2, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00002"]
+
+
+def test_a_changed_missing_or_foreign_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    weights = path / "model" / "weights"
+    weights.write_text("1 2 4")
+    with pytest.raises(CheckpointError, match="model/weights is not what was saved"):
+        load_state(path)
+    weights.unlink()
+    with pytest.raises(CheckpointError, match="model/weights is missing"):
+        load_state(path)
+    (path / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"manifest.json cannot be read"):
+        load_state(path)
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+        load_state(tmp_path)
+
+
+def test_a_step_is_never_saved_over(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="exists already"):
+        save(tmp_path, 1)
+
+
+def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
+    torch.save(get_rng_state(), tmp_path / "rng.pt")
+    expected = torch.rand(3)
+    set_rng_state(torch.load(tmp_path / "rng.pt", weights_only=True))
+    assert torch.equal(torch.rand(3), expected)
+
+
+# Resuming a run
+
+
+def train(config: Config, steps: int | None = None, env: type[LetterEnv] = LetterEnv) -> dict[str, Any]:
+    factory = EnvFactory(env)
+    with GRPOTrainer.from_config(
+        config, env_factory=factory, train_tasks=LETTER_TASKS, eval_tasks=LETTER_TASKS
+    ) as trainer:
+        return trainer.train()
+
+
+def lasting_metrics(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows]
+
+
+def run_config(folder: Path, name: str, **checkpoint: Any) -> Config:
+    return tiny_config(
+        folder,
+        run={"name": name},
+        train={"steps": 5, "final_learning_rate": 1e-3, "warmup_steps": 1, "weight_decay": 0.1},
+        # One after the other: with threads, who shares a batch with whom changes the rounding of log-probs.
+        rollout={"groups_per_step": 3, "async_workers": 0},
+        eval={"temperatures": [0.0, 1.0], "every": 2},
+        checkpoint={"every": 2, **checkpoint},
+    )
+
+
+class InterruptingEnv(LetterEnv):
+    """Somebody presses Ctrl-C while an episode of the fourth step is played."""
+
+    num_resets = 0
+
+    def reset(self, task: dict[str, Any]) -> list:
+        type(self).num_resets += 1
+        if type(self).num_resets == 5 * 4 + 3 * 3 * 8 + 10:  # evaluations, three steps, a few more
+            raise KeyboardInterrupt
+        return super().reset(task)
+
+
+def test_interrupted_and_resumed_is_the_same_run_bit_for_bit(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    InterruptingEnv.num_resets = 0
+    straight = train(run_config(tmp_path, "straight"))
+    with pytest.raises(KeyboardInterrupt):
+        train(run_config(tmp_path, "stopped", resume="auto"), env=InterruptingEnv)
+    runs = tmp_path / "runs"
+    assert latest_checkpoint(runs / "stopped" / "checkpoints").name == "step_00003"
+    resumed = train(run_config(tmp_path, "stopped", resume="auto"))
+    assert resumed["before"] == straight["before"]
+    assert resumed["after"] == straight["after"]
+    assert lasting_metrics(runs / "stopped") == lasting_metrics(runs / "straight")
+    weights = [
+        load_file(runs / name / "checkpoints/step_00005/model/model.safetensors") for name in ("straight", "stopped")
+    ]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint_and_writes_the_lost_steps_again(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    train(run_config(tmp_path, "run"))
+    runs = tmp_path / "runs"
+    expected = lasting_metrics(runs / "run")
+    shutil.rmtree(runs / "run/checkpoints/step_00005")  # as if killed after step 5 was logged, before it was saved
+    train(run_config(tmp_path, "run", resume="auto"))
+    assert lasting_metrics(runs / "run") == expected
+
+
+def test_a_finished_run_says_so_and_gives_its_result_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tiny_model(tmp_path / "model")
+    first = train(run_config(tmp_path, "run"))
+    expected = lasting_metrics(tmp_path / "runs/run")
+    capsys.readouterr()
+    again = train(run_config(tmp_path, "run", resume="auto"))
+    assert again == first
+    assert lasting_metrics(tmp_path / "runs/run") == expected
+    printed = capsys.readouterr().out
+    assert "is finished (5 steps)" in printed
+    assert "solved %, T=0" in printed
+
+
+def test_a_run_is_never_overwritten_nor_rewound(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    train(run_config(tmp_path, "run"))
+    with pytest.raises(ConfigError, match=r"already holds a run; set checkpoint\.resume=auto"):
+        train(run_config(tmp_path, "run"))
+    older = tmp_path / "runs/run/checkpoints/step_00004"
+    with pytest.raises(ConfigError, match=r"not its newest checkpoint; set another run\.name to branch"):
+        RunFolder.open(run_config(tmp_path, "run", resume=str(older)))
+    with pytest.raises(CheckpointError, match="no such folder"):
+        RunFolder.open(run_config(tmp_path, "run", resume="yes"))
+    assert RunFolder.open(run_config(tmp_path, "branch", resume=str(older))).resume_from == older
+
+
+def test_a_resumed_run_tells_which_settings_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_tiny_model(tmp_path / "model")
+    train(run_config(tmp_path, "run"))
+    longer = run_config(tmp_path, "run", resume="auto").model_dump(mode="json")
+    train(Config.model_validate(longer | {"train": longer["train"] | {"steps": 6}}))
+    assert "Settings changed since the last start: train.steps 5 -> 6" in capsys.readouterr().out
+
+
+def test_the_run_folder_says_what_it_was_made_with(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path / "model")
+    config = run_config(tmp_path, "run")
+    train(config)
+    folder = tmp_path / "runs/run"
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["packages"]["torch"].startswith("2.")
+    assert environment["seed"] == 0
+    assert (folder / "config.yaml").read_text() == config.to_yaml()
+    assert {path.name for path in (folder / "eval").iterdir()} == {
+        f"step_{step:05d}_t{temperature}.json" for step in (0, 2, 4, 5) for temperature in (0, 1)
+    }
+    assert len(list((folder / "transcripts").iterdir())) == 5
