@@ -11,7 +11,7 @@ class ManyCalls(AgentEnv):
         return StepResult(reward=float(len(message.tool_calls)), terminated=True)
 
 
-config = load_config("configs/nat_grpo.yaml", ["run.name=own_env", "train.steps=1", "checkpoint.resume=never"])
+config = load_config("configs/nat_grpo.yaml", ["run.name=own_env", "train.steps=1", "rollout.groups_per_step=4"])
 tasks = [{"task_id": f"task-{n}", "prompt": f"Write {n} files."} for n in range(16)]
 with GRPOTrainer.from_config(config, env_factory=ManyCalls, train_tasks=tasks) as trainer:
     trainer.train()

@@ -64,7 +64,7 @@ def imports_of(path: Path) -> list[tuple[int, str]]:
 
 def complaint(part: str, imported: str) -> str | None:
     """What is wrong with a file of `part` importing `imported`, or None."""
-    if imported.split(".")[0] == "torch" and part in NO_TORCH:
+    if imported.split(".", maxsplit=1)[0] == "torch" and part in NO_TORCH:
         return f"{part} may not import torch"
     other = part_of(imported)
     if other is None or other == part:

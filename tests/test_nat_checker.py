@@ -94,7 +94,8 @@ SABOTAGE: dict[str, tuple[dict[str, str | None], str]] = {
     ),
     "an answer that equals everything": (
         {
-            LOGIC: "class Any(str):\n    def __eq__(self, other):\n        return True\n    __hash__ = str.__hash__\n\n\n"
+            LOGIC: "class Any(str):\n    def __eq__(self, other):\n        return True\n\n"
+            "    __hash__ = str.__hash__\n\n\n"
             "def convert(value, from_unit, to_unit, precision=2):\n    return Any('x')\n"
         },
         "workflow",

@@ -61,7 +61,7 @@ class MiniMindPolicy(BasePolicy):
                 f"policy.max_context = {max_context}: the model in {folder} was made for {longest} tokens; "
                 "lower policy.max_context"
             )
-        tokenizer = _load_tokenizer(folder)
+        tokenizer = load_tokenizer(folder)
         if len(tokenizer) > model.config.vocab_size:
             raise CheckpointError(
                 f"{folder}: the tokenizer has {len(tokenizer)} ids, the model only {model.config.vocab_size}: "
@@ -89,7 +89,8 @@ class MiniMindPolicy(BasePolicy):
         self._engine.close()
 
 
-def _load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+def load_tokenizer(folder: Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model folder; CheckpointError when there is none."""
     from transformers import AutoTokenizer
 
     if not (folder / "tokenizer.json").is_file():

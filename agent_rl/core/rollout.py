@@ -96,6 +96,7 @@ def run_episode(
         stop_reason=StopReason.ENV_ERROR if error else stop_reason,
         reward=None if error else episode.reward,
         reward_parts={} if error else episode.reward_parts,
+        initial_messages=episode.initial_messages,
         duration_s=time.monotonic() - started,
         error=error,
     )
@@ -115,6 +116,7 @@ class _Episode:
         cancelled: threading.Event | None,
     ) -> None:
         self.turns: list[Turn] = []
+        self.initial_messages: tuple[Message, ...] = ()
         self.reward = 0.0
         self.reward_parts: dict[str, float] = {}
         self._policy = policy
@@ -130,6 +132,7 @@ class _Episode:
     def play(self, task: Task, *, deadline: float) -> StopReason:
         """Play to the end and return why it ended."""
         messages = _in_env(self._env.reset, task)
+        self.initial_messages = tuple(messages)
         new_ids = self._policy.chat_format.render_prompt(messages, self._env.tools)
         while True:
             if self._cancelled is not None and self._cancelled.is_set():

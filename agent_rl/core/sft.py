@@ -44,7 +44,10 @@ class SftSettings:
 
 
 def render_conversation(
-    chat: ChatFormat, messages: Sequence[Message], turns: Sequence[tuple[Message, Sequence[Message]]], tools: Sequence[ToolSpec]
+    chat: ChatFormat,
+    messages: Sequence[Message],
+    turns: Sequence[tuple[Message, Sequence[Message]]],
+    tools: Sequence[ToolSpec],
 ) -> Conversation:
     """Ids of `messages` followed by `turns`, each an assistant message and what the environment answered to it."""
     token_ids = list(chat.render_prompt(messages, tools))

@@ -6,7 +6,7 @@ Not here: how an episode is played (`rollout.py`), the mathematics of a step (`u
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -30,10 +30,10 @@ from agent_rl.core.rollout import make_rollout
 from agent_rl.core.run_folder import RunFolder, write_json
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.data.sampler import TaskSampler
-from agent_rl.data.tasks import read_tasks
+from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import MODEL_FOLDER, get_rng_state, load_state, save_checkpoint, set_rng_state
-from agent_rl.envs.base import EnvFactory, Task
+from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.records import StopReason, TrajectoryGroup
 from agent_rl.telemetry.metrics import MetricsWriter, group_metrics
@@ -83,21 +83,26 @@ class GRPOTrainer:
         cls,
         config: Config,
         *,
-        env_factory: EnvFactory | None = None,
+        env_factory: EnvFactory | Callable[[], AgentEnv] | None = None,
         train_tasks: Sequence[Task] | None = None,
         eval_tasks: Sequence[Task] | None = None,
     ) -> "GRPOTrainer":
         """Build everything `config` names; what is given instead of None replaces the config's. Nothing is written.
 
+        `env_factory` may be an `AgentEnv` class. With `train_tasks` of one's own and no `eval_tasks` there is no
+        evaluation: the config's held-out tasks would be another environment's.
         Raises a UserError for whatever a person can mend: a task row, a model folder, a device, a run folder in use.
         """
         run = RunFolder.open(config)
         backend = Backend(config.run.device)
-        factory = env_factory or make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+        if env_factory is None:
+            factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+        else:
+            factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
         if train_tasks is None:
-            train_tasks = _read_checked(factory, config.data.train_path)
-        if eval_tasks is None and config.eval.temperatures:
-            eval_tasks = _read_checked(factory, config.data.eval_path)
+            train_tasks = read_tasks(config.data.train_path, factory.check_task)
+            if eval_tasks is None and config.eval.temperatures:
+                eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
         policy = MiniMindPolicy.from_pretrained(
             run.resume_from / MODEL_FOLDER if run.resume_from else config.model.path,
             dtype=config.model.dtype,
@@ -255,7 +260,7 @@ class GRPOTrainer:
         return self.step == 0 or is_last or (every > 0 and self.step % every == 0)
 
     def _evaluate_if_due(self, writer: MetricsWriter, progress: TrainingProgress) -> None:
-        if not self._is_eval_due():
+        if not self._eval_tasks or not self._is_eval_due():
             return
         for temperature in self.config.eval.temperatures:
             if self._eval_at(self.step, temperature) is None:
@@ -310,14 +315,6 @@ class _Clock:
         step_s = time.perf_counter() - self._started
         num_drawn = sum(len(turn.completion.token_ids) for g in groups for t in g.trajectories for turn in t.turns)
         return self._stages | {"time/step_s": step_s, "perf/tokens_per_s": num_drawn / step_s}
-
-
-def _read_checked(factory: EnvFactory, path: Any) -> list[Task]:
-    """The tasks of a file, each checked by the environment that will play it."""
-    tasks = read_tasks(path)
-    for task in tasks:
-        factory.check_task(task, f"{path}, task {task['task_id']}")
-    return tasks
 
 
 def _warn_of_env_errors(groups: Sequence[TrajectoryGroup], step: int, progress: TrainingProgress) -> None:

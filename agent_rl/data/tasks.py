@@ -4,6 +4,7 @@ A row is a JSON object with a `task_id`; the other keys belong to the environmen
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ Task = dict[str, Any]
 """One row of a dataset; `task_id` is the only key every task has."""
 
 
-def read_tasks(path: str | Path) -> list[Task]:
+def read_tasks(path: str | Path, check: Callable[[Task, str], None] | None = None) -> list[Task]:
     """All tasks of a JSONL file, in file order; blank lines are skipped.
 
     Raises DataError, one sentence with `file:line`, for a missing or empty file, a line that is not UTF-8 or not a
-    JSON object, and a `task_id` that is missing, not a non-empty string, or already taken.
+    JSON object, and a `task_id` that is missing, not a non-empty string, or already taken. `check` may refuse a row
+    for reasons of its own; it gets the row and `file:line`.
     """
     path = Path(path)
     if not path.is_file():
@@ -34,6 +36,8 @@ def read_tasks(path: str | Path) -> list[Task]:
             raise DataError(
                 f"{where}: task_id {task_id!r} is already taken by line {line_of_id[task_id]}; make every id unique"
             )
+        if check is not None:
+            check(task, where)
         line_of_id[task_id] = number
         tasks.append(task)
     if not tasks:

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.data.tasks import Task
 from agent_rl.records import StopReason
 from agent_rl.tools.base import ToolRegistry
-
-Task = dict[str, Any]
-"""One row of a dataset; `task_id` is the only key every environment has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

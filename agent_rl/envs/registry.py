@@ -6,7 +6,6 @@ from typing import Any
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import ConfigError, nearest
 
-
 FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 """Takes `env.options` and the run's seed."""
 

@@ -94,9 +94,7 @@ def _run_agent(
     )
 
 
-def _answers(
-    evidence: AgentEvidence | None, cases: tuple[CaseRun, ...], problems: list[str]
-) -> tuple[float, float]:
+def _answers(evidence: AgentEvidence | None, cases: tuple[CaseRun, ...], problems: list[str]) -> tuple[float, float]:
     """Shares of hidden cases answered right by the function and by the workflow."""
     if evidence is None:
         return 0.0, 0.0
@@ -140,9 +138,7 @@ def _config(spec: NATSpec, evidence: AgentEvidence | None, problems: list[str]) 
     return share
 
 
-def _mcp(
-    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: CaseRun, problems: list[str]
-) -> float:
+def _mcp(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: CaseRun, problems: list[str]) -> float:
     if "mcp_server.py" not in files or f"src/{spec.package}/logic.py" not in files:
         return 0.0
     picked = list(range(_NUM_MCP_VALID)) + [i for i, text in enumerate(run.expected) if text.startswith("error")]

@@ -17,11 +17,12 @@ from agent_rl.nat.spec import Example, NATSpec, fingerprint
 
 Split = Literal["val", "train", "sft"]
 
-WORDS = (
-    "amber brisk cobalt delta ember frost gravel hazel indigo jasper kelp linen maple north opal pine quartz river "
-    "slate timber umber velvet willow yarrow zephyr"
-).split()
-INSTANCES = "main_tool primary worker engine helper service unit agent_tool".split()
+WORDS = [
+    "amber", "brisk", "cobalt", "delta", "ember", "frost", "gravel", "hazel", "indigo", "jasper", "kelp",
+    "linen", "maple", "north", "opal", "pine", "quartz", "river", "slate", "timber", "umber", "velvet",
+    "willow", "yarrow", "zephyr",
+]  # fmt: skip
+INSTANCES = ["main_tool", "primary", "worker", "engine", "helper", "service", "unit", "agent_tool"]
 _DRAFT_ATTEMPTS = 50
 _EXAMPLE_DRAWS = 25
 

@@ -9,7 +9,7 @@ from agent_rl.nat.spec import NATSpec, Value
 
 
 def render_project(spec: NATSpec, *, body: list[str] | None = None, test_error: bool = True) -> dict[str, str]:
-    """Path -> text of a complete project; `body` replaces the lines of the logic function, `test_error` drops one test."""
+    """Path -> text of a complete project; `body` replaces the logic, without `test_error` one test is left out."""
     texts = (
         "",
         render_logic(spec, body),
@@ -51,7 +51,9 @@ def _register(spec: NATSpec) -> str:
     if field:
         imports = "from pydantic import Field\n"
         bounds = f"ge={field.low}, le={field.high}"
-        lines = f'\n    {field.name}: int = Field(default={field.default}, {bounds}, description="{field.description}")\n'
+        lines = (
+            f'\n    {field.name}: int = Field(default={field.default}, {bounds}, description="{field.description}")\n'
+        )
         extra = f", config.{field.name}"
     summary = FAMILIES[spec.family].summary
     return f'''"""Components of {spec.package}."""
@@ -126,11 +128,11 @@ def test_example() -> None:
     assert {spec.function}({_literals(spec, example.inputs)}) == {_quote(example.output)}
 '''
     if test_error:
-        text += f'''
+        text += f"""
 
 def test_error() -> None:
     assert {spec.function}({_literals(spec, bad)}) == {_quote(spec.errors[0])}
-'''
+"""
     return text
 
 

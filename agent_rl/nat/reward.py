@@ -28,9 +28,7 @@ class RewardWeights(BaseModel):
     """Turns after the first over which the efficiency bonus falls to 0."""
 
 
-def reward_parts(
-    report: CheckReport, weights: RewardWeights, *, num_turns: int, submitted: bool
-) -> dict[str, float]:
+def reward_parts(report: CheckReport, weights: RewardWeights, *, num_turns: int, submitted: bool) -> dict[str, float]:
     """Named parts that sum to the reward, each already weighted."""
     success = report.complete and submitted
     saved = max(0.0, 1.0 - (num_turns - 1) / weights.efficiency_turns)

@@ -64,19 +64,19 @@ def preview(config: Config, count: int) -> None:
     from rich.markup import escape
     from rich.panel import Panel
 
-    from agent_rl.agent.chat_format import load_chat_format
+    from agent_rl.agent.chat_format import ChatFormat
+    from agent_rl.core.minimind_policy import load_tokenizer
     from agent_rl.data.sampler import TaskSampler
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.registry import make_env_factory
 
-    tasks = read_tasks(config.data.train_path)
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
-    chat = load_chat_format(config.model.path)
+    tasks = read_tasks(config.data.train_path, factory.check_task)
+    chat = ChatFormat(load_tokenizer(config.model.path))
     sampler = TaskSampler(len(tasks), seed=config.run.seed, shuffle=True)
     console = Console()
     for index in sampler.next(min(count, len(tasks))):
         task = tasks[index]
-        factory.check_task(task, f"{config.data.train_path}, task {task['task_id']}")
         env = factory()
         messages = env.reset(task)
         num_tokens = len(chat.render_prompt(messages, env.tools))

@@ -24,32 +24,27 @@ def main(
     output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
     num_demonstrations: Annotated[int, typer.Option(help="Demonstrations, each seen once.")] = 20_000,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
-    hidden_size: Annotated[int, typer.Option(help="Width of the model.")] = 256,
+    hidden_size: Annotated[int, typer.Option(help="Width of the model.")] = 192,
     num_layers: Annotated[int, typer.Option(help="Layers of the model.")] = 6,
-    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1.5e-3,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate of embeddings and norms.")] = 2e-3,
     batch_size: Annotated[int, typer.Option(help="Demonstrations per step.")] = 16,
+    init_from: Annotated[Path | None, typer.Option(help="Model folder to continue, tokenizer included.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
 ) -> None:
     import torch
 
     from agent_rl.agent.chat_format import ChatFormat
+    from agent_rl.core.minimind_policy import load_tokenizer
     from agent_rl.core.sft import SftSettings, train_sft
-    from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+    from model.model_minimind import MiniMindForCausalLM
 
     torch.manual_seed(seed)
-    tokenizer = _train_tokenizer(faulty_share, seed)
+    if init_from is None:
+        tokenizer = _train_tokenizer(faulty_share, seed)
+        model = _new_model(len(tokenizer), hidden_size, num_layers)
+    else:
+        tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from)
     chat = ChatFormat(tokenizer)
-    config = MiniMindConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=hidden_size // 32,
-        num_key_value_heads=2,
-        intermediate_size=hidden_size * 11 // 4,
-        max_position_embeddings=2048,
-        rope_theta=10_000.0,  # conversations are short
-    )
-    model = MiniMindForCausalLM(config)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
@@ -59,6 +54,22 @@ def main(
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     print(f"saved {output_dir}", flush=True)
+
+
+def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
+    from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+
+    config = MiniMindConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden_size // 32,
+        num_key_value_heads=2,
+        intermediate_size=hidden_size * 11 // 4,
+        max_position_embeddings=2048,
+        rope_theta=10_000.0,  # conversations are short
+    )
+    return MiniMindForCausalLM(config)
 
 
 def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:

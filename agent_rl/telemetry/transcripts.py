@@ -39,6 +39,8 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
 
 
 def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
+    replies = [message for turn in episode.turns for message in (turn.message, *turn.env_messages)]
+    messages = [*episode.initial_messages, *replies]
     return {
         "step": step,
         "rank": rank,
@@ -49,7 +51,7 @@ def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
         "stop_reason": episode.stop_reason.value,
         "num_tokens": sum(len(turn.completion.token_ids) for turn in episode.turns),
         "duration_s": round(episode.duration_s, 3),
-        "messages": [_message(m) for turn in episode.turns for m in (turn.message, *turn.env_messages)],
+        "messages": [_message(message) for message in messages],
     }
 
 

@@ -47,7 +47,7 @@ class Family(ABC):
 
     @abstractmethod
     def forgotten_check(self, spec: NATSpec) -> list[str]:
-        """The body lines that check bad input for `spec.errors[0]`, as they stand in `body` (what a careless author leaves out)."""
+        """The lines of `body` that answer `spec.errors[0]`: what a careless author leaves out."""
 
     @abstractmethod
     def valid_inputs(self, spec: NATSpec, rng: random.Random) -> Inputs:

@@ -5,7 +5,7 @@ import random
 from agent_rl.nat.families.base import Draft, Family, Inputs
 from agent_rl.nat.spec import ConfigField, InputField, NATSpec
 
-NAMES = "price rate count weight height width depth speed".split()
+NAMES = ["price", "rate", "count", "weight", "height", "width", "depth", "speed"]
 ZERO = "error: division by zero"
 NEGATIVE = "error: negative input"
 
@@ -52,12 +52,16 @@ class Calculator(Family):
         ]
         if spec.config_field is None:
             digits = rules["precision"]
-            out.append(rng.choice([f"Always give {digits} decimals.", f"The answer has {digits} digits after the point."]))
+            out.append(
+                rng.choice([f"Always give {digits} decimals.", f"The answer has {digits} digits after the point."])
+            )
         out.append(rng.choice([f"Dividing by zero gives `{ZERO}`.", f"If a divisor is zero answer `{ZERO}`."]))
         if rules["nonnegative"]:
             name = rules["nonnegative"]
             out.append(
-                rng.choice([f"A negative `{name}` gives `{NEGATIVE}`.", f"Refuse `{name}` below zero with `{NEGATIVE}`."])
+                rng.choice(
+                    [f"A negative `{name}` gives `{NEGATIVE}`.", f"Refuse `{name}` below zero with `{NEGATIVE}`."]
+                )
             )
         return out
 
@@ -78,7 +82,9 @@ class Calculator(Family):
         out: Inputs = {}
         for field in spec.inputs:
             sign = 1 if field.name == spec.rules["nonnegative"] or rng.random() < 0.7 else -1
-            out[field.name] = sign * (float(rng.randint(1, 9)) if rng.random() < 0.5 else round(rng.uniform(1.0, 40.0), 1))
+            out[field.name] = sign * (
+                float(rng.randint(1, 9)) if rng.random() < 0.5 else round(rng.uniform(1.0, 40.0), 1)
+            )
         return out
 
     def error_inputs(self, spec: NATSpec, rng: random.Random) -> dict[str, Inputs]:

@@ -5,8 +5,8 @@ import random
 from agent_rl.nat.families.base import Draft, Family, Inputs
 from agent_rl.nat.spec import ConfigField, InputField, NATSpec
 
-PREFIXES = "ab cx dk em fz gr hq jt kw ln mp nv".split()
-MARKS = "- _ . : #".split()
+PREFIXES = ["ab", "cx", "dk", "em", "fz", "gr", "hq", "jt", "kw", "ln", "mp", "nv"]
+MARKS = ["-", "_", ".", ":", "#"]
 CHARSETS = {"letters": "isalpha", "digits": "isdigit", "letters and digits": "isalnum"}
 
 BLANK = "error: blank code"

@@ -22,7 +22,10 @@ CODE: dict[str, str] = {
 }
 """Operation names, with the expression that does it on `text`."""
 
-WORDS = "apple Berry cedar Dune eagle Fern grape Heron iris Jade kiwi Lemon mango Nutmeg olive Pearl".split()
+WORDS = [
+    "apple", "Berry", "cedar", "Dune", "eagle", "Fern", "grape", "Heron", "iris", "Jade", "kiwi", "Lemon",
+    "mango", "Nutmeg", "olive", "Pearl",
+]  # fmt: skip
 EMPTY = "error: empty text"
 TOO_LONG = "error: text too long"
 

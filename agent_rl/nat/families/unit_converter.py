@@ -64,7 +64,9 @@ class UnitConverter(Family):
         ]
         if spec.config_field is None:
             digits = rules["precision"]
-            out.append(rng.choice([f"Always give {digits} decimals.", f"The answer has {digits} digits after the point."]))
+            out.append(
+                rng.choice([f"Always give {digits} decimals.", f"The answer has {digits} digits after the point."])
+            )
         out.append(rng.choice([f"Any other unit is answered with `{UNKNOWN}`.", f"Say `{UNKNOWN}` for other units."]))
         if rules["nonnegative"]:
             out.append(rng.choice([f"A value below zero gives `{NEGATIVE}`.", f"Refuse negatives with `{NEGATIVE}`."]))
