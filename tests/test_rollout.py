@@ -1,5 +1,6 @@
 """Episodes: what the model sees and drew, every budget, the environment's failures, and threads."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -139,13 +140,21 @@ def test_a_failing_environment_is_data_without_a_reward(where: str) -> None:
     assert env.num_closed == 1
 
 
-def test_an_episode_that_the_environment_cannot_score_has_no_reward() -> None:
+@pytest.mark.parametrize(
+    ("reward", "error"),
+    [
+        (None, "the grader is gone"),
+        (math.nan, "the environment gave a reward of nan, expected a finite number"),
+        (math.inf, "the environment gave a reward of inf, expected a finite number"),
+    ],
+)
+def test_an_episode_that_the_environment_cannot_score_has_no_reward(reward: float | None, error: str) -> None:
     class Unscored(EchoEnv):
         def step(self, message: Message) -> StepResult:
-            return StepResult(reward=None, terminated=True, info={"error": "the grader is gone"})
+            return StepResult(reward=reward, terminated=True, info={"error": "the grader is gone"})
 
     episode = play(ScriptedPolicy(["done"]), Unscored())
-    assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.ENV_ERROR, None, "the grader is gone")
+    assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.ENV_ERROR, None, error)
 
 
 def failing_engine(_turn: int, _sampling: SamplingParams) -> str:

@@ -20,6 +20,7 @@ from agent_rl.core.interrupts import deferred_interrupt
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.core.update import learning_rate_at
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.checkpoint import verify_checkpoint
 from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.errors import AgentRLError, CheckpointError, ConfigError, DataError, SandboxError
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
@@ -286,7 +287,7 @@ def test_a_task_that_the_environment_refuses_names_the_file(folder: Path) -> Non
     path = folder / "tasks.jsonl"
     path.write_text('{"task_id": "a", "question": "?"}\n{"task_id": "b"}\n')
     config = tiny_config(folder, data={"train_path": str(path)})
-    with pytest.raises(DataError, match=r"tasks\.jsonl, task b: 'question' is missing"):
+    with pytest.raises(DataError, match=r"tasks\.jsonl:2: 'question' is missing"):
         GRPOTrainer.from_config(config, env_factory=Picky(LetterEnv))
 
 
@@ -321,3 +322,22 @@ def test_ctrl_c_between_updates_keeps_the_last_whole_step(folder: Path, capsys: 
     assert checkpoint.name == f"step_{trainer.step:05d}"
     assert f"Interrupted after step {trainer.step}; checkpoint kept in" in capsys.readouterr().out
     assert len(metrics_of(folder)) == trainer.step
+
+
+def test_ctrl_c_while_saving_lets_the_checkpoint_be_finished(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make_trainer(folder, train={"steps": 3}, checkpoint={"every": 2}) as trainer:
+        save_model = trainer.policy.save_pretrained
+
+        def press_and_save(model_folder: Path) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            save_model(model_folder)
+
+        monkeypatch.setattr(trainer.policy, "save_pretrained", press_and_save)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train()
+    assert "Interrupted after step 2" in capsys.readouterr().out
+    checkpoint = folder / "runs/tiny/checkpoints/step_00002"
+    verify_checkpoint(checkpoint)
+    assert list(checkpoint.parent.iterdir()) == [checkpoint]

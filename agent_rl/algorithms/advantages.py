@@ -6,7 +6,7 @@ Shape suffix `_G`: one entry per episode of the group.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -32,6 +32,10 @@ def grpo_advantages(rewards_G: Rewards, *, scale_by_std: bool = True, eps: float
     centred = scored - scored.mean()
     advantages_G[scored_G] = centred / (scored.std(correction=1) + eps) if scale_by_std else centred
     return advantages_G
+
+
+ESTIMATORS: dict[str, Callable[..., torch.Tensor]] = {"grpo": grpo_advantages}
+"""Estimators by their name in `algorithm.advantage`."""
 
 
 def has_signal(rewards_G: Rewards) -> bool:

@@ -1,6 +1,7 @@
 """Ctrl-C that waits until a step is whole.
 
-Half an optimizer step must not reach a checkpoint, so the signal is held back while weights and counters change.
+Half an optimizer step must not reach a checkpoint, so the signal is held back while weights and counters change, and
+while a checkpoint is written.
 """
 
 import signal
@@ -14,9 +15,10 @@ from types import FrameType
 def deferred_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it.
 
-    Does nothing outside the main thread, where Python delivers no signals.
+    Does nothing outside the main thread, where Python delivers no signals, and where Ctrl-C is ignored (`nohup ... &`).
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         yield
         return
     pressed = False
@@ -24,7 +26,7 @@ def deferred_interrupt() -> Iterator[None]:
     def remember(_signal: int, _frame: FrameType | None) -> None:
         nonlocal pressed
         pressed = True
-        print("\nCtrl-C: finishing the current update first", flush=True)
+        print("\nCtrl-C: finishing this step first", flush=True)
 
     earlier = signal.signal(signal.SIGINT, remember)
     try:

@@ -7,6 +7,7 @@ Not here: rewards (the environment's), advantages, training.
 """
 
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -205,6 +206,8 @@ class _Episode:
     def _take_reward(self, result: StepResult) -> None:
         if result.reward is None:
             raise _EnvFailureError(str(result.info.get("error", "the environment could not score this episode")))
+        if not math.isfinite(result.reward):
+            raise _EnvFailureError(f"the environment gave a reward of {result.reward}, expected a finite number")
         self.reward += result.reward
         self.reward_parts.update(result.reward_parts)
 

@@ -214,14 +214,15 @@ class GRPOTrainer:
             "rng": get_rng_state(),
             "evals": [asdict(result) for result in self._evals],
         }
-        save_checkpoint(
-            self._run.checkpoints,
-            self.step,
-            write_model=self.policy.save_pretrained,
-            state=state,
-            keep=self.config.checkpoint.keep,
-        )
-        self._saved_step = self.step
+        with deferred_interrupt():
+            save_checkpoint(
+                self._run.checkpoints,
+                self.step,
+                write_model=self.policy.save_pretrained,
+                state=state,
+                keep=self.config.checkpoint.keep,
+            )
+            self._saved_step = self.step
 
     def _restore(self) -> None:
         """Go on from `run.resume_from`; the policy was already loaded from there."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from agent_rl.algorithms.advantages import grpo_advantages
+from agent_rl.algorithms.advantages import ESTIMATORS
 from agent_rl.algorithms.losses import aggregate_loss, chunked_logprobs, policy_loss, ratio_metrics
-from agent_rl.config import Config, TrainConfig
+from agent_rl.config import AlgorithmConfig, Config, TrainConfig
 from agent_rl.core.batch import build_samples, make_micro_batches
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import AgentRLError
@@ -38,13 +38,15 @@ def learning_rate_at(step: int, config: TrainConfig) -> float:
     return config.learning_rate + progress * (config.final_learning_rate - config.learning_rate)
 
 
-def samples_of_groups(groups: Sequence[TrajectoryGroup], *, scale_by_std: bool) -> tuple[list[TrainingSample], int]:
+def samples_of_groups(
+    groups: Sequence[TrajectoryGroup], algorithm: AlgorithmConfig
+) -> tuple[list[TrainingSample], int]:
     """All training samples of a step, advantages set group by group, and how many had no trained token."""
     samples: list[TrainingSample] = []
     num_untrained = 0
     for group in groups:
         rewards_G = [trajectory.reward for trajectory in group.trajectories]
-        advantages_G = grpo_advantages(rewards_G, scale_by_std=scale_by_std)
+        advantages_G = ESTIMATORS[algorithm.advantage](rewards_G, scale_by_std=algorithm.scale_by_std)
         more, dropped = build_samples(group, advantages_G)
         samples += more
         num_untrained += dropped
@@ -76,7 +78,7 @@ class PolicyUpdater:
         """
         started = time.perf_counter()
         learning_rate = learning_rate_at(step, self._config.train)
-        samples, num_untrained = samples_of_groups(groups, scale_by_std=self._config.algorithm.scale_by_std)
+        samples, num_untrained = samples_of_groups(groups, self._config.algorithm)
         batches = make_micro_batches(
             samples, max_tokens=self._config.train.micro_batch_tokens, pad_id=self._pad_id, skip_zero_advantage=True
         )

@@ -10,15 +10,11 @@ from agent_rl.errors import UserError
 def run_app(app: typer.Typer) -> None:
     """Run a Typer app. A `UserError` is printed as one line (exit 2); Ctrl-C exits 130; bugs keep their traceback."""
     try:
-        app(standalone_mode=False)
+        exit_code = app(standalone_mode=False)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
-    except typer.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
@@ -26,3 +22,4 @@ def run_app(app: typer.Typer) -> None:
             print(f"error: {error.format_message()}", file=sys.stderr)
             sys.exit(2)
         raise
+    sys.exit(exit_code if isinstance(exit_code, int) else 0)  # Typer returns the code of an exit or an interrupt
