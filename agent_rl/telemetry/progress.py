@@ -3,9 +3,10 @@
 The loop calls the same methods either way. Nothing is stored here (`metrics.py`).
 """
 
-import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from datetime import timedelta
+from statistics import fmean
 from typing import Protocol
 
 from rich.console import Console
@@ -40,18 +41,14 @@ class TrainingProgress:
         enabled: bool = True,
         num_steps_done: int = 0,
         console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         console = console or Console()
         live = enabled and console.is_terminal
         self._display: _Display = _Live(console, total_steps, num_steps_done) if live else _Plain(total_steps)
         self._total_steps = total_steps
-        self._num_steps_done = num_steps_done
-        self._clock = clock
-        self._started_at = clock()
+        self._latest_s: deque[float] = deque(maxlen=10)
 
     def __enter__(self) -> "TrainingProgress":
-        self._started_at = self._clock()
         self._display.start()
         return self
 
@@ -59,11 +56,12 @@ class TrainingProgress:
         self._display.stop()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show that `step` steps are done (the first step is 1). The ETA assumes the mean pace since the start."""
+        """Show that `step` steps are done (the first step is 1). The ETA is the mean of the latest `time/step_s`."""
         shown = [text.format(metrics[key]) for key, text in _SHOWN if key in metrics]
-        pace_s = (self._clock() - self._started_at) / max(step - self._num_steps_done, 1)
-        eta = timedelta(seconds=round(pace_s * (self._total_steps - step)))
-        self._display.step(step, "  ".join([*shown, f"ETA {eta}"]))
+        if "time/step_s" in metrics:
+            self._latest_s.append(metrics["time/step_s"])
+            shown.append(f"ETA {timedelta(seconds=round(fmean(self._latest_s) * (self._total_steps - step)))}")
+        self._display.step(step, "  ".join(shown))
 
     def message(self, text: str) -> None:
         """Print a line without disturbing the bar."""
