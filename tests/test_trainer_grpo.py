@@ -210,8 +210,11 @@ def test_training_raises_the_reward_and_the_trainer_agrees_with_the_sampler(fold
     assert result["step"] == 25
     assert sum(rewards[-3:]) / 3 > 0.5 + sum(rewards[:3]) / 3
     # Every update is on-policy: the log-probs are those of the sampler as long as it has the newest weights.
-    assert max(row["loss/abs_log_ratio_max"] for row in rows) < 1e-4
-    assert max(row["loss/clip_frac"] for row in rows) == 0.0
+    # A policy that has learned everything has steps without signal, which measure nothing.
+    learned = [row for row in rows if row["optim/skipped"] == 0.0]
+    assert len(learned) > 15
+    assert max(row["loss/abs_log_ratio_max"] for row in learned) < 1e-4
+    assert max(row["loss/clip_frac"] for row in learned) == 0.0
 
 
 def test_training_runs_with_bfloat16_products(folder: Path) -> None:
