@@ -1,5 +1,6 @@
 """Environments by name: built-in ones, and a user's own. What an environment is, is said in `base.py`."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 """Takes `env.options` and the run's seed."""
 
 _MAKERS: dict[str, FactoryMaker] = {}
+_BUILT_IN = {"nat_agent_creation": "agent_rl.envs.nat_agent_env"}
+"""Modules that are only imported when their environment is asked for."""
 
 
 def register_env(name: str) -> Callable[[FactoryMaker], FactoryMaker]:
@@ -26,9 +29,10 @@ def register_env(name: str) -> Callable[[FactoryMaker], FactoryMaker]:
 
 def make_env_factory(name: str, options: dict[str, Any], *, seed: int) -> EnvFactory:
     """Make the factory of a registered environment. Unknown names and bad options raise ConfigError."""
-    from agent_rl.envs import nat_agent_env  # noqa: F401 - registers itself
-
+    if name in _BUILT_IN:
+        importlib.import_module(_BUILT_IN[name])  # registers itself
     if name not in _MAKERS:
-        hint = nearest(name, _MAKERS) or f"; known: {', '.join(_MAKERS)}"
+        known = sorted({*_MAKERS, *_BUILT_IN})
+        hint = nearest(name, known) or f"; known: {', '.join(known)}"
         raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
     return _MAKERS[name](options, seed)
