@@ -129,6 +129,25 @@ def test_patching_pytest_or_adding_plugins_changes_nothing(toolkit: NatToolkit) 
     assert check(toolkit, cheat).tests == 0.0
 
 
+@pytest.mark.parametrize("depth", [900, 50_000])
+def test_deeply_nested_code_is_a_failure_of_the_project_and_not_of_the_checker(toolkit: NatToolkit, depth: int) -> None:
+    chain = "@a" + ".a" * depth + "(config_type=ToolConfig)"
+    report = check(toolkit, replaced(REGISTER, "@register_function(config_type=ToolConfig)", chain))
+    assert not report.complete
+    assert report.static < 1.0
+    assert report.workflow == 0.0
+
+
+@pytest.mark.parametrize("depth", [500, 900, 970])
+def test_a_deeply_nested_answer_is_a_wrong_answer(toolkit: NatToolkit, depth: int) -> None:
+    nested = f"answer = 'x'\n        for _ in range({depth}):\n            answer = [answer]\n        return answer"
+    report = check(
+        toolkit, replaced(REGISTER, f"return {SPEC.function}(value, from_unit, to_unit, config.precision)", nested)
+    )
+    assert report.behaviour == 0.0
+    assert report.problems
+
+
 def test_a_file_outside_the_spec_is_ignored(toolkit: NatToolkit) -> None:
     report = check(toolkit, {"nat/__init__.py": "raise SystemExit\n", "src/mcp/__init__.py": "raise SystemExit\n"})
     assert report.complete

@@ -61,7 +61,7 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     cases = hidden_cases(spec, seed)
     static = _static(spec, kept, problems)
     evidence = None
-    if not problems or all(path in kept for path in spec.files[:4]):
+    if all(path in kept for path in spec.files[:4]):
         evidence = _run_agent(toolkit, spec, kept, cases)
     behaviour, workflow = _answers(evidence, cases, problems)
     config = _config(spec, evidence, problems)
@@ -109,9 +109,18 @@ def _answers(evidence: AgentEvidence | None, cases: tuple[CaseRun, ...], problem
                 right = position < len(given) and type(given[position]) is str and given[position] == expected
                 (errors if expected.startswith("error") else valid).append(right)
                 if not right and len(problems) < 8 and position < len(given):
-                    problems.append(f"{who}: {run.inputs[position]} gave {given[position]!r}, expected {expected!r}")
+                    problems.append(
+                        f"{who}: {run.inputs[position]} gave {_show(given[position])}, expected {expected!r}"
+                    )
         shares.append((_share(valid) + _share(errors)) / 2)
     return shares[0], shares[1]
+
+
+def _show(value: Any) -> str:
+    """An answer in few characters. A forged one may be nested too deep for `repr`, so only known shapes are shown."""
+    if isinstance(value, dict) and isinstance(value.get("exception"), str):
+        return str(value["exception"])[:200]
+    return repr(value[:200]) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
 def _share(outcomes: list[bool]) -> float:
@@ -223,9 +232,14 @@ def _has_builder(module: ast.Module | None) -> bool:
     for node in ast.walk(module) if module else ():
         if isinstance(node, ast.AsyncFunctionDef):
             for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "register_function":
+                if isinstance(decorator, ast.Call) and _last_name(decorator.func) == "register_function":
                     return ast.get_docstring(node) is not None and node.returns is not None
     return False
+
+
+def _last_name(node: ast.expr) -> str | None:
+    """`f` of `f` and of `a.b.f`. Not by `ast.unparse`, which a deeply nested expression would crash."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _is_documented(module: ast.Module | None, function: str) -> bool:
