@@ -5,7 +5,7 @@ An environment never sees token ids, budgets or the policy; parsing, budgets and
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolSpec
@@ -112,11 +112,4 @@ class ToolEnv(AgentEnv):
 
     @staticmethod
     def _with_counts(result: StepResult, num_calls: int, num_errors: int) -> StepResult:
-        info = {**result.info, "tool_calls": num_calls, "tool_errors": num_errors}
-        return StepResult(
-            messages=result.messages,
-            reward=result.reward,
-            reward_parts=result.reward_parts,
-            terminated=result.terminated,
-            info=info,
-        )
+        return replace(result, info={**result.info, "tool_calls": num_calls, "tool_errors": num_errors})

@@ -35,8 +35,7 @@ def is_robust(spec: NATSpec, inputs: Mapping[str, Value], config: Mapping[str, i
         return True
     scaled = abs(outcome) * 10 ** config.get("precision", spec.rules["precision"])
     rest = scaled - int(scaled)
-    too_large = abs(outcome) * 10 ** config.get("precision", spec.rules["precision"]) > 10**14
-    return scaled >= 1 and abs(rest - Fraction(1, 2)) > _TIE_MARGIN and not too_large
+    return 1 <= scaled <= 10**14 and abs(rest - Fraction(1, 2)) > _TIE_MARGIN
 
 
 def _number(spec: NATSpec, inputs: Mapping[str, Value]) -> Fraction | str:
