@@ -23,12 +23,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_rl.errors import NatUnavailableError, SandboxError, UserError
 from agent_rl.sandbox.limits import JobResult, Limits, Status
-from agent_rl.sandbox.sandbox import Sandbox
+from agent_rl.sandbox.sandbox import BASE_JOBS, Sandbox
 
 PYTHON_VARIABLE = "AGENT_RL_NAT_PYTHON"
 DEFAULT_LIMITS = Limits(wall_s=8.0, cpu_s=5, memory_mb=512, output_kb=16)
 _DEFAULT_PYTHON = Path(__file__).resolve().parents[2] / ".venv-nat" / "bin" / "python"
-_JOBS_FILE = Path(__file__).with_name("worker_jobs.py")
+_JOBS = ("agent_rl.nat.worker_jobs", *BASE_JOBS)
 _CACHE_ENTRIES = 4096
 _USES_TOOLKIT = re.compile(r"\bnat\.|\bmcp\b|\bregister\b|\bmcp_server\b")
 """Tests with these words run where the toolkit is imported already; elsewhere they would work too, but slowly."""
@@ -125,7 +125,7 @@ class NatToolkit:
         path = python or os.environ.get(PYTHON_VARIABLE) or _DEFAULT_PYTHON
         try:
             with ExitStack() as opened:
-                sandbox = Sandbox.open(python=path, jobs_file=_JOBS_FILE, limits=limits, size=processes)
+                sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes)
                 opened.enter_context(sandbox)
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
                 tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes)

@@ -1,8 +1,8 @@
-"""Jobs of the toolkit's interpreter: build and run a NAT project, talk to its MCP server, run its tests.
+"""Jobs of the toolkit's interpreter: build and run a NAT project, talk to its MCP server.
 
-Loaded by path into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT, mcp and pytest
-only; nothing of this package is imported. What the jobs return is what the candidate's process said: raw answers,
-never a comparison with a right one, because no right answer is known here.
+Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. What the
+jobs return is what the candidate's process said: raw answers, never a comparison with a right one, because no right
+answer is known here.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import contextlib
 import copy
 import importlib
 import importlib.metadata
-import importlib.util
 import io
 import json
 import logging
@@ -22,7 +21,6 @@ import sys
 import time
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any, NoReturn
 
 import mcp.server.fastmcp  # noqa: F401  preloaded for the candidates
@@ -35,19 +33,13 @@ from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
+from agent_rl.sandbox.guest.run import direct
+
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 
 ERROR_CHARS = 300
 MCP_LINE_BYTES = 256 * 1024
-
-
-def _load_base_jobs() -> Any:
-    path = Path(__file__).resolve().parents[1] / "sandbox" / "base_jobs.py"
-    spec = importlib.util.spec_from_file_location("agent_rl_base_jobs", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # ---------------------------------------------------------------- the project inside the toolkit
@@ -221,7 +213,7 @@ def run_mcp(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """Handshake with the server file over stdio, list its tools, call one with every input and an unknown one once."""
     report: dict[str, Any] = {"stage": "start", "error": None, "kind": None, "server_name": None}
     report |= {"tools": {}, "answers": [], "is_error": [], "unknown_tool_refused": None}
-    stderr = os.memfd_create("stderr")
+    stderr = os.open(os.environ["TMPDIR"], os.O_TMPFILE | os.O_RDWR, 0o600)
     (to_server_r, to_server_w), (from_server_r, from_server_w) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -313,6 +305,5 @@ def _why_ended(pid: int, stderr: int) -> tuple[str, str]:
 
 
 discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
-_base_jobs = _load_base_jobs()
-JOBS = {**_base_jobs.JOBS, "run_agent": run_agent, "run_mcp": run_mcp}
-ABOUT = {**_base_jobs.ABOUT, "nvidia-nat-core": importlib.metadata.version("nvidia-nat-core")}
+JOBS = {"run_agent": direct(run_agent), "run_mcp": direct(run_mcp)}
+ABOUT = {"nvidia-nat-core": importlib.metadata.version("nvidia-nat-core")}

@@ -1,0 +1,36 @@
+"""Run what a policy wrote, and judge it where it cannot forge the verdict."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_rl.sandbox.graders import CallGrader, MutationGrader, SplitPytestGrader, StdioGrader, Verdict
+    from agent_rl.sandbox.limits import Capability, Limits, RunResult, Status
+    from agent_rl.sandbox.sandbox import Sandbox
+    from agent_rl.sandbox.session import Session, SessionEnded
+    from agent_rl.sandbox.workspace import Workspace, WorkspaceError
+
+_HOMES = {
+    "CallGrader": "graders",
+    "Capability": "limits",
+    "Limits": "limits",
+    "MutationGrader": "graders",
+    "RunResult": "limits",
+    "Sandbox": "sandbox",
+    "Session": "session",
+    "SessionEnded": "session",
+    "SplitPytestGrader": "graders",
+    "Status": "limits",
+    "StdioGrader": "graders",
+    "Verdict": "graders",
+    "Workspace": "workspace",
+    "WorkspaceError": "workspace",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:  # on first use: the fork servers import this package too, and need none of it
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agent_rl.sandbox' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"agent_rl.sandbox.{_HOMES[name]}"), name)

@@ -1,8 +1,34 @@
 """What a run may use, and the record of how it went. Plain data; enforcing is the fork server's work."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+
+class Capability(StrEnum):
+    """One thing a sandbox may be able to enforce; `describe()` and every result say which of them hold."""
+
+    HIDE_FILES = "hide_files"
+    """Only the interpreter and the run's own files can be read: no home folder, no project, no other run."""
+    READONLY_HOST = "readonly_host"
+    """Nothing outside the run's own folders can be written."""
+    NO_NETWORK = "no_network"
+    """No host, not even the local one, can be reached."""
+    PID_ISOLATION = "pid_isolation"
+    """Other processes can be neither seen nor signalled."""
+    KILL_TREE = "kill_tree"
+    """Every process of a run is dead when its result comes back, daemons included."""
+    UNPRIVILEGED = "unprivileged"
+    """Work never runs as user 0, and no program gives more rights (no_new_privs)."""
+    PROC_LIMIT = "proc_limit"
+    """The number of processes and threads is bounded."""
+    MEM_PER_PROCESS = "mem_per_process"
+    MEM_TOTAL = "mem_total"
+    """The memory of all processes of a run together is bounded."""
+    DISK_QUOTA = "disk_quota"
+    """Bytes and number of files written are bounded."""
+    SYSCALL_FILTER = "syscall_filter"
+    """System calls that only widen the attack surface (ptrace, bpf, io_uring, new namespaces, ...) are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,18 +40,22 @@ class Limits:
     cpu_s: int = 10
     """CPU seconds of one process."""
     memory_mb: int = 1024
-    """Address space one process may take beyond what the warm interpreter already had."""
+    """Memory of the whole tree, and address space of one process beyond what the warm interpreter already had."""
     processes: int = 64
     """Processes and threads alive at the same time."""
     open_files: int = 128
     file_mb: int = 16
     """Largest file a run may write."""
+    disk_mb: int = 64
+    """All files of a run together, its temporary ones and shared memory included."""
+    inodes: int = 4096
+    """Number of files and folders."""
     output_kb: int = 64
-    """Kept of stdout and of stderr, from the start."""
+    """Kept of stdout and of stderr: the first and the last half of it."""
     output_hard_kb: int = 1024
     """stdout and stderr together beyond this end the run with `Status.OUTPUT_LIMIT`."""
     result_kb: int = 4096
-    """Largest JSON result of a job."""
+    """Largest JSON result of a job, and most that is collected of the files a run wrote."""
 
 
 class Status(StrEnum):
@@ -34,32 +64,44 @@ class Status(StrEnum):
     OK = "ok"
     """The job returned; for `RunResult`, exit code 0."""
     NONZERO = "nonzero"
-    """The program ended with another exit code (`RunResult` only)."""
+    """The program ended with another exit code or by a signal (`RunResult` only)."""
     ERROR = "error"
     """The job raised; `error` says what."""
     TIMEOUT = "timeout"
     """The wall-clock or CPU limit was reached."""
+    MEMORY = "memory"
+    """The memory of the whole tree went beyond the limit."""
     CRASHED = "crashed"
-    """The process ended without a readable result: a signal, `os._exit`, out of memory."""
+    """The process ended without a readable result: a signal, `os._exit`."""
     OUTPUT_LIMIT = "output_limit"
     """It printed or returned too much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What came back from one job. All of it is the word of the process that ran candidate code."""
+    """What came back from one job. All of it is the word of the process that ran the job."""
 
     status: Status
-    result: Any
+    result: Any = None
     """The job's JSON value when `status` is OK, else None."""
-    error: str | None
-    exit_code: int | None
+    items: tuple[Any, ...] = ()
+    """What a job that is a generator yielded so far, also when it was killed later."""
+    error: str | None = None
+    exit_code: int | None = None
     """Exit code of the process, negative for a signal; None when it was killed at a limit."""
-    stdout: str
-    stderr: str
-    truncated: bool
-    """True when stdout or stderr went beyond `Limits.output_kb`."""
-    wall_s: float
+    stdout: str = ""
+    stderr: str = ""
+    truncated: bool = False
+    """True when stdout or stderr went beyond `Limits.output_kb`; a line in the middle says what is missing."""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    """User and system time of the run's main process and the children it waited for."""
+    max_rss_mb: float = 0.0
+    """Peak resident memory of the largest process."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Regular files collected after every process was dead."""
+    tier: str = ""
+    enforced: frozenset[Capability] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +115,9 @@ class RunResult:
     stderr: str
     truncated: bool
     wall_s: float
+    cpu_s: float
+    max_rss_mb: float
+    files: dict[str, bytes]
+    """Files the program left that were asked for with `collect`; only regular ones ever come back."""
+    tier: str
+    enforced: frozenset[Capability]

@@ -6,120 +6,86 @@ then raised as SandboxError; it never looks like a failure of the program. Runs 
 """
 
 import contextlib
+import itertools
 import json
 import os
+import platform
 import queue
-import shutil
-import socket
-import struct
-import subprocess
-import tempfile
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import SandboxError, UserError
-from agent_rl.sandbox.limits import JobResult, Limits, RunResult, Status
-from agent_rl.sandbox.workspace import validate_files
+from agent_rl.sandbox.guest import cgroups
+from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult
+from agent_rl.sandbox.results import job_result, run_result
+from agent_rl.sandbox.server_process import Channel, ServerProcess
+from agent_rl.sandbox.session import Session
+from agent_rl.sandbox.workspace import to_wire
 
-TIERS = ("namespaces", "process")
-"""Isolation, best first; the first that works on this machine is used and shown by `describe`."""
-
-_CAPABILITIES = (
-    *("clean_environment", "kill_tree", "memory_per_process", "no_network", "process_namespace", "read_only_host"),
-    *("hidden_home", "unprivileged", "process_limit"),
-)
+AUTO_TIERS = ("namespaces", "landlock")
+"""What `tier="auto"` tries, best first. `rlimits` hides and forbids nearly nothing, so it must be named."""
+TIERS = (*AUTO_TIERS, "rlimits")
+BASE_JOBS = ("agent_rl.sandbox.guest.base_jobs", "agent_rl.sandbox.guest.parse_jobs")
+"""Running Python and pytest, and reading texts; needs pytest and PyYAML in the interpreter."""
 _GRACE_S = 10.0
 """The server enforces `wall_s` itself; only a server that is late by this much is taken for dead."""
-_FORK_SERVER = Path(__file__).with_name("fork_server.py")
-_BASE_JOBS = Path(__file__).with_name("base_jobs.py")
-_ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    "HOME": "/tmp",
-    "NAT_TELEMETRY_ENABLED": "0",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
+_names = itertools.count()
 
 
-class _Server:
-    """One fork server process and the socket to it. Used by one thread at a time."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One job with its files: `Call(job="run_python", files={"a.py": "x = 1"}, request={"source": "import a"})`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, log: Any) -> None:
-        self.process = process
-        self.hello: dict[str, Any] = {}
-        self._channel = channel
-        self._log = log
+    job: str
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
+    stdin: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    collect: Sequence[str] = ()
 
-    def greet(self, timeout_s: float) -> None:
-        """Wait for the hello, which comes after the preload."""
-        try:
-            self.hello = json.loads(self._receive(time.monotonic() + timeout_s))
-        except (OSError, EOFError) as error:
-            self._log.seek(0)
-            log = self._log.read()[-500:].decode("utf-8", "replace")
-            raise SandboxError(f"the fork server did not start: {error!r}; it printed: {log!r}") from None
-
-    def exchange(self, payload: bytes, timeout_s: float) -> tuple[dict[str, Any], bytes]:
-        """Send a request, return header and body. Raises OSError or EOFError when the server is dead or late."""
-        deadline = time.monotonic() + timeout_s
-        self._channel.settimeout(timeout_s)
-        self._channel.sendall(struct.pack(">I", len(payload)) + payload)
-        return json.loads(self._receive(deadline)), self._receive(deadline)
-
-    def _receive(self, deadline: float) -> bytes:
-        size = struct.unpack(">I", self._receive_exactly(4, deadline))[0]
-        return self._receive_exactly(size, deadline)
-
-    def _receive_exactly(self, size: int, deadline: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            self._channel.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = self._channel.recv(min(size - len(data), 1 << 20))
-            if not chunk:
-                raise EOFError("the fork server closed its channel")
-            data += chunk
-        return bytes(data)
-
-    def close(self) -> None:
-        """Kill the server; whatever it was running dies with it."""
-        with contextlib.suppress(OSError):
-            self._channel.shutdown(socket.SHUT_RDWR)
-        self._channel.close()
-        self.process.kill()
-        self.process.wait()
-        self._log.close()
-        if scratch := self.hello.get("scratch"):
-            with contextlib.suppress(RecursionError):  # nested too deep by a run
-                shutil.rmtree(scratch, ignore_errors=True)
+    def wire(self, limits: Limits) -> dict[str, Any]:
+        """As the server reads it. Raises WorkspaceError for files that are refused."""
+        return {
+            "job": self.job,
+            "files": to_wire(self.files),
+            "request": dict(self.request),
+            "stdin": self.stdin.encode("utf-8", "surrogateescape").decode("latin-1"),
+            "env": dict(self.env),
+            "collect": list(self.collect),
+            "limits": asdict(limits),
+        }
 
 
 class Sandbox:
     """A pool of `size` fork servers of one interpreter. Make it with `Sandbox.open`, use it as a context manager."""
 
     def __init__(
-        self, *, python: Path, jobs_file: Path, limits: Limits, size: int, start_timeout_s: float, tiers: Sequence[str]
+        self,
+        *,
+        python: Path,
+        jobs: Sequence[str],
+        limits: Limits,
+        size: int,
+        start_timeout_s: float,
+        tiers: Sequence[str],
     ) -> None:
         self.limits = limits
-        self._python = python
-        self._jobs_file = jobs_file
+        self._python, self._jobs = python, tuple(jobs)
         self._size = size
         self._start_timeout_s = start_timeout_s
         self._tiers = tuple(tiers)
-        self._unavailable: list[str] = []
+        self._reasons: list[str] = []
         self._hello: dict[str, Any] = {}
+        self._memory_base = ""
         self._num_restarts = 0
         self._closed = False
         self._lock = threading.Lock()
-        self._servers: set[_Server] = set()
-        self._free: queue.LifoQueue[_Server | None] = queue.LifoQueue()
+        self._servers: set[ServerProcess] = set()
+        self._free: queue.LifoQueue[ServerProcess | None] = queue.LifoQueue()
         # A server dies with the thread that spawned it (PR_SET_PDEATHSIG), so one long-lived thread spawns them all.
         self._spawner = ThreadPoolExecutor(1, thread_name_prefix="sandbox-spawner")
 
@@ -128,53 +94,61 @@ class Sandbox:
         cls,
         *,
         python: str | Path,
-        jobs_file: str | Path | None = None,
+        jobs: Sequence[str] = BASE_JOBS,
         limits: Limits | None = None,
         size: int = 1,
         start_timeout_s: float = 60.0,
-        tiers: Sequence[str] = TIERS,
+        tier: str = "auto",
+        require: Collection[Capability] = (),
     ) -> "Sandbox":
-        """Start `size` servers with the best of `tiers` that works here.
+        """Start `size` servers in `tier`: `auto` is `namespaces`, else `landlock`; `rlimits` must be named.
 
-        `jobs_file` defines `JOBS`; by default base_jobs.py, which needs pytest in that interpreter. Raises UserError
-        for a missing interpreter and SandboxError when no server comes up.
+        `jobs` are modules (or paths of .py files) that define `JOBS`; the default one needs pytest in that interpreter.
+        Raises UserError for a missing interpreter or an unknown tier, and SandboxError when no server comes up or a
+        capability of `require` is not enforced.
         """
         path = Path(os.path.abspath(python))
         if not os.access(path, os.X_OK):
             raise UserError(f"there is no Python interpreter at {path}; run `make setup` or give another path")
+        if tier not in ("auto", *TIERS):
+            raise UserError(f"unknown isolation tier {tier!r}; expected auto, {', '.join(TIERS)}")
         sandbox = cls(
             python=path,
-            jobs_file=Path(jobs_file or _BASE_JOBS).resolve(),
+            jobs=[str(Path(name).resolve()) if name.endswith(".py") else name for name in map(str, jobs)],
             limits=limits or Limits(),
             size=size,
             start_timeout_s=start_timeout_s,
-            tiers=tiers,
+            tiers=AUTO_TIERS if tier == "auto" else (tier,),
         )
         try:
-            sandbox._start_pool()
+            sandbox._start_pool(require)
         except BaseException:
             sandbox.close()
             raise
         return sandbox
 
-    def _start_pool(self) -> None:
+    def _start_pool(self, require: Collection[Capability]) -> None:
+        with contextlib.suppress(OSError):  # else the servers watch the memory themselves; `describe` says which
+            cgroups.remove_stale()
+            self._memory_base = cgroups.make_base(f"{os.getpid()}_{next(_names)}")
         self._free.put(self._start())  # the first one settles the tier
+        if missing := [capability for capability in require if capability not in self.enforced]:
+            raise SandboxError(f"tier {self._tiers[0]} does not enforce {', '.join(missing)} here: {self._reasons}")
         with ThreadPoolExecutor(self._size) as pool:
             for server in pool.map(lambda _: self._start(), range(self._size - 1)):
                 self._free.put(server)
 
-    def _start(self) -> _Server:
+    def _start(self) -> ServerProcess:
         while True:
-            server = self._spawner.submit(self._spawn, self._tiers[0]).result()
+            arguments = (self._python, self._tiers[0], self._jobs, self._memory_base)
+            server = self._spawner.submit(ServerProcess.spawn, *arguments).result()
             try:
                 server.greet(self._start_timeout_s)
                 reason = server.hello.get("unavailable")
                 if "error" in server.hello:
-                    raise SandboxError(
-                        f"{self._jobs_file.name} failed to load in {self._python}: {server.hello['error']}"
-                    )
+                    raise SandboxError(f"{self._jobs} failed to load in {self._python}: {server.hello['error']}")
                 if reason and len(self._tiers) == 1:
-                    raise SandboxError(f"no isolation tier works on this machine: {[*self._unavailable, reason]}")
+                    raise SandboxError(f"no isolation tier works on this machine: {[*self._reasons, reason]}")
             except SandboxError:
                 server.close()
                 raise
@@ -183,61 +157,70 @@ class Sandbox:
             server.close()
             with self._lock:
                 self._tiers = self._tiers[1:]
-                self._unavailable.append(reason)
+                self._reasons.append(reason)
         with self._lock:
             self._hello = server.hello
             self._servers.add(server)
         return server
 
-    def _spawn(self, tier: str) -> _Server:
-        ours, theirs = socket.socketpair()
-        log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
-        try:
-            process = subprocess.Popen(
-                [str(self._python), "-I", "-B", str(_FORK_SERVER), str(self._jobs_file), tier, os.path.expanduser("~")],
-                stdin=theirs,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env=_ENVIRONMENT,
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            log.close()
-            raise SandboxError(f"cannot start {self._python}: {error}") from error
-        finally:
-            theirs.close()
-        return _Server(process, ours, log)
+    @property
+    def enforced(self) -> frozenset[Capability]:
+        """What holds for every run of this sandbox."""
+        return frozenset(map(Capability, self._hello["enforced"]))
+
+    # ------------------------------------------------------------ calls
 
     def call(
-        self, job: str, files: Mapping[str, str] | None = None, limits: Limits | None = None, **request: Any
+        self, job: str, files: Mapping[str, str | bytes] | None = None, limits: Limits | None = None, **request: Any
     ) -> JobResult:
-        """Run one job of the jobs file in a fresh fork with `files` in its private working folder.
+        """Run one job of the jobs modules in a fresh fork with `files` in its private working folder.
 
         Thread-safe; waits for a free server. Raises WorkspaceError for files that are refused and SandboxError when
         the sandbox failed twice.
         """
-        limits = limits or self.limits
-        wire = {"job": job, "files": validate_files(files or {}), "limits": asdict(limits), "request": request}
-        payload = json.dumps(wire).encode()
-        failure: Exception | None = None
+        return self.run(Call(job=job, files=files or {}, request=request), limits)
+
+    def run(self, call: Call, limits: Limits | None = None) -> JobResult:
+        """As `call`, with everything a `Call` can hold."""
+        return self._exchange([call], limits or self.limits)[0]
+
+    def call_linked(
+        self, server: Call, clients: Sequence[Call], limits: Limits | None = None
+    ) -> tuple[JobResult, tuple[JobResult, ...]]:
+        """Run `server` in one sandbox, and each client after the other in its own, with a socket between the two.
+
+        The server's ends are descriptors LINK_FD, LINK_FD+1, ...; a client's is LINK_FD. `limits` hold for each
+        client; the server may live as long as all of them and is killed after the last one.
+        """
+        first, *others = self._exchange([server, *clients], limits or self.limits)
+        return first, tuple(others)
+
+    def _exchange(self, calls: Sequence[Call], limits: Limits) -> list[JobResult]:
+        specs = [call.wire(limits) for call in calls]
+        wall_s = limits.wall_s * max(1, len(calls) - 1)
+        specs[0]["limits"]["wall_s"] = wall_s
+        payload = json.dumps({"op": "run", "runs": specs}).encode()
+        failure: str = ""
         for _attempt in range(2):
             server = self._take()
             try:
-                header, body = server.exchange(payload, limits.wall_s + _GRACE_S)
+                answers = server.exchange(payload, len(calls), wall_s + _GRACE_S)
             except (OSError, EOFError, ValueError) as error:
-                failure = error
+                failure = repr(error)
                 self._discard(server)
                 continue
             except BaseException:  # for example Ctrl-C: an answer may still be on its way
                 self._discard(server)
                 raise
             self._free.put(server)
-            return _job_result(header, body)
-        raise SandboxError(f"the fork server died twice on job {job!r}: {failure!r}")
+            failure = next(
+                (header["detail"] or "no report" for header, _ in answers if header["cause"] == "sandbox"), ""
+            )
+            if not failure:
+                return [job_result(header, body, self._tiers[0], self.enforced) for header, body in answers]
+        raise SandboxError(f"the sandbox failed twice on job {calls[0].job!r}: {failure}")
 
-    def _take(self) -> _Server:
+    def _take(self) -> ServerProcess:
         server = self._free.get()
         if self._closed:
             self._free.put(None)  # wake the next one that waits
@@ -252,33 +235,94 @@ class Sandbox:
         self._num_restarts += 1
         return started
 
-    def _discard(self, server: _Server) -> None:
+    def _discard(self, server: ServerProcess) -> None:
         with self._lock:
             self._servers.discard(server)
         server.close()
         self._free.put(None)  # a place to start a fresh one in
 
     def run_python(
-        self, source: str, *, files: Mapping[str, str] | None = None, stdin: str = "", limits: Limits | None = None
+        self,
+        source: str,
+        *,
+        files: Mapping[str, str | bytes] | None = None,
+        argv: Sequence[str] = (),
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
     ) -> RunResult:
-        """Run `source` as a program beside `files`."""
-        return _run_result(self.call("run_python", files, limits, source=source, stdin=stdin))
+        """Run `source` as `python main.py ARGV` beside `files`; `collect` names files to bring back, `*` for all."""
+        request = {"source": source, "argv": list(argv)}
+        call = Call(job="run_python", files=files or {}, request=request, stdin=stdin, env=env or {}, collect=collect)
+        return run_result(self.run(call, limits))
+
+    def run_command(
+        self,
+        argv: Sequence[str],
+        *,
+        files: Mapping[str, str | bytes] | None = None,
+        stdin: str = "",
+        env: Mapping[str, str] | None = None,
+        collect: Sequence[str] = (),
+        limits: Limits | None = None,
+    ) -> RunResult:
+        """Run a program that can be seen in the sandbox (`/usr`, the interpreter) instead of the warm interpreter."""
+        call = Call(
+            job="run_command",
+            files=files or {},
+            request={"argv": list(argv)},
+            stdin=stdin,
+            env=env or {},
+            collect=collect,
+        )
+        return run_result(self.run(call, limits))
 
     def run_pytest(
-        self, files: Mapping[str, str], targets: Sequence[str], *, limits: Limits | None = None
+        self, files: Mapping[str, str | bytes], targets: Sequence[str], *, limits: Limits | None = None
     ) -> RunResult:
         """Run pytest on `targets`, `src/` importable; its report is the result's stdout."""
-        return _run_result(self.call("run_pytest", files, limits, targets=list(targets)))
+        return run_result(self.call("run_pytest", files, limits, targets=list(targets)))
+
+    def session(
+        self,
+        path: str,
+        files: Mapping[str, str | bytes],
+        *,
+        argv: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+    ) -> Session:
+        """Start `python PATH ARGV` (a file of `files`) and talk to it line by line; `wall_s` is its whole life."""
+        source = files[path]
+        request = {"source": source if isinstance(source, str) else source.decode(), "argv": list(argv), "path": path}
+        wire = Call(job="run_python", files=files, request=request, env=env or {}).wire(limits or self.limits)
+        return Session(self._branch(), wire)
+
+    def _branch(self) -> Channel:
+        server = self._take()
+        try:
+            channel = server.branch()
+        except BaseException as error:
+            self._discard(server)
+            if isinstance(error, OSError):
+                raise SandboxError(f"the fork server is gone: {error!r}") from error
+            raise
+        self._free.put(server)
+        return channel
+
+    # ------------------------------------------------------------ what it is, and its end
 
     def describe(self) -> dict[str, Any]:
         """What is enforced on this machine, to print at the start and to store with a run."""
-        enforced = self._hello["enforced"]
+        enforced = self.enforced
         return {
             "tier": self._tiers[0],
-            "no_network": "no_network" in enforced,
-            "enforced": enforced,
-            "not_enforced": [name for name in _CAPABILITIES if name not in enforced],
-            "unavailable": self._unavailable,
+            "enforced": sorted(map(str, enforced)),
+            "not_enforced": sorted(map(str, set(Capability) - enforced)),
+            "reasons": list(self._reasons),
+            "memory": self._hello["memory"],
+            "kernel": platform.release(),
             "servers": self._size,
             "restarts": self._num_restarts,
             "python": self._hello["python"],
@@ -294,52 +338,12 @@ class Sandbox:
             server.close()
         self._free.put(None)
         self._spawner.shutdown()
+        if self._memory_base:
+            cgroups.remove_base(self._memory_base)
+            self._memory_base = ""
 
     def __enter__(self) -> "Sandbox":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _job_result(header: dict[str, Any], body: bytes) -> JobResult:
-    status, result, error = Status(header["status"]), None, None
-    if status is Status.OK:
-        try:
-            message = json.loads(body)
-            result, error = message.get("result"), message.get("error")
-            status = Status.ERROR if "error" in message else Status.OK
-        except (ValueError, RecursionError, AttributeError) as problem:  # forged or torn by the candidate
-            status, error = Status.CRASHED, f"unreadable result: {type(problem).__name__}"
-    elif status is Status.CRASHED:
-        error = f"the process ended with exit code {header['exit_code']} and no result"
-    else:
-        error = f"killed at the limit: {status.value}"
-    return JobResult(
-        status=status,
-        result=result,
-        error=error,
-        exit_code=header["exit_code"],
-        stdout=header["stdout"],
-        stderr=header["stderr"],
-        truncated=header["truncated"],
-        wall_s=header["wall_s"],
-    )
-
-
-def _run_result(job: JobResult) -> RunResult:
-    """A program that ended by itself is OK or NONZERO, however it ended."""
-    status, exit_code = job.status, job.exit_code
-    if status is Status.OK and isinstance(job.result, dict) and type(job.result.get("exit_code")) is int:
-        exit_code = job.result["exit_code"]
-        status = Status.OK if exit_code == 0 else Status.NONZERO
-    elif status is Status.CRASHED and exit_code is not None and exit_code >= 0:  # os._exit
-        status = Status.OK if exit_code == 0 else Status.NONZERO
-    return RunResult(
-        status=status,
-        exit_code=exit_code,
-        stdout=job.stdout,
-        stderr=job.stderr or (job.error or "" if status is Status.ERROR else ""),
-        truncated=job.truncated,
-        wall_s=job.wall_s,
-    )

@@ -1,6 +1,6 @@
-"""The files of a run as a checked mapping from relative path to text. Does not touch the disk."""
+"""The files of a run as a checked mapping from relative path to content. Does not touch the disk."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 MAX_FILES = 64
 MAX_FILE_BYTES = 128 * 1024
@@ -9,21 +9,47 @@ MAX_PATH_CHARS = 200
 
 
 class WorkspaceError(ValueError):
-    """A path or text the workspace refuses; the message is a sentence for whoever wrote it."""
+    """A path or content the workspace refuses; the message is a sentence for whoever wrote it."""
 
 
-def validate_files(files: Mapping[str, str]) -> dict[str, str]:
+class Workspace(Mapping[str, bytes]):
+    """An immutable snapshot of files: `Workspace({"src/x.py": "x = 1"})["src/x.py"] == b"x = 1"`."""
+
+    def __init__(self, files: Mapping[str, str | bytes]) -> None:
+        self._files = {path: _bytes(path, content) for path, content in validate_files(files).items()}
+
+    def __getitem__(self, path: str) -> bytes:
+        return self._files[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def with_files(self, files: Mapping[str, str | bytes]) -> "Workspace":
+        """A new snapshot with `files` added or put in place of those of the same name."""
+        return Workspace({**self._files, **files})
+
+
+def to_wire(files: Mapping[str, str | bytes]) -> dict[str, str]:
+    """The files for a JSON message: one character for each byte."""
+    snapshot = files if isinstance(files, Workspace) else Workspace(files)
+    return {path: content.decode("latin-1") for path, content in snapshot.items()}
+
+
+def validate_files(files: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
     """Return the files as a plain dict, or raise WorkspaceError.
 
-    Paths are relative, use forward slashes, stay inside the workspace and do not clash with each other; texts are
-    encodable as UTF-8; numbers and sizes are capped.
+    Paths are relative, use forward slashes, stay inside the workspace and do not clash with each other; texts can be
+    encoded as UTF-8; numbers and sizes are capped.
     """
     if len(files) > MAX_FILES:
         raise WorkspaceError(f"{len(files)} files are too many; write at most {MAX_FILES}")
     total = 0
     for path, text in files.items():
         _check_path(path)
-        size = _size(path, text)
+        size = len(_bytes(path, text))
         if size > MAX_FILE_BYTES:
             raise WorkspaceError(f"file {path!r} has {size} bytes; write at most {MAX_FILE_BYTES}")
         total += size
@@ -47,13 +73,15 @@ def _check_path(path: str) -> None:
         raise WorkspaceError(f"path {path!r} holds a backslash or a control character; use plain names and '/'")
     if any(part in ("", ".", "..") for part in path.split("/")):
         raise WorkspaceError(f"path {path!r} holds an empty part, '.' or '..'; stay inside the project")
-    _size(path, path)
+    _bytes(path, path)
 
 
-def _size(path: str, text: str) -> int:
-    if not isinstance(text, str):
-        raise WorkspaceError(f"the content of {path!r} is {type(text).__name__}, not text")
+def _bytes(path: str, content: str | bytes) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    if not isinstance(content, str):
+        raise WorkspaceError(f"the content of {path!r} is {type(content).__name__}, not text")
     try:
-        return len(text.encode("utf-8"))
+        return content.encode("utf-8")
     except UnicodeEncodeError as error:
         raise WorkspaceError(f"{path!r} holds a character that UTF-8 cannot store: {error.reason}") from None

@@ -1,7 +1,7 @@
 """The sandbox's own jobs: run a Python program, run pytest for the reader, run pytest for its outcomes.
 
-Loaded by path inside the target interpreter (which needs pytest), preloaded once, each call in a fresh fork. Standard
-library and pytest only; nothing of this package is imported. Reports of tests are the word of a process that ran
+Loaded inside the target interpreter (which needs pytest), prepared once, each call in a fresh fork. Reports of
+tests are the word of a process that ran
 candidate code.
 """
 
@@ -9,16 +9,23 @@ import atexit
 import contextlib
 import io
 import os
+import signal
 import sys
 import tempfile
 import threading
 import traceback
 import types
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
 
+import _pytest.config
+import _pytest.main
+import _pytest.timing
 import pytest
+
+from agent_rl.sandbox.guest.run import LINK_FD, direct  # noqa: F401  LINK_FD for jobs that are linked
 
 BASE_FLAGS = ("-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "-s")
 """No file of the candidate's configures pytest, and its output goes to our pipes."""
@@ -37,30 +44,29 @@ _UNUSED = (
     ),
     *("threadexception", "unraisableexception", "subtests", "warnings", "reports", "logging", "terminal"),
 )
-FAST_FLAGS = ("--assert=plain", *(flag for name in _UNUSED for flag in ("-p", f"no:{name}")))
+FLAGS = {
+    "report": ("-q",),
+    "outcomes": ("--assert=plain", *(flag for name in _UNUSED for flag in ("-p", f"no:{name}"))),
+}
 """Half of pytest's time goes into plugins that outcomes do not need, and into rewriting asserts for their messages."""
 
 
-def pytest_flags(workdir: str) -> list[str]:
+def _flags(workdir: str) -> list[str]:
     # Without confcutdir and rootdir pytest lists every parent folder of the tests.
     return [*BASE_FLAGS, f"--rootdir={workdir}", f"--confcutdir={workdir}"]
 
 
 def run_python(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Run `source` as `__main__` with `stdin` as its input; the exit code is what `python main.py` would give."""
-    stdin = os.memfd_create("stdin")
-    os.write(stdin, request["stdin"].encode())
-    os.lseek(stdin, 0, os.SEEK_SET)
-    os.dup2(stdin, 0)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
-    sys.argv = ["main.py"]
-    sys.path.insert(0, workdir)
+    """Run `source` as `__main__`; the exit code is what `python main.py` would give."""
+    path = request.get("path", "main.py")
+    sys.argv = [path, *request["argv"]]
+    sys.path.insert(0, os.path.dirname(os.path.join(workdir, path)))
     main = types.ModuleType("__main__")
-    main.__file__ = os.path.join(workdir, "main.py")
+    main.__file__ = os.path.join(workdir, path)
     sys.modules["__main__"] = main
     exit_code = 0
     try:
-        exec(compile(request["source"], "main.py", "exec"), main.__dict__)
+        exec(compile(request["source"], path, "exec"), main.__dict__)
     except SystemExit as stop:
         exit_code = _exit_code(stop.code)
     except BaseException as error:  # as the interpreter would: print it and end with 1
@@ -70,6 +76,12 @@ def run_python(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     threading._shutdown()  # other threads may still be at work; the interpreter would wait for them
     atexit._run_exitfuncs()
     return {"exit_code": exit_code}
+
+
+def run_command(request: dict[str, Any], workdir: str) -> NoReturn:
+    """Become another program; the result pipe closes by itself and the exit code is the process's own."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be inherited
+    os.execvp(request["argv"][0], request["argv"])
 
 
 def _exit_code(code: object) -> int:
@@ -82,14 +94,14 @@ def _exit_code(code: object) -> int:
 def run_pytest(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """Run pytest on `targets` and leave its report on stdout."""
     _add_sources(workdir)
-    return {"exit_code": int(pytest.main([*pytest_flags(workdir), "-q", *request["targets"]]))}
+    return {"exit_code": pytest_main("report", request["targets"], workdir)}
 
 
 def run_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """Run pytest on `targets` as fast as it goes and return the outcome of every test."""
     _add_sources(workdir)
-    seen = _Outcomes()
-    exit_code = pytest.main([*pytest_flags(workdir), *FAST_FLAGS, *request["targets"]], plugins=[seen])
+    seen = Outcomes()
+    exit_code = pytest_main("outcomes", request["targets"], workdir, seen)
     outcomes = list(seen.outcomes.values())
     return {
         "collected": seen.num_collected,
@@ -98,8 +110,51 @@ def run_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
         "errors": outcomes.count("error"),
         "skipped": outcomes.count("skipped"),
         "outcomes": seen.outcomes,
-        "exit_code": int(exit_code),
+        "exit_code": exit_code,
     }
+
+
+def pytest_main(kind: str, targets: Sequence[str], workdir: str, *plugins: object) -> int:
+    """As `pytest.main`, on what was prepared before the fork where the working folder is the same; the exit code."""
+    if (workdir, kind) not in _prepared:
+        return int(pytest.main([*_flags(workdir), *FLAGS[kind], *targets], plugins=list(plugins)))
+    config, session = _prepared[workdir, kind]
+    for plugin in plugins:
+        config.pluginmanager.register(plugin)
+    if reporter := config.pluginmanager.get_plugin("terminalreporter"):
+        reporter._session_start = _pytest.timing.Instant()
+    config.args = list(targets)
+    session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+    try:
+        session.exitstatus = _pytest.main._main(config, session) or pytest.ExitCode.OK
+    except pytest.UsageError as error:
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        print(f"ERROR: {error}", file=sys.stderr)
+    except session.Failed:  # as `-x` would
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    except (KeyboardInterrupt, pytest.exit.Exception):
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+    except SystemExit as stop:
+        print(f"the tests stopped the interpreter: SystemExit({stop.code})", file=sys.stderr)
+    os.chdir(workdir)
+    config.hook.pytest_sessionfinish(session=session, exitstatus=session.exitstatus)
+    return int(session.exitstatus)
+
+
+_prepared: dict[tuple[str, str], tuple[pytest.Config, pytest.Session]] = {}
+
+
+def prepare(workdir: str) -> None:
+    """Build the configuration and the session of pytest once, before the forks: more than half of a short run."""
+    for kind, flags in FLAGS.items():
+        _warm_up(flags)
+        os.chdir(workdir)
+        config = _pytest.config._prepareconfig([*_flags(workdir), *flags])
+        session = pytest.Session.from_config(config)
+        config._do_configure()
+        config.hook.pytest_sessionstart(session=session)
+        _prepared[workdir, kind] = (config, session)
+    sys.stdout.flush()  # else every fork would print the header again
 
 
 def _add_sources(workdir: str) -> None:
@@ -107,7 +162,7 @@ def _add_sources(workdir: str) -> None:
     sys.path.append(os.path.join(workdir, "src"))
 
 
-class _Outcomes:
+class Outcomes:
     """Pytest plugin: test id -> passed, failed, error or skipped. An expected failure counts as skipped."""
 
     def __init__(self) -> None:
@@ -131,20 +186,16 @@ class _Outcomes:
             self.outcomes[report.nodeid] = "error"
 
 
-def warm_up() -> None:
+def _warm_up(flags: Sequence[str]) -> None:
     """One run of a trivial test does what pytest does only once: late imports, compiled patterns."""
     path = list(sys.path)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        os.mkdir(os.path.join(folder, "tests"))
-        with open(os.path.join(folder, "tests", "test_warm_up.py"), "w") as file:
+        with open(os.path.join(folder, "test_warm_up.py"), "w") as file:
             file.write("def test_warm_up():\n    assert True\n")
-        for flags in ((), FAST_FLAGS):
-            pytest.main([*pytest_flags(folder), *flags, os.path.join(folder, "tests", "test_warm_up.py")])
-            del sys.modules["test_warm_up"]
-            sys.path[:] = path
+        pytest.main([*_flags(folder), *flags, os.path.join(folder, "test_warm_up.py")])
+        del sys.modules["test_warm_up"]
+        sys.path[:] = path
 
 
-JOBS = {"run_python": run_python, "run_pytest": run_pytest, "run_tests": run_tests}
+JOBS = {"run_python": run_python, "run_command": run_command, "run_pytest": run_pytest, "run_tests": direct(run_tests)}
 ABOUT = {"pytest": pytest.__version__}
-
-warm_up()

@@ -1,0 +1,283 @@
+"""Plain data to JSON and back, bounded, and the framed link that carries it between two processes that distrust each other.
+
+A value crosses only when its type is *exactly* None, bool, int, float, complex, str, bytes, list, tuple, dict, set or
+frozenset; subclasses and everything else become an `Opaque`. Decoding runs no code of the sender's: there is no pickle
+and no constructor to call. Says nothing about whether an answer is right, except for `same`, which compares values.
+"""
+
+import base64
+import json
+import math
+import re
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+MAX_MESSAGE_BYTES = 1 << 20
+MAX_RECEIVED_BYTES = 16 << 20
+"""Of one link together: decoded values are some ten times larger than their messages."""
+MAX_DEPTH = 32
+MAX_ITEMS = 100_000
+"""Values in one message, containers and what is in them."""
+MAX_INT_BITS = 1 << 16
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTAINERS = {"l": list, "t": tuple, "s": set, "z": frozenset}
+_TAGS: dict[type, str] = {kind: tag for tag, kind in _CONTAINERS.items()}
+_NUMBERS = (int, float, complex)
+
+
+class CodecError(Exception):
+    """A value beyond the caps, or a message that is not an encoded value."""
+
+
+class LinkError(Exception):
+    """The other end is gone, late, or does not keep to the protocol; the link must not be used again."""
+
+
+class _NotPlain(Exception):
+    """A key that cannot cross."""
+
+
+class Opaque:
+    """A value of a type that may not cross. Equal to nothing, not even to itself; only its type's name is known."""
+
+    __slots__ = ("type_name",)
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, type_name: str) -> None:
+        self.type_name = type_name
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<opaque {self.type_name}>"
+
+
+def type_name(value: object) -> str:
+    """The name of the value's type, without asking a metaclass, which may answer anything."""
+    return str(type.__dict__["__name__"].__get__(type(value)))[:80]
+
+
+# ---------------------------------------------------------------- encoding
+
+
+def encode(value: Any, *, opaque: Callable[[Any], list[Any]] | None = None) -> Any:
+    """Return JSON for `value`. `opaque(value)` describes what may not cross; by default its type's name does.
+
+    Raises CodecError for values beyond the caps, cyclic ones included.
+    """
+    return _Encoder(opaque or (lambda hidden: [type_name(hidden)])).encode(value, 0)
+
+
+class _Encoder:
+    def __init__(self, opaque: Callable[[Any], list[Any]]) -> None:
+        self._opaque = opaque
+        self._num_items = 0
+
+    def encode(self, value: Any, depth: int, *, is_key: bool = False) -> Any:
+        self._num_items += 1
+        if self._num_items > MAX_ITEMS or depth > MAX_DEPTH:
+            raise CodecError(f"the value has more than {MAX_ITEMS} items or is nested deeper than {MAX_DEPTH}")
+        kind = type(value)
+        if value is None or kind is bool:
+            return value
+        if kind is int:
+            if value.bit_length() > MAX_INT_BITS:
+                raise CodecError(f"the number has more than {MAX_INT_BITS} bits")
+            return value if value.bit_length() <= 64 else ["i", hex(value)]
+        if kind is float:
+            return ["f", value.hex()]
+        if kind is complex:
+            return ["c", value.real.hex(), value.imag.hex()]
+        if kind is str or kind is bytes:
+            return self._text(value)
+        if kind in _TAGS or kind is dict:
+            try:
+                return self._container(value, kind, depth, is_key)
+            except _NotPlain:
+                if is_key:
+                    raise
+        if is_key:
+            raise _NotPlain
+        return ["o", *self._opaque(value)]
+
+    def _text(self, value: str | bytes) -> Any:
+        if len(value) > MAX_MESSAGE_BYTES:
+            raise CodecError(f"the text is longer than {MAX_MESSAGE_BYTES}")
+        if isinstance(value, bytes):
+            return ["b", base64.b64encode(value).decode()]
+        if _SURROGATE.search(value):  # JSON would join two lone ones into another character
+            return ["u", base64.b64encode(value.encode("utf-8", "surrogatepass")).decode()]
+        return value
+
+    def _container(self, value: Any, kind: type, depth: int, is_key: bool) -> Any:
+        if len(value) > MAX_ITEMS:
+            raise CodecError(f"the value has more than {MAX_ITEMS} items")
+        if kind is dict:
+            pairs = [(self.encode(k, depth + 1, is_key=True), self.encode(v, depth + 1)) for k, v in value.items()]
+            return ["d", pairs]
+        is_key = is_key or kind in (set, frozenset)
+        return [_TAGS[kind], [self.encode(item, depth + 1, is_key=is_key) for item in value]]
+
+
+# ---------------------------------------------------------------- decoding
+
+
+def decode(data: Any, *, opaque: Callable[[list[Any]], Any] | None = None) -> Any:
+    """Return the value of `encode`'s JSON. `opaque` makes the stand-in for what did not cross.
+
+    Raises CodecError for anything `encode` does not produce.
+    """
+    try:
+        return _decode(data, 0, opaque or (lambda about: Opaque(str(about[0])[:80])))
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        raise CodecError(f"not an encoded value: {type(error).__name__}") from None
+
+
+def _decode(data: Any, depth: int, opaque: Callable[[list[Any]], Any]) -> Any:
+    if data is None or type(data) in (bool, int, str):
+        return data
+    if depth > MAX_DEPTH or type(data) is not list or type(data[0]) is not str:
+        raise ValueError
+    tag, *rest = data
+    if tag == "o":
+        return opaque(rest)
+    if tag == "c":
+        return complex(float.fromhex(rest[0]), float.fromhex(rest[1]))
+    (body,) = rest
+    if tag in _CONTAINERS:
+        return _CONTAINERS[tag](_decode(item, depth + 1, opaque) for item in body)
+    if tag == "d":
+        return {_decode(key, depth + 1, opaque): _decode(item, depth + 1, opaque) for key, item in body}
+    if tag == "f":
+        return float.fromhex(body)
+    if tag == "b":
+        return base64.b64decode(body, validate=True)
+    if tag == "u":
+        return base64.b64decode(body, validate=True).decode("utf-8", "surrogatepass")
+    if tag == "i" and len(body) <= MAX_INT_BITS:
+        return int(body, 16)
+    raise ValueError
+
+
+# ---------------------------------------------------------------- comparing
+
+
+def same(actual: Any, expected: Any, *, rel_tol: float = 0.0, abs_tol: float = 0.0) -> bool:
+    """Whether two plain values are equal: `same([1, 2.0], [1.0, 2])`, but not `same(True, 1)` or `same((1,), [1])`.
+
+    Numbers compare by value, nan equals nan, and tolerances hold where one of the two is a float. Keys and members of
+    sets compare exactly. Anything that is not plain, an `Opaque` too, is equal to nothing.
+    """
+    if type(actual) in _NUMBERS and type(expected) in _NUMBERS:
+        return _same_number(actual, expected, rel_tol, abs_tol)
+    if type(actual) is not type(expected):
+        return False
+    if type(actual) in (list, tuple):
+        return len(actual) == len(expected) and all(
+            same(left, right, rel_tol=rel_tol, abs_tol=abs_tol) for left, right in zip(actual, expected, strict=True)
+        )
+    if type(actual) is dict:
+        left, right = ({_key(name): value for name, value in each.items()} for each in (actual, expected))
+        return left.keys() == right.keys() and all(
+            same(left[name], right[name], rel_tol=rel_tol, abs_tol=abs_tol) for name in left
+        )
+    return _key(actual) == _key(expected)
+
+
+def _same_number(actual: complex, expected: complex, rel_tol: float, abs_tol: float) -> bool:
+    if isinstance(actual, complex) or isinstance(expected, complex):
+        left, right = complex(actual), complex(expected)
+        parts = ((left.real, right.real), (left.imag, right.imag))
+        return all(_same_number(a, b, rel_tol, abs_tol) for a, b in parts)
+    if actual == expected or (actual != actual and expected != expected):
+        return True
+    if isinstance(actual, int) and isinstance(expected, int):
+        return False
+    try:
+        return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
+    except OverflowError:  # an integer beyond the range of floats
+        return False
+
+
+def _key(value: Any) -> Any:
+    """A hashable stand-in that keeps True apart from 1, and joins nan with nan."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return ("number", value if value == value else "nan")
+    if kind in (tuple, list):
+        return (kind, tuple(_key(item) for item in value))
+    if kind in (set, frozenset):
+        return (kind, frozenset(_key(item) for item in value))
+    if value is None or kind in (bool, str, bytes):
+        return (kind, value)
+    return object()
+
+
+# ---------------------------------------------------------------- the link
+
+
+class Link:
+    """Framed JSON messages on a stream socket. Every wait has a deadline (`time.monotonic`), every message a cap."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._num_received = 0
+
+    def send(self, message: Any, deadline: float | None) -> None:
+        """Raises CodecError for a message beyond the cap, of which nothing was sent, and LinkError."""
+        body = json.dumps(message).encode()
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise CodecError(f"the message has {len(body)} bytes; the cap is {MAX_MESSAGE_BYTES}")
+        data = memoryview(len(body).to_bytes(4, "big") + body)
+        while data:
+            self._wait(select.POLLOUT, deadline)
+            try:
+                data = data[self._socket.send(data, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise LinkError("the other end is gone") from None
+
+    def receive(self, deadline: float | None) -> Any:
+        """The next message. Raises LinkError, also for a message that is too long or is not JSON."""
+        size = int.from_bytes(self._exactly(4, deadline), "big")
+        self._num_received += size
+        if size > MAX_MESSAGE_BYTES or self._num_received > MAX_RECEIVED_BYTES:
+            raise LinkError("the other end sent too much")
+        try:
+            return json.loads(self._exactly(size, deadline))
+        except (ValueError, RecursionError):
+            raise LinkError("the other end sent something that is not JSON") from None
+
+    def is_quiet(self) -> bool:
+        """Whether nothing waits to be read; also False when the other end is gone."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def _exactly(self, size: int, deadline: float | None) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._wait(select.POLLIN, deadline)
+            try:
+                chunk = self._socket.recv(min(size - len(data), 1 << 16), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError:
+                chunk = b""
+            if not chunk:
+                raise LinkError("the other end is gone")
+            data += chunk
+        return bytes(data)
+
+    def _wait(self, event: int, deadline: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._socket, event)
+        left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+        if not poll.poll(left_ms):
+            raise LinkError("the other end took too long")

@@ -1,0 +1,149 @@
+"""The host's end of one fork server: start it, exchange frames with it, kill it. Used by one thread at a time."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_rl.errors import SandboxError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_PROGRAM = """import sys
+sys.path.insert(0, sys.argv[1])
+from agent_rl.sandbox.guest.server import main
+del sys.path[0]
+main(sys.argv[2], sys.argv[4:], sys.argv[3])
+"""
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    "HOME": "/tmp",
+    "NAT_TELEMETRY_ENABLED": "0",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+}
+
+
+class Channel:
+    """Length-prefixed frames on a socket, with deadlines."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, payload: bytes, descriptor: int | None = None) -> None:
+        data = struct.pack(">I", len(payload)) + payload
+        if descriptor is not None:
+            socket.send_fds(self._connection, [data[:4]], [descriptor])
+            data = data[4:]
+        self._connection.sendall(data)
+
+    def receive(self, deadline: float) -> bytes:
+        """The next frame. Raises OSError (late) or EOFError (closed)."""
+        size = struct.unpack(">I", self._exactly(4, deadline))[0]
+        return self._exactly(size, deadline)
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = self._connection.recv(min(size - len(data), 1 << 20))
+            if not chunk:
+                raise EOFError("the fork server closed its channel")
+            data += chunk
+        return bytes(data)
+
+    def set_timeout(self, seconds: float) -> None:
+        self._connection.settimeout(seconds)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # shutdown wakes a thread that waits in recv; close does not
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class ServerProcess:
+    """A fork server and the channel to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, log: Any) -> None:
+        self.process = process
+        self.channel = channel
+        self.hello: dict[str, Any] = {}
+        self._log = log
+
+    @classmethod
+    def spawn(cls, python: Path, tier: str, jobs: Sequence[str], memory_base: str) -> "ServerProcess":
+        """Start it. It dies with the calling thread, so call this from one that lives as long as the sandbox."""
+        ours, theirs = socket.socketpair()
+        log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
+        command = [str(python), "-I", "-B", "-c", _PROGRAM, str(_PACKAGE.parent), tier, memory_base, *jobs]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=theirs,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=_ENVIRONMENT,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            log.close()
+            raise SandboxError(f"cannot start {python}: {error}") from error
+        finally:
+            theirs.close()
+        return cls(process, Channel(ours), log)
+
+    def greet(self, timeout_s: float) -> None:
+        """Wait for the hello, which comes after the preload."""
+        try:
+            self.hello = json.loads(self.channel.receive(time.monotonic() + timeout_s))
+        except (OSError, EOFError) as error:
+            self._log.seek(0)
+            log = self._log.read()[-500:].decode("utf-8", "replace")
+            raise SandboxError(f"the fork server did not start: {error!r}; it printed: {log!r}") from None
+
+    def exchange(self, payload: bytes, num_answers: int, timeout_s: float) -> list[tuple[dict[str, Any], bytes]]:
+        """Send a request, return (header, body) of each run. OSError, EOFError, ValueError: dead, late, confused."""
+        deadline = time.monotonic() + timeout_s
+        self.channel.set_timeout(timeout_s)
+        self.channel.send(payload)
+        return [
+            (json.loads(self.channel.receive(deadline)), self.channel.receive(deadline)) for _ in range(num_answers)
+        ]
+
+    def branch(self) -> Channel:
+        """A fork of this server with a channel of its own."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.channel.set_timeout(10.0)
+            self.channel.send(b'{"op": "branch"}', theirs.fileno())
+        return Channel(ours)
+
+    def close(self) -> None:
+        """Kill the server; whatever it was running dies with it."""
+        self.channel.close()
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
+        if scratch := self.hello.get("scratch"):
+            with contextlib.suppress(RecursionError):  # nested too deep by a run
+                _remove_when_free(scratch)
+
+
+def _remove_when_free(folder: str) -> None:
+    """In the lower tiers the last processes of a killed server may still be dying."""
+    deadline = time.monotonic() + 2.0
+    while os.path.exists(folder) and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        time.sleep(0.005)
