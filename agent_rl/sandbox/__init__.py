@@ -27,7 +27,22 @@ _HOMES = {
     "WorkspaceError": "workspace",
 }
 
-__all__ = list(_HOMES)
+__all__ = [
+    "CallGrader",
+    "Capability",
+    "Limits",
+    "MutationGrader",
+    "RunResult",
+    "Sandbox",
+    "Session",
+    "SessionEnded",
+    "SplitPytestGrader",
+    "Status",
+    "StdioGrader",
+    "Verdict",
+    "Workspace",
+    "WorkspaceError",
+]
 
 
 def __getattr__(name: str) -> Any:  # on first use: the fork servers import this package too, and need none of it

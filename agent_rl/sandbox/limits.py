@@ -41,7 +41,7 @@ class Limits:
     """CPU seconds of one process."""
     memory_mb: int = 1024
     """Memory of the whole tree, and address space of one process beyond what the warm interpreter already had."""
-    processes: int = 64
+    processes: int = 32
     """Processes and threads alive at the same time."""
     open_files: int = 128
     file_mb: int = 16
@@ -71,6 +71,8 @@ class Status(StrEnum):
     """The wall-clock or CPU limit was reached."""
     MEMORY = "memory"
     """The memory of the whole tree went beyond the limit."""
+    PROCESS_LIMIT = "process_limit"
+    """Too many processes at once, where no kernel limit stops them from being made."""
     CRASHED = "crashed"
     """The process ended without a readable result: a signal, `os._exit`."""
     OUTPUT_LIMIT = "output_limit"

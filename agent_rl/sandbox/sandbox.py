@@ -7,24 +7,23 @@ then raised as SandboxError; it never looks like a failure of the program. Runs 
 
 import contextlib
 import itertools
-import json
 import os
 import platform
 import queue
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.guest import cgroups
 from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult
-from agent_rl.sandbox.results import job_result, run_result
+from agent_rl.sandbox.run_files import Call, RunFiles, SandboxFailed, run_result
 from agent_rl.sandbox.server_process import Channel, ServerProcess
 from agent_rl.sandbox.session import Session
-from agent_rl.sandbox.workspace import to_wire
 
 AUTO_TIERS = ("namespaces", "landlock")
 """What `tier="auto"` tries, best first. `rlimits` hides and forbids nearly nothing, so it must be named."""
@@ -34,30 +33,7 @@ BASE_JOBS = ("agent_rl.sandbox.guest.base_jobs", "agent_rl.sandbox.guest.parse_j
 _GRACE_S = 10.0
 """The server enforces `wall_s` itself; only a server that is late by this much is taken for dead."""
 _names = itertools.count()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One job with its files: `Call(job="run_python", files={"a.py": "x = 1"}, request={"source": "import a"})`."""
-
-    job: str
-    files: Mapping[str, str | bytes] = field(default_factory=dict)
-    request: Mapping[str, Any] = field(default_factory=dict)
-    stdin: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
-    collect: Sequence[str] = ()
-
-    def wire(self, limits: Limits) -> dict[str, Any]:
-        """As the server reads it. Raises WorkspaceError for files that are refused."""
-        return {
-            "job": self.job,
-            "files": to_wire(self.files),
-            "request": dict(self.request),
-            "stdin": self.stdin.encode("utf-8", "surrogateescape").decode("latin-1"),
-            "env": dict(self.env),
-            "collect": list(self.collect),
-            "limits": asdict(limits),
-        }
+T = TypeVar("T")
 
 
 class Sandbox:
@@ -148,7 +124,9 @@ class Sandbox:
                 if "error" in server.hello:
                     raise SandboxError(f"{self._jobs} failed to load in {self._python}: {server.hello['error']}")
                 if reason and len(self._tiers) == 1:
-                    raise SandboxError(f"no isolation tier works on this machine: {[*self._reasons, reason]}")
+                    raise SandboxError(
+                        f"no isolation tier works on this machine: {'; '.join([*self._reasons, reason])}"
+                    )
             except SandboxError:
                 server.close()
                 raise
@@ -196,29 +174,36 @@ class Sandbox:
         return first, tuple(others)
 
     def _exchange(self, calls: Sequence[Call], limits: Limits) -> list[JobResult]:
-        specs = [call.wire(limits) for call in calls]
         wall_s = limits.wall_s * max(1, len(calls) - 1)
-        specs[0]["limits"]["wall_s"] = wall_s
-        payload = json.dumps({"op": "run", "runs": specs}).encode()
-        failure: str = ""
+        failure = ""
         for _attempt in range(2):
-            server = self._take()
-            try:
-                answers = server.exchange(payload, len(calls), wall_s + _GRACE_S)
-            except (OSError, EOFError, ValueError) as error:
-                failure = repr(error)
-                self._discard(server)
-                continue
-            except BaseException:  # for example Ctrl-C: an answer may still be on its way
-                self._discard(server)
-                raise
-            self._free.put(server)
-            failure = next(
-                (header["detail"] or "no report" for header, _ in answers if header["cause"] == "sandbox"), ""
-            )
-            if not failure:
-                return [job_result(header, body, self._tiers[0], self.enforced) for header, body in answers]
+            with ExitStack() as stack:
+                runs = [RunFiles(calls[0], replace(limits, wall_s=wall_s))]
+                runs += [RunFiles(call, limits) for call in calls[1:]]
+                for run in runs:
+                    stack.callback(run.close)
+                server = self._take()
+                try:
+                    server.channel.send_runs(runs)
+                    for run in runs:
+                        run.close_theirs()
+                    headers = server.channel.headers(wall_s + _GRACE_S)
+                except (OSError, EOFError, ValueError) as error:
+                    failure = repr(error)
+                    self._discard(server)
+                    continue
+                except BaseException:  # for example Ctrl-C: an answer may still be on its way
+                    self._discard(server)
+                    raise
+                self._free.put(server)
+                try:
+                    return [self._read(run, header) for run, header in zip(runs, headers, strict=True)]
+                except SandboxFailed as error:
+                    failure = str(error)
         raise SandboxError(f"the sandbox failed twice on job {calls[0].job!r}: {failure}")
+
+    def _read(self, run: RunFiles, header: dict[str, Any]) -> JobResult:
+        return run.result(header, self._tiers[0], self.enforced)
 
     def _take(self) -> ServerProcess:
         server = self._free.get()
@@ -293,11 +278,36 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
     ) -> Session:
-        """Start `python PATH ARGV` (a file of `files`) and talk to it line by line; `wall_s` is its whole life."""
+        """Start `python PATH ARGV` (a file of `files`) and talk to it line by line; `wall_s` is its whole life.
+
+        It runs in a fork of its own of a warm server, so it blocks nobody.
+        """
         source = files[path]
         request = {"source": source if isinstance(source, str) else source.decode(), "argv": list(argv), "path": path}
-        wire = Call(job="run_python", files=files, request=request, env=env or {}).wire(limits or self.limits)
-        return Session(self._branch(), wire)
+        call = Call(job="run_python", files=files, request=request, env=env or {})
+        return Session(self._branch(), call, limits or self.limits, self._read, keep_channel=False)
+
+    def converse(self, call: Call, talk: Callable[[Session], T], limits: Limits | None = None) -> tuple[T, JobResult]:
+        """Start a job, `talk` to its standard streams, end it; (what `talk` returned, how the job ended).
+
+        For short conversations: it uses one of the pool's servers. Done again, once, when the sandbox fails in it.
+        """
+        for _attempt in range(2):
+            server = self._take()
+            try:
+                with Session(server.channel, call, limits or self.limits, self._read, keep_channel=True) as session:
+                    said = talk(session)
+                    job = session.close()
+            except SandboxError as error:
+                failure = error
+                self._discard(server)
+                continue
+            except BaseException:
+                self._discard(server)
+                raise
+            self._free.put(server)
+            return said, job
+        raise failure
 
     def _branch(self) -> Channel:
         server = self._take()

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import SandboxError
+from agent_rl.sandbox.run_files import RunFiles
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_SEND_S = 10.0
 _PROGRAM = """import sys
 sys.path.insert(0, sys.argv[1])
 from agent_rl.sandbox.guest.server import main
@@ -40,12 +42,9 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def send(self, payload: bytes, descriptor: int | None = None) -> None:
-        data = struct.pack(">I", len(payload)) + payload
-        if descriptor is not None:
-            socket.send_fds(self._connection, [data[:4]], [descriptor])
-            data = data[4:]
-        self._connection.sendall(data)
+    def send(self, payload: bytes, descriptors: Sequence[int]) -> None:
+        socket.send_fds(self._connection, [struct.pack(">I", len(payload))], list(descriptors))
+        self._connection.sendall(payload)
 
     def receive(self, deadline: float) -> bytes:
         """The next frame. Raises OSError (late) or EOFError (closed)."""
@@ -61,6 +60,22 @@ class Channel:
                 raise EOFError("the fork server closed its channel")
             data += chunk
         return bytes(data)
+
+    def send_runs(self, runs: Sequence[RunFiles]) -> None:
+        """Ask for runs; the headers come with `headers`."""
+        self.set_timeout(_SEND_S)
+        payload = json.dumps({"op": "run", "runs": [run.plan for run in runs]}).encode()
+        self.send(payload, [fd for run in runs for fd in run.descriptors])
+
+    def headers(self, timeout_s: float) -> list[dict[str, Any]]:
+        """How the runs asked for went. OSError, EOFError, ValueError: the server is late, dead or confused."""
+        return list(json.loads(self.receive(time.monotonic() + timeout_s)))
+
+    def stop(self) -> list[dict[str, Any]]:
+        """End a run that is talked to, and its headers."""
+        self.set_timeout(_SEND_S)
+        self._connection.sendall(b"\0")
+        return self.headers(_SEND_S)
 
     def set_timeout(self, seconds: float) -> None:
         self._connection.settimeout(seconds)
@@ -113,21 +128,12 @@ class ServerProcess:
             log = self._log.read()[-500:].decode("utf-8", "replace")
             raise SandboxError(f"the fork server did not start: {error!r}; it printed: {log!r}") from None
 
-    def exchange(self, payload: bytes, num_answers: int, timeout_s: float) -> list[tuple[dict[str, Any], bytes]]:
-        """Send a request, return (header, body) of each run. OSError, EOFError, ValueError: dead, late, confused."""
-        deadline = time.monotonic() + timeout_s
-        self.channel.set_timeout(timeout_s)
-        self.channel.send(payload)
-        return [
-            (json.loads(self.channel.receive(deadline)), self.channel.receive(deadline)) for _ in range(num_answers)
-        ]
-
     def branch(self) -> Channel:
         """A fork of this server with a channel of its own."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self.channel.set_timeout(10.0)
-            self.channel.send(b'{"op": "branch"}', theirs.fileno())
+            self.channel.set_timeout(_SEND_S)
+            self.channel.send(b'{"op": "branch"}', [theirs.fileno()])
         return Channel(ours)
 
     def close(self) -> None:

@@ -1,93 +1,114 @@
-"""A long-lived program in the sandbox, spoken to line by line: an MCP server, a stateful tool.
+"""A program in the sandbox that is spoken to line by line while it runs: an MCP server, a stateful tool.
 
-It runs in a fork of its own of a warm server, so it blocks nobody. Lines are the program's word. Not thread-safe.
+Lines are the program's word. Deadlines hold for each line, a cap for its length, and the wall-clock limit for the whole
+session. Not thread-safe.
 """
 
-import json
+import os
+import select
 import time
+from collections.abc import Callable
 from typing import Any
 
 from agent_rl.errors import SandboxError
+from agent_rl.sandbox.limits import JobResult, Limits
+from agent_rl.sandbox.run_files import Call, RunFiles, SandboxFailed
 from agent_rl.sandbox.server_process import Channel
-
-_GRACE_S = 10.0
 
 
 class SessionEnded(Exception):
-    """The program can give no more lines: it ended, closed its output, was killed at a limit, or stayed silent."""
+    """The program gave no line. `reason`: silent, closed (its output), or flood (a line without end)."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Session:
     """Made by `Sandbox.session`; use it as a context manager."""
 
-    def __init__(self, channel: Channel, run: dict[str, Any]) -> None:
-        self._channel, self._closed = channel, False
-        self._unsent: list[str] = []
-        self._channel.set_timeout(_GRACE_S)
-        self._guarded(lambda: self._channel.send(json.dumps({"op": "session", "run": run}).encode()))
+    def __init__(
+        self,
+        channel: Channel,
+        call: Call,
+        limits: Limits,
+        read: Callable[[RunFiles, dict[str, Any]], JobResult],
+        *,
+        keep_channel: bool,
+    ) -> None:
+        self._channel, self._keep_channel, self._read = channel, keep_channel, read
+        self._line_cap = limits.output_hard_kb * 1024
+        self._buffer = bytearray()
+        self._result: JobResult | None = None
+        their_stdin, self._stdin = os.pipe()
+        self._stdout, their_stdout = os.pipe()
+        os.set_blocking(self._stdin, False)
+        self._files = RunFiles(call, limits, pipes={"stdin": their_stdin, "stdout": their_stdout})
+        try:
+            channel.send_runs([self._files])
+        except OSError as error:
+            raise SandboxError(f"the server of this session is gone: {error!r}") from error
+        finally:
+            self._files.close_theirs()
+        self.closed = False
 
-    def write_line(self, text: str) -> None:
-        """Send one line; it goes out with the next `read_line`."""
+    def write_line(self, text: str, timeout_s: float = 2.0) -> None:
+        """Send one line. Raises SessionEnded when the program does not take it within `timeout_s`."""
         if "\n" in text:
             raise ValueError("a line holds no newline; send the lines one by one")
-        self._unsent.append(text + "\n")
+        data, deadline = memoryview(text.encode() + b"\n"), time.monotonic() + timeout_s
+        while data:
+            try:
+                data = data[os.write(self._stdin, data) :]
+            except BlockingIOError:
+                if not select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))[1]:
+                    raise SessionEnded("silent", f"the program read no input within {timeout_s:g} s") from None
+            except BrokenPipeError:
+                raise SessionEnded("closed", "the program ended or closed its input") from None
 
     def read_line(self, timeout_s: float) -> str:
-        """The next line of the program's output, without its newline.
-
-        Raises SessionEnded when none comes within `timeout_s` or can come, SandboxError when the sandbox failed.
-        """
-        answer = self._ask(timeout_s)
-        if "end" in answer:
-            reason = answer["end"]
-            raise SessionEnded(f"no line within {timeout_s:g} s" if reason == "silent" else f"the program: {reason}")
-        return str(answer["line"])
+        """The next line of the program's output, without its newline. Raises SessionEnded when none comes."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > self._line_cap:
+                raise SessionEnded("flood", f"the program wrote a line longer than {self._line_cap} bytes")
+            if not select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise SessionEnded("silent", f"no line within {timeout_s:g} s")
+            chunk = os.read(self._stdout, 65536)
+            if not chunk:
+                raise SessionEnded("closed", "the program ended or closed its output")
+            self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line.decode("utf-8", "replace")
 
     def request(self, line: str, timeout_s: float) -> str:
         """`write_line` and `read_line`."""
-        self.write_line(line)
+        self.write_line(line, timeout_s)
         return self.read_line(timeout_s)
 
-    def _ask(self, read_s: float | None) -> dict[str, Any]:
-        if self._closed:
-            raise SandboxError("the session is closed")
-        payload = json.dumps({"op": "line", "write": "".join(self._unsent), "read_s": read_s}).encode()
-        self._unsent.clear()
-
-        def exchange() -> dict[str, Any]:
-            deadline = time.monotonic() + (read_s or 0.0) + _GRACE_S
-            self._channel.set_timeout(_GRACE_S)
-            self._channel.send(payload)
-            return dict(json.loads(self._channel.receive(deadline)))
-
-        return self._guarded(exchange)
-
-    def _guarded(self, action: Any) -> Any:
+    def close(self) -> JobResult:
+        """Kill the program if it still runs, and say how it ended. Raises SandboxError when the sandbox failed."""
+        if self._result is not None:
+            return self._result
+        if self.closed:
+            raise SandboxError("the session was closed by an error before")
+        self.closed = True
         try:
-            return action()
-        except (OSError, EOFError, ValueError) as error:
-            self._closed = True
-            self._channel.close()
-            raise SandboxError(f"the server of this session is gone: {error!r}") from error
-
-    def close(self) -> dict[str, Any]:
-        """Kill the program and return the raw header of its run (empty when it was closed before)."""
-        if self._closed:
-            return {}
-        if self._unsent:
-            self._ask(None)
-
-        def end() -> dict[str, Any]:
-            self._channel.send(b'{"op": "close"}')
-            return dict(json.loads(self._channel.receive(time.monotonic() + _GRACE_S)))
-
-        header: dict[str, Any] = self._guarded(end)
-        self._closed = True
-        self._channel.close()
-        return header
+            (header,) = self._channel.stop()
+            self._result = self._read(self._files, header)
+            return self._result
+        except (OSError, EOFError, ValueError, SandboxFailed) as error:
+            raise SandboxError(f"the server of this session failed: {error!r}") from error
+        finally:
+            self._files.close()
+            for fd in (self._stdin, self._stdout):
+                os.close(fd)
+            if not self._keep_channel:
+                self._channel.close()
 
     def __enter__(self) -> "Session":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if not self.closed:
+            self.close()

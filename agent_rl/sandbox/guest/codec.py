@@ -1,4 +1,4 @@
-"""Plain data to JSON and back, bounded, and the framed link that carries it between two processes that distrust each other.
+"""Plain data to JSON and back, bounded, and the framed link that carries it to a process that is not trusted.
 
 A value crosses only when its type is *exactly* None, bool, int, float, complex, str, bytes, list, tuple, dict, set or
 frozenset; subclasses and everything else become an `Opaque`. Decoding runs no code of the sender's: there is no pickle
@@ -27,6 +27,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTAINERS = {"l": list, "t": tuple, "s": set, "z": frozenset}
 _TAGS: dict[type, str] = {kind: tag for tag, kind in _CONTAINERS.items()}
 _NUMBERS = (int, float, complex)
+LATE = "the other end took too long"
 
 
 class CodecError(Exception):
@@ -190,25 +191,29 @@ def same(actual: Any, expected: Any, *, rel_tol: float = 0.0, abs_tol: float = 0
 
 
 def _same_number(actual: complex, expected: complex, rel_tol: float, abs_tol: float) -> bool:
-    if isinstance(actual, complex) or isinstance(expected, complex):
-        left, right = complex(actual), complex(expected)
-        parts = ((left.real, right.real), (left.imag, right.imag))
-        return all(_same_number(a, b, rel_tol, abs_tol) for a, b in parts)
-    if actual == expected or (actual != actual and expected != expected):
+    if actual == expected or (_is_nan(actual) and _is_nan(expected)):
         return True
-    if isinstance(actual, int) and isinstance(expected, int):
-        return False
     try:
+        if isinstance(actual, complex) or isinstance(expected, complex):
+            left, right = complex(actual), complex(expected)
+            parts = ((left.real, right.real), (left.imag, right.imag))
+            return all(_same_number(a, b, rel_tol, abs_tol) for a, b in parts)
+        if isinstance(actual, int) and isinstance(expected, int):
+            return False
         return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
     except OverflowError:  # an integer beyond the range of floats
         return False
+
+
+def _is_nan(value: complex) -> bool:
+    return value != value  # noqa: PLR0124  the definition, and unlike math.isnan it takes any number
 
 
 def _key(value: Any) -> Any:
     """A hashable stand-in that keeps True apart from 1, and joins nan with nan."""
     kind = type(value)
     if kind in _NUMBERS:
-        return ("number", value if value == value else "nan")
+        return ("number", "nan" if _is_nan(value) else value)
     if kind in (tuple, list):
         return (kind, tuple(_key(item) for item in value))
     if kind in (set, frozenset):
@@ -280,4 +285,4 @@ class Link:
         poll.register(self._socket, event)
         left_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
         if not poll.poll(left_ms):
-            raise LinkError("the other end took too long")
+            raise LinkError(LATE)

@@ -80,6 +80,16 @@ _DENIED = {  # name: (x86_64, aarch64); None where the machine has no such call
     "msgget": (68, 186),
     "semget": (64, 190),
 }
+_OWN_ONLY = {  # name: (x86_64, aarch64, which argument names a process); refused unless it is 0, the caller
+    "prlimit64": (302, 261, 0),
+    "setpriority": (141, 140, 1),
+    "ioprio_set": (251, 30, 1),
+    "sched_setparam": (142, 118, 0),
+    "sched_setscheduler": (144, 119, 0),
+    "sched_setaffinity": (203, 122, 0),
+    "sched_setattr": (314, 274, 0),
+}
+"""With these a program could starve the process that takes its run down, which has the same user."""
 _MACHINES = {"x86_64": 0, "aarch64": 1}
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 _CLONE, _CLONE3, _IOCTL, _SOCKET, _SECCOMP = (56, 220), (435, 435), (16, 29), (41, 198), (317, 277)
@@ -109,6 +119,9 @@ def seccomp_program(families: tuple[int, ...]) -> bytes:
     for numbers in _DENIED.values():
         if numbers[column] is not None:
             code += _deny_if(_EQUAL, numbers[column], errno.EPERM)
+    for *numbers, argument in _OWN_ONLY.values():
+        code += [(_EQUAL, 0, 4, numbers[column]), (_LOAD, 0, 0, 16 + 8 * argument)]
+        code += [(_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | errno.EPERM), number]
     code += _deny_if(_EQUAL, _CLONE3[column], errno.ENOSYS)  # its flags lie in memory; libc falls back to clone
     code += [(_EQUAL, 0, 4, _CLONE[column]), argument0, *_deny_if(_ANY_BIT, _NEW_NAMESPACE, errno.EPERM), number]
     terminal = [*_deny_if(_EQUAL, _TIOCSTI, errno.EPERM), *_deny_if(_EQUAL, _TIOCLINUX, errno.EPERM)]
@@ -121,8 +134,8 @@ def seccomp_program(families: tuple[int, ...]) -> bytes:
 
 
 def filter_families(*, network: bool) -> tuple[int, ...]:
-    """Families a program needs: local sockets, and IP where a network namespace keeps it inside."""
-    return (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6) if network else (socket.AF_UNIX,)
+    """Families a program may open: none where no namespace keeps them inside (`socketpair` always works)."""
+    return (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6) if network else ()
 
 
 class _Program(ctypes.Structure):

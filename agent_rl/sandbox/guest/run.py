@@ -1,12 +1,13 @@
 """One run: its first process, which sets the stage and takes everything down, and the process that does the job.
 
 Both start as forks of the server. The first process runs no code of the candidate's; it reports how the job's process
-ended and the files it left, on a pipe that the job's process never had. A job marked `direct` is done by the first
+ended and the files it left in a file that the job's process never had. A job marked `direct` is done by the first
 process itself: a fork cheaper, but process 1 has no default signal actions and nobody to reap or collect for it.
 """
 
 import contextlib
 import inspect
+import itertools
 import json
 import os
 import random
@@ -15,25 +16,37 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.tiers import Tier, set_limits
 
+_MOST_COLLECTED = 1024
 RESULT_FD = 3
 LINK_FD = 4
 Job = Callable[[dict[str, Any], str], Any]
 
 
-class Stage:
-    """What a run needs besides its request: the tier, the job, and descriptors."""
+DESCRIPTORS = ("spec", "stdin", "stdout", "stderr", "result", "status")
+"""What comes with every run, in this order: files in memory that only the host and the run's own processes read."""
 
-    def __init__(self, tier: Tier, job: Job, base_memory: int) -> None:
-        self.tier, self.job, self.base_memory = tier, job, base_memory
-        self.stdin, self.stdout, self.stderr, self.result, self.status = (-1,) * 5
+
+class Stage:
+    """What a run needs: the tier, the job, limits and descriptors. Not what it is about: that is in the spec's file."""
+
+    def __init__(
+        self, tier: Tier, job: Job, limits: dict[str, Any], descriptors: Sequence[int], base_memory: int
+    ) -> None:
+        self.tier, self.job, self.limits, self.base_memory = tier, job, limits, base_memory
+        self.spec, self.stdin, self.stdout, self.stderr, self.result, self.status = descriptors
         self.links: list[int] = []
         self.is_direct = bool(getattr(job, "direct", False))
+
+    def read_spec(self) -> dict[str, Any]:
+        """`{"files", "request", "env", "collect"}`. The server never reads it: its memory is every later run's too."""
+        with open(self.spec, "rb", closefd=False) as file:
+            return dict(json.loads(file.read()))
 
 
 def direct(job: Job) -> Job:
@@ -42,14 +55,15 @@ def direct(job: Job) -> Job:
     return job
 
 
-def first_process(stage: Stage, spec: dict[str, Any]) -> NoReturn:
+def first_process(stage: Stage) -> NoReturn:
     """Enter the run's own isolation, start the job's process, and report its end."""
     try:
+        spec = stage.read_spec()
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to root
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # before the server, should the group be full
-        stage.tier.enter_run(spec["limits"])
+        stage.tier.enter_run(stage.limits)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
         os.chdir(stage.tier.workdir)
         write_files(spec["files"])
@@ -71,7 +85,7 @@ def first_process(stage: Stage, spec: dict[str, Any]) -> NoReturn:
     stage.tier.kill_rest()
     report = exit_report(status, usage)
     with contextlib.suppress(OSError):
-        report["files"] = collect_files(spec.get("collect", ()), spec["limits"]["result_kb"] * 1024)
+        report["files"] = collect_files(spec["collect"], stage.limits["result_kb"] * 1024)
     _report(stage.status, report)
     os._exit(0)
 
@@ -122,37 +136,43 @@ def collect_files(wanted: list[str], budget: int) -> dict[str, str]:
 
 
 def _walk() -> list[str]:
-    paths = []
-    for parent, folders, files in os.walk("."):
-        folders[:] = sorted(folders)[:256]
-        paths += [os.path.relpath(os.path.join(parent, name)) for name in sorted(files)]
-        if len(paths) > 1024:
-            break
-    return paths
+    """Paths of files below the current folder, no links followed. Not by recursion: a run may nest without end."""
+    paths: list[str] = []
+    folders = [""]
+    while folders and len(paths) < _MOST_COLLECTED:
+        folder = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+            for entry in itertools.islice(entries, _MOST_COLLECTED):
+                path = os.path.join(folder, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    paths.append(path)
+    return sorted(paths)
 
 
 # ---------------------------------------------------------------- the process that does the job
 
 
 def _job_process(stage: Stage, spec: dict[str, Any]) -> NoReturn:
-    tier, limits = stage.tier, spec["limits"]
+    tier = stage.tier
     os.setsid()
     _settle_descriptors(stage)
-    environment = {"HOME": tier.workdir, "TMPDIR": tier.temporary, **spec.get("env", {})}
+    environment = {"HOME": tier.workdir, "TMPDIR": tier.temporary, **spec["env"]}
     os.environ.update(environment)
     tempfile.tempdir = None
     random.seed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else /proc/self/fd and /dev/stdout cannot be opened
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    set_limits(limits, stage.base_memory, count_processes="proc_limit" in tier.enforced)
+    set_limits(stage.limits, stage.base_memory, count_processes="proc_limit" in tier.enforced)
     tier.confine()
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  lives as long as the process
     run_job(stage.job, spec["request"], tier.workdir)
 
 
 def _settle_descriptors(stage: Stage) -> None:
-    """Standard streams, the result pipe and the links on their numbers; nothing else of the server's stays open."""
+    """Standard streams, the result and the links on their numbers; nothing else of the server's stays open."""
     wanted = [stage.stdin, stage.stdout, stage.stderr, stage.result, *stage.links]
     high = [_above(fd, len(wanted)) for fd in wanted]  # out of the way of the targets
     for target, fd in enumerate(high):
@@ -167,7 +187,7 @@ def _above(fd: int, lowest: int) -> int:
 
 
 def run_job(job: Job, request: dict[str, Any], workdir: str) -> NoReturn:
-    """Do the job and write what it yields and returns to the result pipe, one JSON object a line."""
+    """Do the job and write what it yields and returns to the result file, one JSON object a line."""
     pid = os.getpid()
     try:
         value = job(request, workdir)

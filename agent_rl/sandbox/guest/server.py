@@ -1,8 +1,9 @@
 """Program: a warm, single-threaded process that runs each request in a fresh fork. Standard library only.
 
-Speaks length-prefixed JSON on the socket it gets as stdin. A jobs module does the heavy imports and defines
-`JOBS: dict[str, Callable[[request, workdir], JSON]]`, may define `prepare(workdir)` (called once) and `ABOUT`. It knows
-inputs only: no expected answer is ever sent to a process that runs candidate code.
+Speaks length-prefixed JSON on the socket it gets as stdin: names of jobs, limits, descriptors, exits. A jobs module
+does the heavy imports and defines `JOBS: dict[str, Callable[[request, workdir], JSON]]`; it may define `ABOUT` and
+`prepare(workdir)`, called once. What a run is given and what it answers passes the server by, in files of memory that
+the host shares with that run alone.
 """
 
 import contextlib
@@ -22,9 +23,11 @@ from typing import Any
 
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.cgroups import MemoryGroup, hand_over
+from agent_rl.sandbox.guest.run import DESCRIPTORS
 from agent_rl.sandbox.guest.supervision import HostGone, Run, Supervisor
 from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
 
+MOST_DESCRIPTORS = 253
 HUGE_PAGE, MADV_COLLAPSE = 2**21, 25
 PACKAGE = os.path.abspath(__file__).rpartition("/sandbox/")[0]
 
@@ -33,15 +36,15 @@ def send_frame(channel: socket.socket, payload: bytes) -> None:
     channel.sendall(struct.pack(">I", len(payload)) + payload)
 
 
-def receive_frame(channel: socket.socket) -> tuple[bytes, list[int]] | None:
+def receive_frame(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
     """The next frame and the descriptors that came with it, or None at end of file."""
-    header, descriptors, _, _ = socket.recv_fds(channel, 4, 1)
+    header, descriptors, _, _ = socket.recv_fds(channel, 4, MOST_DESCRIPTORS)
     header += _receive_exactly(channel, 4 - len(header)) if header else b""
     if len(header) < 4:
         return None
     size = struct.unpack(">I", header)[0]
     payload = _receive_exactly(channel, size)
-    return (payload, descriptors) if len(payload) == size else None
+    return (dict(json.loads(payload)), descriptors) if len(payload) == size else None
 
 
 def _receive_exactly(channel: socket.socket, size: int) -> bytes:
@@ -64,73 +67,49 @@ class Server:
     def serve(self) -> None:
         with contextlib.suppress(HostGone):
             while (received := receive_frame(self.channel)) is not None:
-                payload, descriptors = received
-                request = json.loads(payload)
+                request, descriptors = received
                 self.reap_branches()
                 if request["op"] == "branch":
                     self.branch(socket.socket(fileno=descriptors[0]))
-                elif request["op"] == "session":
-                    self.session(request["run"])
                 else:
-                    self.answer(request["runs"])
+                    self.answer(request["runs"], descriptors)
 
-    def answer(self, specs: list[dict[str, Any]]) -> None:
-        """Run one program, or a server and its clients, and send header and body of each."""
-        supervisor = self.supervisor()
-        if len(specs) == 1:
-            runs = [self.start(specs[0])]
+    def answer(self, plans: list[dict[str, Any]], descriptors: list[int]) -> None:
+        """Run one program, or a server and its clients, and send the headers. A plan is a job's name and limits."""
+        supervisor = Supervisor(self.channel.fileno(), watch=self.group is None)
+        count = len(DESCRIPTORS)
+        shares = [descriptors[start : start + count] for start in range(0, len(descriptors), count)]
+        if len(plans) == 1:
+            runs = [self.start(plans[0], shares[0])]
             supervisor.drive(runs, until=runs[0])
+            if plans[0]["interactive"]:
+                supervisor.await_stop()
         else:
-            runs = self.linked(supervisor, specs)
-        answers = [run.finish() for run in runs]
+            runs = self.linked(supervisor, plans, shares)
         self.tier.after_run(self.branches)
-        for header, body in answers:
-            send_frame(self.channel, json.dumps(header).encode())
-            send_frame(self.channel, body)
+        send_frame(self.channel, json.dumps([run.header() for run in runs]).encode())
 
-    def linked(self, supervisor: Supervisor, specs: list[dict[str, Any]]) -> list[Run]:
+    def linked(self, supervisor: Supervisor, plans: list[dict[str, Any]], shares: list[list[int]]) -> list[Run]:
         """The first is connected with each of the others, which run one after the other."""
-        pairs = [socket.socketpair() for _ in specs[1:]]
-        hub = self.start(specs[0], [ours.fileno() for ours, _ in pairs])
+        pairs = [socket.socketpair() for _ in plans[1:]]
+        hub = self.start(plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
         for ours, _ in pairs:
             ours.close()
         runs = [hub]
-        for spec, (_, theirs) in zip(specs[1:], pairs, strict=True):
-            client = self.start(spec, [theirs.fileno()])
+        for plan, share, (_, theirs) in zip(plans[1:], shares[1:], pairs, strict=True):
+            client = self.start(plan, share, [theirs.fileno()])
             theirs.close()
             runs.append(client)
             supervisor.drive([hub, client], until=client)
-        hub.kill("ended")
+        hub.kill("stopped")
         supervisor.drive([hub], until=hub)
         return runs
 
-    def supervisor(self) -> Supervisor:
-        return Supervisor(self.channel.fileno(), watch=self.group is None)
-
-    def start(self, spec: dict[str, Any], links: Sequence[int] = (), *, interactive: bool = False) -> Run:
+    def start(self, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()) -> Run:
         if self.group:
-            self.group.set_limit(spec["limits"]["memory_mb"] + 16)  # what the server itself may still need
-        job = self.jobs.get(spec["job"])
-        return Run(self.tier, job or _no_such_job, spec, links, self.base_memory, self.group, interactive)
-
-    def session(self, spec: dict[str, Any]) -> None:
-        """Run one program and pass lines to and fro until the host closes the channel or asks for the end."""
-        run = self.start(spec, interactive=True)
-        supervisor = self.supervisor()
-        while (received := receive_frame(self.channel)) is not None:
-            request = json.loads(received[0])
-            if request["op"] == "close":
-                run.kill("ended")
-                supervisor.drive([run], until=run)
-                header, _ = run.finish()
-                send_frame(self.channel, json.dumps(header).encode())
-                break
-            run.feed(request["write"].encode())
-            reply: dict[str, Any] = {}
-            if request["read_s"] is not None:
-                line = supervisor.wait_for_line(run, time.monotonic() + request["read_s"])
-                reply = {"line": line} if line is not None else {"end": run.why_ended() or "silent"}
-            send_frame(self.channel, json.dumps(reply).encode())
+            self.group.set_limit(plan["limits"]["memory_mb"] + 16)  # what the server itself may still need
+        job = self.jobs.get(plan["job"], _no_such_job)
+        return Run(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group)
 
     def branch(self, channel: socket.socket) -> None:
         """Fork a server with a channel of its own: warm at once, for one session."""

@@ -1,7 +1,7 @@
 """The isolation tiers: what a server enters once at its start, and what each run enters on top.
 
 `namespaces`: a root file system of its own with the interpreter in it and nothing else, and for every run new process,
-mount, network, IPC and user namespaces with a tmpfs workspace. `landlock`: file rules, no sockets but local ones, one
+mount, network, IPC and user namespaces with a tmpfs workspace. `landlock`: file rules, no sockets, one
 working folder. `rlimits`: limits alone. Each is tried by doing it; OSError says why it does not work here. No tier
 stops an attack on the kernel itself.
 """
@@ -124,7 +124,8 @@ class LandlockTier(Tier):
         super().enter(load, loaded_from)
         if not self.program:
             raise OSError("without a system call filter the network would be open")
-        self.enforced += ["hide_files", "readonly_host", "no_network"]
+        # Contents outside cannot be changed either, but modes and times of the user's own files can: not readonly_host.
+        self.enforced += ["hide_files", "no_network"]
         self.system = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_LINKS, "/proc") if os.path.exists(path)]
 
     def confine(self) -> None:

@@ -1,0 +1,319 @@
+"""Graders: from the files a model leaves to a verdict that its code cannot forge.
+
+`CallGrader` compares answers on the host, `StdioGrader` what programs print, `SplitPytestGrader` runs tests in another
+sandbox than the candidate. What a process that ran candidate code reports is only ever compared with what the host
+expects. A candidate that crashes, hangs or floods fails its tests; only a failure of the sandbox raises SandboxError.
+`InProcessPytestGrader` is the exception, and says so. `MutationGrader` for
+model-written tests lives in `mutation.py`.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_rl.errors import SandboxError, UserError
+from agent_rl.sandbox.freeze import Flag
+from agent_rl.sandbox.grading import (
+    GRADING_JOBS,
+    Files,
+    all_with,
+    check_jobs,
+    check_modules,
+    compare_ids,
+    judge_call,
+    outcomes_of,
+    take,
+)
+from agent_rl.sandbox.guest.codec import LATE, CodecError, decode, encode, same
+from agent_rl.sandbox.limits import JobResult, Limits, Status
+from agent_rl.sandbox.mutation import MutationGrader
+from agent_rl.sandbox.sandbox import Call, Sandbox
+from agent_rl.sandbox.verdict import Outcome, Verdict
+
+__all__ = [
+    "GRADING_JOBS",
+    "CallGrader",
+    "Case",
+    "InProcessPytestGrader",
+    "MutationGrader",
+    "Outcome",
+    "SplitPytestGrader",
+    "StdioCase",
+    "StdioGrader",
+    "Verdict",
+    "same_lines",
+]
+_NOT_RUN = Status.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One call: `Case(function="median", args=([3, 1, 2],), expected=2)`.
+
+    With `raises` (the name of a built-in exception) the call must raise it or a class derived from it. `expected_args`
+    holds the arguments as they must be after the call, for functions that change them in place.
+    """
+
+    function: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    expected: Any = None
+    raises: str | None = None
+    expected_args: tuple[Any, ...] | None = None
+    id: str = ""
+    """By default the function's name and the number of the case."""
+
+
+class CallGrader:
+    """Calls functions of one module on cases and compares the answers on the host: the default for function tasks.
+
+    `compare(actual, expected)` sees decoded plain data, and `Opaque` for anything else; `functools.partial(same,
+    rel_tol=1e-9)` allows for rounding. `keep` declares the files of the task, see `freeze`.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        cases: Sequence[Case],
+        *,
+        compare: Callable[[Any, Any], bool] = same,
+        limits: Limits | None = None,
+        keep: Collection[str] | None = None,
+    ) -> None:
+        check_modules([module])
+        self._module, self._compare, self._limits, self._keep = module, compare, limits, keep
+        self._cases = {case.id or f"{case.function}[{number}]": case for number, case in enumerate(cases)}
+        if len(self._cases) != len(cases) or not cases:
+            raise UserError("a CallGrader needs one case or more, each with an id of its own")
+        try:
+            self._requests = [_case_request(case) for case in cases]
+        except CodecError as error:
+            raise UserError(f"the arguments of a case must be plain data within the caps: {error}") from None
+
+    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
+        """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
+        check_jobs(sandbox)
+        kept, flags, refusal = take(files, self._keep)
+        if refusal:
+            return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, refusal)
+        run = sandbox.call("call_cases", kept, self._limits, module=self._module, cases=self._requests)
+        answers: dict[int, list[dict[str, Any]]] = {}
+        strays = 0
+        for item in run.items:
+            number = item.get("case") if isinstance(item, dict) else None
+            if type(number) is int and 0 <= number < len(self._cases):
+                answers.setdefault(number, []).append(item)
+            else:
+                strays += 1
+        per_test = {}
+        notes = [run.error] if run.error else []
+        for number, (name, case) in enumerate(self._cases.items()):
+            given = answers.get(number, [])
+            per_test[name] = self._outcome(case, given[0]) if len(given) == 1 else Outcome.MISSING
+            strays += len(given) > 1
+            if per_test[name] is Outcome.FAILED:
+                notes.append(f"{name}: {str({k: v for k, v in given[0].items() if k != 'case'})[:200]}")
+        flags += (Flag.UNEXPECTED_TESTS,) if strays else ()
+        flags += (Flag.CANDIDATE_LOST,) if len(answers) < len(self._cases) else ()
+        return Verdict(per_test=per_test, status=run.status, flags=flags, evidence="\n".join(notes[:5]))
+
+    def _outcome(self, case: Case, answer: dict[str, Any]) -> Outcome:
+        if case.raises is not None:
+            kinds = answer.get("raised")
+            return Outcome.PASSED if isinstance(kinds, list) and case.raises in kinds else Outcome.FAILED
+        try:
+            is_right = "value" in answer and self._compare(decode(answer["value"]), case.expected)
+            if is_right and case.expected_args is not None:
+                is_right = self._compare(decode(answer.get("args")), case.expected_args)
+        except CodecError:
+            return Outcome.FAILED
+        return Outcome.PASSED if is_right is True else Outcome.FAILED
+
+
+def _case_request(case: Case) -> dict[str, Any]:
+    args = encode(tuple(case.args), opaque=_refuse_opaque)
+    kwargs = encode(dict(case.kwargs), opaque=_refuse_opaque)
+    return {"function": case.function, "args": args, "kwargs": kwargs, "want_args": case.expected_args is not None}
+
+
+def _refuse_opaque(value: Any) -> list[Any]:
+    raise CodecError(f"{type(value).__name__} is not plain data")
+
+
+class SplitPytestGrader:
+    """Runs `tests` in one sandbox and the candidate's `modules` in another: the default for pytest suites.
+
+    In the tests `from solution import f` gives a stand-in that calls over a link. Answers must come back as plain data;
+    objects can be called and their methods used, not compared (see `guest/module_proxy.py`). The score counts the
+    `expected_ids`, recorded with `SplitPytestGrader.record`, that the judge reports as passed.
+
+    `call_s` bounds one call of the candidate's, and `limits.wall_s` the whole run of the tests.
+    """
+
+    def __init__(
+        self,
+        tests: Files,
+        expected_ids: Collection[str],
+        modules: Sequence[str],
+        *,
+        limits: Limits | None = None,
+        call_s: float = 2.0,
+        keep: Collection[str] | None = None,
+    ) -> None:
+        check_modules(modules)
+        if not expected_ids:
+            raise UserError("SplitPytestGrader got no expected test ids; record them with SplitPytestGrader.record")
+        self._tests, self._modules = dict(tests), list(modules)
+        self._expected = frozenset(expected_ids)
+        self._limits, self._call_s, self._keep = limits, call_s, keep
+
+    @classmethod
+    def record(
+        cls, sandbox: Sandbox, tests: Files, reference: Files, modules: Sequence[str], **options: Any
+    ) -> "SplitPytestGrader":
+        """Make the grader from a reference solution, which must pass every test, while empty modules pass none.
+
+        Raises UserError with the tests that say otherwise.
+        """
+        grader = cls(tests, ["recording"], modules, **options)
+        report, _ = grader._judge(sandbox, dict(reference))
+        outcomes = outcomes_of(report)
+        if not outcomes:
+            raise UserError(f"the tests {sorted(tests)} hold nothing that pytest collects; give at least one test")
+        if bad := sorted(name for name, outcome in outcomes.items() if outcome != "passed"):
+            why = "; ".join(map(str, report.result["failures"][:3])) or "see the assertions"
+            raise UserError(f"the reference solution must pass every test, but {bad[:5]} did not ({why}); mend either")
+        empty = {path: "" for path in reference if path.endswith(".py")}
+        passed_empty = [
+            n for n, outcome in outcomes_of(grader._judge(sandbox, empty)[0]).items() if outcome == "passed"
+        ]
+        if passed_empty:
+            raise UserError(f"tests {sorted(passed_empty)[:5]} pass without any solution; make them call it")
+        grader._expected = frozenset(outcomes)
+        return grader
+
+    @property
+    def expected_ids(self) -> tuple[str, ...]:
+        return tuple(sorted(self._expected))
+
+    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
+        """Grade one candidate. Raises SandboxError when the sandbox or the judge failed by itself."""
+        kept, flags, refusal = take(files, self._keep)
+        if refusal:
+            return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
+        report, candidate = self._judge(sandbox, kept)
+        outcomes = outcomes_of(report)
+        lost = report.result["lost"]
+        flags += (Flag.CANDIDATE_LOST,) if lost else ()
+        flags += (Flag.ANSWER_NOT_PLAIN,) if report.result["opaque"] else ()
+        notes = [*map(str, report.result["failures"]), *([lost] if lost else [])]
+        status = _end_of(candidate, lost) if lost else Status.OK
+        return compare_ids(self._expected, outcomes, status, flags, "\n".join(notes))
+
+    def _judge(self, sandbox: Sandbox, candidate_files: Files) -> tuple[JobResult, JobResult]:
+        """The judge's report and the candidate's run. A judge that never reports is an error of ours, after a retry.
+
+        Should it report as soon as the candidate is replaced by nothing, then the candidate kept it from doing so.
+        """
+        check_jobs(sandbox)
+        for files in (candidate_files, candidate_files, {}):
+            candidate, (judge,) = self._run(sandbox, files)
+            if judge.status is Status.OK and isinstance(judge.result, dict) and "outcomes" in judge.result:
+                return judge, candidate
+        raise SandboxError(f"the judge of {sorted(self._tests)} gave no verdict: {judge.error}; {judge.stderr[-300:]}")
+
+    def _run(self, sandbox: Sandbox, candidate_files: Files) -> tuple[JobResult, tuple[JobResult, ...]]:
+        limits = self._limits or sandbox.limits
+        server = Call(
+            job="serve_modules",
+            files=candidate_files,
+            request={"variants": ["."], "modules": self._modules, "closed": False},
+        )
+        judge = judge_call(self._tests, self._modules, limits, self._call_s)
+        return sandbox.call_linked(server, [judge], limits)
+
+
+def _end_of(candidate: JobResult, lost: str) -> Status:
+    """How a candidate ended that the judge gave up: at a limit of the sandbox's, late, or by itself."""
+    if candidate.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT):
+        return candidate.status
+    return Status.TIMEOUT if lost == LATE else Status.CRASHED
+
+
+class InProcessPytestGrader:
+    """Runs the tests and the candidate in one process. FORGEABLE: use it only where the tests need the real objects.
+
+    Code in one interpreter with the tests can read them, patch pytest, walk its frames and write the report itself; no
+    flag of pytest's and no secret in that process prevents it. Every verdict carries `Flag.FORGEABLE`.
+    """
+
+    def __init__(
+        self,
+        tests: Files,
+        expected_ids: Collection[str],
+        *,
+        limits: Limits | None = None,
+        keep: Collection[str] | None = None,
+    ) -> None:
+        self._tests, self._expected, self._limits, self._keep = dict(tests), frozenset(expected_ids), limits, keep
+
+    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
+        """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
+        kept, flags, refusal = take(files, self._keep)
+        flags += (Flag.FORGEABLE,)
+        if refusal:
+            return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
+        targets = sorted(path for path in self._tests if path.rpartition("/")[2].startswith("test_"))
+        run = sandbox.call("run_tests", {**kept, **self._tests}, self._limits, targets=targets)
+        return compare_ids(self._expected, outcomes_of(run), run.status, flags, run.error or run.stderr[-500:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StdioCase:
+    """One run of a program: `StdioCase(stdin="21\\n", stdout="42\\n")`."""
+
+    stdin: str
+    stdout: str
+    id: str = ""
+
+
+def same_lines(actual: str, expected: str) -> bool:
+    """Equal but for spaces at the ends of lines and empty lines at the end."""
+    left, right = (text.rstrip().splitlines() for text in (actual, expected))
+    return [line.rstrip() for line in left] == [line.rstrip() for line in right]
+
+
+class StdioGrader:
+    """Runs the program at `path` on inputs and compares on the host what it prints; it must also exit with 0."""
+
+    def __init__(
+        self,
+        path: str,
+        cases: Sequence[StdioCase],
+        *,
+        compare: Callable[[str, str], bool] = same_lines,
+        limits: Limits | None = None,
+        keep: Collection[str] | None = None,
+    ) -> None:
+        self._path, self._compare, self._limits, self._keep = path, compare, limits, keep
+        self._cases = {case.id or f"case[{number}]": case for number, case in enumerate(cases)}
+        if len(self._cases) != len(cases) or not cases:
+            raise UserError("a StdioGrader needs one case or more, each with an id of its own")
+
+    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
+        """Grade one candidate, each case in a run of its own. Raises SandboxError when the sandbox itself failed."""
+        kept, flags, refusal = take(files, self._keep)
+        source = kept.pop(self._path, None)
+        if refusal or source is None:
+            why = refusal or f"there is no file {self._path!r}"
+            return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, why)
+        per_test, notes, worst = {}, [], Status.OK
+        text = source if isinstance(source, str) else source.decode("utf-8", "replace")
+        for name, case in self._cases.items():
+            run = sandbox.run_python(text, files=kept, stdin=case.stdin, limits=self._limits)
+            is_right = run.status is Status.OK and not run.truncated and self._compare(run.stdout, case.stdout)
+            per_test[name] = Outcome.PASSED if is_right else Outcome.FAILED
+            worst = run.status if worst is Status.OK else worst
+            if not is_right:
+                notes.append(f"{name}: {run.status}, {run.stderr[-200:]}")
+        return Verdict(per_test=per_test, status=worst, flags=flags, evidence="\n".join(notes[:5]))

@@ -1,0 +1,71 @@
+"""What the graders share: files to take, checks of their arguments, ids to compare. Runs nothing by itself."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from agent_rl.errors import UserError
+from agent_rl.sandbox.freeze import Flag, freeze, is_reserved
+from agent_rl.sandbox.limits import JobResult, Limits, Status
+from agent_rl.sandbox.sandbox import BASE_JOBS, Call, Sandbox
+from agent_rl.sandbox.verdict import Outcome, Verdict
+from agent_rl.sandbox.workspace import WorkspaceError, validate_files
+
+GRADING_JOBS = (*BASE_JOBS, "agent_rl.sandbox.guest.grading_jobs")
+"""The jobs a sandbox needs for graders: `Sandbox.open(python=..., jobs=GRADING_JOBS)`."""
+Files = Mapping[str, str | bytes]
+_JUDGE_SHARE = 0.4
+"""Part of the wall-clock limit that a candidate cannot use up, so that the judge always gets to its verdict."""
+
+
+def judge_call(tests: Files, modules: Sequence[str], limits: Limits, call_s: float) -> Call:
+    """The client's side of a linked run: pytest on every test file of `tests`."""
+    targets = sorted(path for path in tests if path.endswith(".py") and path.rpartition("/")[2].startswith("test_"))
+    total_s = limits.wall_s * (1 - _JUDGE_SHARE)
+    request = {"targets": targets, "modules": list(modules), "call_s": call_s, "total_s": total_s}
+    return Call(job="judge_suite", files=tests, request=request)
+
+
+def check_modules(modules: Sequence[str]) -> None:
+    """Raise UserError for names that are no modules, or that the standard library or pytest has."""
+    for name in modules:
+        if not all(part.isidentifier() for part in name.split(".")) or is_reserved(name.replace(".", "/") + ".py"):
+            raise UserError(f"{name!r} cannot be the module of a task; use a dotted name that no other package has")
+
+
+def check_jobs(sandbox: Sandbox) -> None:
+    """Raise UserError for a sandbox without the graders' jobs."""
+    if "grading_jobs" not in sandbox.describe()["about"]:
+        raise UserError("this sandbox has no grading jobs; open it with Sandbox.open(..., jobs=GRADING_JOBS)")
+
+
+def take(files: Files, keep: Collection[str] | None) -> tuple[dict[str, str | bytes], tuple[Flag, ...], str]:
+    """The frozen files, flags, and why the files are refused, if they are."""
+    kept, flags = freeze(files, keep)
+    try:
+        validate_files(kept)
+    except WorkspaceError as error:
+        return {}, flags, str(error)
+    return kept, flags, ""
+
+
+def all_with(ids: Collection[str], outcome: Outcome, status: Status, flags: tuple[Flag, ...], evidence: str) -> Verdict:
+    return Verdict(per_test=dict.fromkeys(ids, outcome), status=status, flags=flags, evidence=evidence)
+
+
+def outcomes_of(run: JobResult) -> dict[str, str]:
+    """Outcome by id as reported; nothing for a report of another shape."""
+    outcomes = run.result.get("outcomes") if isinstance(run.result, dict) else None
+    return {name: str(outcome) for name, outcome in outcomes.items()} if isinstance(outcomes, dict) else {}
+
+
+def compare_ids(
+    expected: Collection[str], outcomes: Mapping[str, str], status: Status, flags: tuple[Flag, ...], evidence: str
+) -> Verdict:
+    """Expected against reported ids. A test nobody asked for voids the rest; a file that fails to load does not."""
+    strays = set(outcomes) - set(expected) - {name.partition("::")[0] for name in expected}
+    known = set(Outcome)
+    per_test = {
+        name: Outcome(outcomes[name]) if outcomes.get(name) in known and not strays else Outcome.MISSING
+        for name in sorted(expected)
+    }
+    flags += (Flag.UNEXPECTED_TESTS,) if strays else ()
+    return Verdict(per_test=per_test, status=status, flags=flags, evidence=evidence)

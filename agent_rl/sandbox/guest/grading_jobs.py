@@ -1,0 +1,83 @@
+"""The graders' jobs: call a candidate's function on cases, serve its modules, judge them by a test suite.
+
+No request to a job that runs candidate code ever holds an expected value or a test. What `call_cases` and
+`serve_modules` report is the word of the candidate; what `judge_suite` reports is the word of whoever wrote the tests.
+Compares nothing and scores nothing: the host does.
+"""
+
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from agent_rl.sandbox.guest.base_jobs import LINK_FD, run_tests
+from agent_rl.sandbox.guest.codec import CodecError, Link, decode, encode, type_name
+from agent_rl.sandbox.guest.module_proxy import Remote, install
+from agent_rl.sandbox.guest.module_server import ModuleServer
+from agent_rl.sandbox.guest.run import direct
+
+MAX_TEXT_CHARS = 500
+
+
+def call_cases(request: dict[str, Any], workdir: str) -> Iterator[dict[str, Any]]:
+    """Call functions of `module` on `cases`, in order; yield for each its number and the answer or what it raised.
+
+    A case is `{"function", "args", "kwargs", "want_args"}`, values encoded; with `want_args` the arguments are yielded
+    as they are after the call.
+    """
+    _import_from(workdir)
+    module = importlib.import_module(request["module"])
+    for number, case in enumerate(request["cases"]):
+        yield {"case": number, **_call(module, case)}
+
+
+def _call(module: Any, case: dict[str, Any]) -> dict[str, Any]:
+    args, kwargs = decode(case["args"]), decode(case["kwargs"])
+    try:
+        answer = {"value": encode(getattr(module, case["function"])(*args, **kwargs))}
+        return answer | ({"args": encode(args)} if case["want_args"] else {})
+    except CodecError as error:
+        return {"refused": str(error)}
+    except Exception as error:  # the boundary to candidate code
+        kinds = [base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins"]
+        return {"raised": kinds, "type": type_name(error), "message": str(error)[:MAX_TEXT_CHARS]}
+
+
+def serve_modules(request: dict[str, Any], workdir: str) -> None:
+    """Serve `modules` from the folder `variants[i]` to client i, each client by a process of its own."""
+    variants = request["variants"]
+    for client, folder in enumerate(variants):
+        if len(variants) > 1 and os.fork():
+            continue
+        for other in range(len(variants)):
+            if other != client:
+                os.close(LINK_FD + other)
+        _import_from(os.path.join(workdir, folder))
+        link = Link(socket.socket(fileno=LINK_FD + client))
+        ModuleServer(link, request["modules"], closed=request["closed"]).serve()
+        os._exit(0)
+    os.closerange(LINK_FD, LINK_FD + len(variants))
+    for _ in variants:
+        os.wait()
+
+
+def judge_suite(request: dict[str, Any], workdir: str) -> dict[str, Any]:
+    """Run pytest on `targets` with stand-ins for `modules` that ask the other end of the link.
+
+    Beside the report of `run_tests`: `lost`, why the candidate was given up; `failures`, the first few answers that
+    were none; `opaque`, how often a test met an object where plain data is needed.
+    """
+    remote = Remote(Link(socket.socket(fileno=LINK_FD)), call_s=request["call_s"], total_s=request["total_s"])
+    install(remote, request["modules"])
+    report = run_tests({"targets": request["targets"]}, workdir)
+    return {**report, "lost": remote.lost, "failures": remote.failures, "opaque": remote.num_refused}
+
+
+def _import_from(folder: str) -> None:
+    sys.path[:0] = [folder, os.path.join(folder, "src")]
+
+
+JOBS = {"call_cases": direct(call_cases), "serve_modules": direct(serve_modules), "judge_suite": direct(judge_suite)}
+ABOUT = {"grading_jobs": 1}

@@ -1,0 +1,128 @@
+"""Grades tests that a model wrote: they must pass on right modules and fail on wrong ones.
+
+The roles of `graders.py` are swapped: the modules are ours and trusted, the tests are not. The tests run in a sandbox
+that holds nothing but themselves, on stand-ins for the modules, so that they can tell a mutant only by what it does.
+"""
+
+import fnmatch
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+
+from agent_rl.errors import UserError
+from agent_rl.sandbox.freeze import Flag, screen
+from agent_rl.sandbox.grading import Files, all_with, check_jobs, check_modules, judge_call, outcomes_of
+from agent_rl.sandbox.limits import JobResult, Limits, Status
+from agent_rl.sandbox.sandbox import Call, Sandbox
+from agent_rl.sandbox.verdict import Outcome, Verdict
+from agent_rl.sandbox.workspace import MAX_FILES, WorkspaceError, validate_files
+
+_BATCH = 8
+"""Clients of one linked run: each takes a process on the side of the modules."""
+
+
+class MutationGrader:
+    """Scores the test file at `tests_path` by the share of `mutants` it kills.
+
+    First it must pass, with at least one test and without skips, on the reference (twice, which catches tests that
+    decide by chance) and on every rewrite; else the score is 0. `mutants` and `rewrites` are the files that differ from
+    `reference`, by name: `mutants={"off_by_one": {"solution.py": "..."}}`. Runs come in a random order, and nothing in
+    them tells a mutant from the reference. More than `max_tests` tests score 0; fewer or more change nothing.
+    """
+
+    def __init__(
+        self,
+        tests_path: str,
+        reference: Files,
+        modules: Sequence[str],
+        *,
+        mutants: Mapping[str, Files],
+        rewrites: Mapping[str, Files],
+        limits: Limits | None = None,
+        call_s: float = 0.5,
+        max_tests: int = 100,
+    ) -> None:
+        check_modules(modules)
+        if not mutants:
+            raise UserError("MutationGrader got no mutants; give at least one wrong version of the reference")
+        if not fnmatch.fnmatchcase(tests_path.rpartition("/")[2], "test_*.py"):
+            raise UserError(f"tests_path {tests_path!r} is no test file for pytest; name it test_something.py")
+        self._tests_path, self._modules, self._max_tests = tests_path, list(modules), max_tests
+        self._limits, self._call_s = limits, call_s
+        self._mutants = {name: {**reference, **files} for name, files in mutants.items()}
+        self._controls = {"reference": dict(reference), "reference again": dict(reference)}
+        self._controls |= {f"rewrite {name}": {**reference, **files} for name, files in rewrites.items()}
+
+    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
+        """Grade one test file. Raises SandboxError when the sandbox itself failed."""
+        check_jobs(sandbox)
+        if self._tests_path not in files:
+            return self._zero(Status.ERROR, (), f"there is no file {self._tests_path!r}")
+        tests = {self._tests_path: files[self._tests_path]}
+        try:
+            validate_files(tests)
+        except WorkspaceError as error:
+            return self._zero(Status.ERROR, (), str(error))
+        flags = screen(tests[self._tests_path])
+        runs = self._run_all(sandbox, tests, self._controls)
+        for name in self._controls:
+            run = runs[name]
+            if problem := self._problem(run):
+                equal = {self._problem(runs[twin]) is None for twin in ("reference", "reference again")}
+                flags += (Flag.TESTS_UNSTABLE,) if len(equal) > 1 else ()
+                return self._zero(run.status, flags, f"on the {name}: {problem}")
+        ids = {name: frozenset(outcomes_of(run)) for name, run in runs.items()}
+        if len(set(ids.values())) > 1:
+            return self._zero(Status.OK, (*flags, Flag.TESTS_UNSTABLE), "the tests collected are not always the same")
+        runs = self._run_all(sandbox, tests, self._mutants)
+        per_test = {name: _kill(runs[name]) for name in self._mutants}
+        survivors = [name for name, outcome in per_test.items() if outcome is not Outcome.PASSED]
+        return Verdict(per_test=per_test, flags=flags, evidence=f"survived: {', '.join(survivors) or 'none'}")
+
+    def _zero(self, status: Status, flags: tuple[Flag, ...], evidence: str) -> Verdict:
+        return all_with(self._mutants, Outcome.FAILED, status, flags, evidence)
+
+    def _problem(self, run: JobResult) -> str | None:
+        """Why this run of the tests on a right module is not a pass."""
+        outcomes = outcomes_of(run)
+        if run.status is not Status.OK:
+            return f"the tests did not end by themselves: {run.error}"
+        if not outcomes:
+            return "no test ran"
+        if len(outcomes) > self._max_tests:
+            return f"{len(outcomes)} tests are more than {self._max_tests}"
+        if bad := [name for name, outcome in outcomes.items() if outcome != "passed"]:
+            return f"{len(bad)} tests did not pass, such as {bad[0]!r}"
+        return None
+
+    def _run_all(self, sandbox: Sandbox, tests: Files, versions: Mapping[str, Files]) -> dict[str, JobResult]:
+        """The tests' run on each version, in a random order."""
+        names = list(versions)
+        random.SystemRandom().shuffle(names)
+        runs: dict[str, JobResult] = {}
+        size = max(1, min(_BATCH, MAX_FILES // max(map(len, versions.values()))))
+        for start in range(0, len(names), size):
+            batch = names[start : start + size]
+            runs |= zip(batch, self._run_batch(sandbox, tests, [versions[name] for name in batch]), strict=True)
+        return runs
+
+    def _run_batch(self, sandbox: Sandbox, tests: Files, versions: Sequence[Files]) -> tuple[JobResult, ...]:
+        limits = self._limits or sandbox.limits
+        folders = [secrets.token_hex(8) for _ in versions]
+        files = {
+            f"{folder}/{path}": text
+            for folder, each in zip(folders, versions, strict=True)
+            for path, text in each.items()
+        }
+        request = {"variants": folders, "modules": self._modules, "closed": True}
+        client = judge_call(tests, self._modules, limits, self._call_s)
+        server = Call(job="serve_modules", files=files, request=request)
+        return sandbox.call_linked(server, [client] * len(versions), limits)[1]
+
+
+def _kill(run: JobResult) -> Outcome:
+    """PASSED when a test that ran failed on the mutant. A run that did not end by itself kills nothing."""
+    outcomes = outcomes_of(run).values()
+    if run.status is not Status.OK or not outcomes:
+        return Outcome.MISSING
+    return Outcome.PASSED if any(outcome in ("failed", "error") for outcome in outcomes) else Outcome.FAILED
