@@ -241,7 +241,7 @@ def test_the_mcp_server_shakes_hands_and_answers(toolkit: NatToolkit) -> None:
         ("x = 1\n", "initialize", "ran to its end"),
         ("import no_such_module\n", "initialize", "no_such_module"),
         ("import os\nos._exit(3)\n", "initialize", "exit code 3"),
-        ("import sys\nsys.stdout.write('x' * 400_000)\nsys.stdout.flush()\n", "initialize", "longer than"),
+        ("import sys\nsys.stdout.write('x' * 2_000_000)\nsys.stdout.flush()\n", "initialize", "longer than"),
         ('print(\'{"jsonrpc": "2.0", "id": 1, "result": 5}\', flush=True)\n' + SERVER, "initialize", "malformed"),
     ],
 )

@@ -1,0 +1,5 @@
+# MUST: valid messages that nobody asked for do not hold the caller beyond its deadline.
+import json
+
+while True:
+    print(json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "spam " * 20}}))

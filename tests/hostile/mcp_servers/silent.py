@@ -1,0 +1,4 @@
+# MUST: the deadline of the request ends it.
+import time
+
+time.sleep(1e6)

@@ -1,0 +1,5 @@
+# MUST: neither blocks nor grows without bound.
+import sys
+
+while True:
+    sys.stderr.write("error " * 10000)

@@ -1,0 +1,3 @@
+# MUST: killed at the deadline.
+while True:
+    pass

@@ -1,0 +1,6 @@
+# MUST: a time-out at the deadline; what was printed before is kept.
+import atexit
+import time
+
+atexit.register(time.sleep, 1e6)
+print("before", flush=True)

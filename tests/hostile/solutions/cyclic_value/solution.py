@@ -1,0 +1,7 @@
+def median(xs):
+    value = []
+    value.append(value)
+    return value
+
+
+roman = merge = median

@@ -1,0 +1,1 @@
+from helper import median, merge, roman  # noqa: F401

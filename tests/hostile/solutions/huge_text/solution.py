@@ -1,0 +1,5 @@
+def median(xs):
+    return "x" * 10**8
+
+
+roman = merge = median

@@ -1,0 +1,5 @@
+def median(xs):
+    return "\ud83d\ude00"
+
+
+roman = merge = median

@@ -1,0 +1,5 @@
+def median(xs):
+    return float("nan")
+
+
+roman = merge = median

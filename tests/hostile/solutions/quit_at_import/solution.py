@@ -1,0 +1,1 @@
+quit()  # noqa: PLR1722

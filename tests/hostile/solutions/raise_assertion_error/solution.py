@@ -1,0 +1,5 @@
+def median(xs):
+    raise AssertionError("no")
+
+
+roman = merge = median

@@ -1,0 +1,5 @@
+def median(xs):
+    raise BaseException("no")
+
+
+roman = merge = median

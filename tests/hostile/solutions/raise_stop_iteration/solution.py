@@ -1,0 +1,5 @@
+def median(xs):
+    raise StopIteration
+
+
+roman = merge = median

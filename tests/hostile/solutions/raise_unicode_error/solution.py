@@ -1,0 +1,5 @@
+def median(xs):
+    b"\xff".decode()
+
+
+roman = merge = median

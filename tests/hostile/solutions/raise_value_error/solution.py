@@ -1,0 +1,5 @@
+def median(xs):
+    raise ValueError("always")
+
+
+roman = merge = median

@@ -1,0 +1,5 @@
+def median(xs):
+    return median(xs)
+
+
+roman = merge = median

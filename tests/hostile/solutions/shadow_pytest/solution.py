@@ -1,0 +1,5 @@
+def median(xs):
+    return None
+
+
+roman = merge = median

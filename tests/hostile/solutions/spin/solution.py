@@ -1,0 +1,6 @@
+def median(xs):
+    while True:
+        pass
+
+
+roman = merge = median

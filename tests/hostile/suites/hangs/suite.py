@@ -1,0 +1,5 @@
+import time
+
+
+def test_hang():
+    time.sleep(3600)

@@ -1,0 +1,7 @@
+import inspect
+
+import solution
+
+
+def test_source():
+    assert "n // 2" in inspect.getsource(solution)

@@ -1,0 +1,3 @@
+import pytest
+
+pytest.skip("none", allow_module_level=True)
