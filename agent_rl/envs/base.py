@@ -26,6 +26,8 @@ class StepResult:
     """Named components for the logs; the last step's win. Put `success` (0 or 1) here if the task has one."""
     terminated: bool = False
     """The task is over."""
+    flags: tuple[str, ...] = ()
+    """Kinds of attempts on the verdict that were noticed. Counted in the metrics; they change no reward."""
     info: dict[str, Any] = field(default_factory=dict)
     """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
 
@@ -73,7 +75,7 @@ class EnvFactory:
         """Acquire shared resources; called once, before the first episode."""
 
     def describe(self) -> dict[str, Any]:
-        """What is worth keeping with the run: versions, isolation. Called after `start`."""
+        """What is worth keeping with the run: versions, isolation. Called after `start`; `summary` is shown."""
         return {}
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ An episode holds the files in memory, offers five tools, and ends with `submit`.
 hidden cases, when the episode ends; a project that was not submitted earns its parts but never counts as a success.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,6 +35,8 @@ class NATEnvOptions(BaseModel):
     """Weights of the reward."""
     checkers: Annotated[int, Field(ge=1)] = 2
     """Warm processes that run the toolkit; as many as there are free cores."""
+    sandbox_tier: Literal["auto", "namespaces", "landlock", "rlimits"] = "auto"
+    """Isolation of what the policy wrote; `auto` takes the best that works, `rlimits` (nearly none) must be named."""
     nat_python: str | None = None
     """Interpreter with the toolkit; by default AGENT_RL_NAT_PYTHON or .venv-nat."""
 
@@ -83,7 +85,9 @@ class NATAgentEnv(ToolEnv):
         parts = reward_parts(report, weights, num_turns=max(1, self._num_turns), submitted=submitted)
         logged = {**parts, "success": float(report.complete and submitted)}
         info = {"problems": list(report.problems), "num_files": len(self._files)}
-        return StepResult(reward=sum(parts.values()), reward_parts=logged, terminated=True, info=info)
+        return StepResult(
+            reward=sum(parts.values()), reward_parts=logged, terminated=True, flags=report.flags, info=info
+        )
 
     def check(self) -> CheckReport:
         """The verdict on the files as they stand."""
@@ -107,7 +111,9 @@ class NATEnvFactory(EnvFactory):
 
     def start(self) -> None:
         if self._toolkit is None:
-            self._toolkit = NatToolkit.open(python=self.options.nat_python, processes=self.options.checkers)
+            self._toolkit = NatToolkit.open(
+                python=self.options.nat_python, processes=self.options.checkers, tier=self.options.sandbox_tier
+            )
 
     def get_toolkit(self) -> NatToolkit:
         """The running toolkit. Scoring without it is impossible by construction."""

@@ -6,7 +6,6 @@ answers that agree with the oracle, schemas that agree with the spec, and tests 
 This module never runs candidate code, and it decides no weights (`reward.py`).
 """
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from agent_rl.nat.families import FAMILIES
 from agent_rl.nat.project import render_logic
 from agent_rl.nat.spec import NATSpec
 from agent_rl.nat.toolkit import AgentEvidence, NatToolkit, TestsEvidence
+from agent_rl.sandbox.freeze import Flag, freeze, screen
 
 _JSON_TYPES = {"float": "number", "int": "integer", "str": "string"}
 _NUM_MCP_VALID = 4
@@ -38,6 +38,8 @@ class CheckReport:
     workflow: float
     """Hidden cases answered right end to end through the workflow."""
     problems: tuple[str, ...]
+    flags: tuple[Flag, ...] = ()
+    """What looks like an attempt on the verdict; for metrics, it costs nothing."""
 
     @property
     def tools(self) -> float:
@@ -59,7 +61,7 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     kept = {path: files[path] for path in spec.files if path in files}
     problems = [f"missing {path}" for path in spec.files if path not in kept]
     cases = hidden_cases(spec, seed)
-    static = _static(spec, kept, problems)
+    static = _static(toolkit, spec, kept, problems)
     evidence = None
     if all(path in kept for path in spec.files[:4]):
         evidence = _run_agent(toolkit, spec, kept, cases)
@@ -79,7 +81,19 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         mcp=mcp,
         workflow=workflow,
         problems=tuple(problems),
+        flags=_flags(spec, files),
     )
+
+
+def _flags(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
+    """Files nobody asked for, and suspicious patterns in those that were asked for."""
+    found = set(freeze({path: text for path, text in files.items() if path not in spec.files}, keep=())[1])
+    for path, text in files.items():
+        if path in spec.files and path.endswith(".py"):
+            # Tests import pytest, and a server asks how it was started: both are what the task asks for.
+            usual = {Flag.SOURCE_PATCHES_TESTS} if path.startswith("tests/") else set()
+            found |= set(screen(text)) - usual
+    return tuple(flag for flag in Flag if flag in found)
 
 
 def _run_agent(
@@ -174,77 +188,49 @@ def _tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], problem
     path, logic = f"tests/test_{spec.package}.py", f"src/{spec.package}/logic.py"
     if path not in files or logic not in files:
         return 0.0
-    package = {f"src/{spec.package}/__init__.py": "", path: files[path]}
-
-    def run(logic_text: str) -> TestsEvidence:
-        return toolkit.run_tests({**package, logic: logic_text}, targets=[path])
-
-    if not _all_passed(run(render_logic(spec))):
-        problems.append("the tests do not pass on a right solution")
-        return 0.0
-    if not _all_passed(run(files[logic])):
+    own = {f"src/{spec.package}/__init__.py": "", path: files[path], logic: files[logic]}
+    if not _all_passed(toolkit.run_tests(own, targets=[path])):
         problems.append("the tests fail on the project's own code")
         return 0.0
-    mutants = FAMILIES[spec.family].mutants(spec)
-    caught = [not _all_passed(run(render_logic(spec, body))) for body in mutants]
-    if not all(caught):
-        problems.append(f"the tests catch {sum(caught)} of {len(caught)} wrong solutions")
-    return 0.5 + 0.5 * _share(caught) if any(caught) else 0.0
+    module = f"{spec.package}/logic.py"
+    verdict = toolkit.grade_tests(
+        files,
+        path=path,
+        modules=[f"{spec.package}.logic"],
+        reference={f"{spec.package}/__init__.py": "", module: render_logic(spec)},
+        mutants=[{module: render_logic(spec, body)} for body in FAMILIES[spec.family].mutants(spec)],
+    )
+    if not verdict.full:
+        problems.append(f"the tests catch {verdict.passed} of {verdict.total} wrong solutions; {verdict.evidence}")
+    return 0.5 + 0.5 * verdict.score if verdict.passed else 0.0
 
 
 def _all_passed(evidence: TestsEvidence) -> bool:
     return not evidence.error and evidence.passed > 0 and evidence.passed == evidence.collected
 
 
-def _static(spec: NATSpec, files: Mapping[str, str], problems: list[str]) -> float:
-    """Share of structural points of register.py and logic.py. Looks at the text only."""
-    register = _parse(files.get(f"src/{spec.package}/register.py"))
-    logic = _parse(files.get(f"src/{spec.package}/logic.py"))
+def _static(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], problems: list[str]) -> float:
+    """Share of structural points of register.py and logic.py. Read in a process of their own, never run for this."""
+    paths = [f"src/{spec.package}/{name}.py" for name in ("register", "logic")]
+    register, logic = (parsed.value for parsed in toolkit.parse([("python", files.get(path, "")) for path in paths]))
+    classes, builders = _entries(register, "classes"), _entries(register, "functions")
     points = {
         "register.py and logic.py are valid Python": register is not None and logic is not None,
-        f"a config class with name={spec.type_name!r}": _has_config_class(register, spec.type_name),
-        "a builder under @register_function": _has_builder(register),
-        f"{spec.function} has type hints and a docstring": _is_documented(logic, spec.function),
+        f"a config class with name={spec.type_name!r}": any(
+            each["documented"] and each["keywords"].get("name") == spec.type_name for each in classes
+        ),
+        "a builder under @register_function": any(
+            each["is_async"] and "register_function" in each["decorators"] and each["documented"] and each["returns"]
+            for each in builders
+        ),
+        f"{spec.function} has type hints and a docstring": any(
+            each["name"] == spec.function and each["hinted"] and each["returns"] and each["documented"]
+            for each in _entries(logic, "functions")
+        ),
     }
     problems += [f"register.py or logic.py lacks: {name}" for name, holds in points.items() if not holds]
     return _share(list(points.values()))
 
 
-def _parse(text: str | None) -> ast.Module | None:
-    if text is None:
-        return None
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _has_config_class(module: ast.Module | None, type_name: str) -> bool:
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.ClassDef) and ast.get_docstring(node):
-            for keyword in node.keywords:
-                if keyword.arg == "name" and isinstance(keyword.value, ast.Constant):
-                    return keyword.value.value == type_name
-    return False
-
-
-def _has_builder(module: ast.Module | None) -> bool:
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.AsyncFunctionDef):
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and _last_name(decorator.func) == "register_function":
-                    return ast.get_docstring(node) is not None and node.returns is not None
-    return False
-
-
-def _last_name(node: ast.expr) -> str | None:
-    """`f` of `f` and of `a.b.f`. Not by `ast.unparse`, which a deeply nested expression would crash."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
-
-
-def _is_documented(module: ast.Module | None, function: str) -> bool:
-    for node in ast.walk(module) if module else ():
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            hinted = all(argument.annotation is not None for argument in node.args.args)
-            return hinted and node.returns is not None and ast.get_docstring(node) is not None
-    return False
+def _entries(outline: Any, kind: str) -> list[dict[str, Any]]:
+    return outline[kind] if outline else []

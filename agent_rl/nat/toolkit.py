@@ -22,11 +22,17 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from agent_rl.errors import NatUnavailableError, SandboxError, UserError
+from agent_rl.nat.mcp_client import Conversation, converse
+from agent_rl.sandbox.grading import GRADING_JOBS, Files
 from agent_rl.sandbox.limits import JobResult, Limits, Status
-from agent_rl.sandbox.sandbox import BASE_JOBS, Sandbox
+from agent_rl.sandbox.mutation import MutationGrader
+from agent_rl.sandbox.parsing import Kind, Parsed, parse_texts
+from agent_rl.sandbox.sandbox import BASE_JOBS, Call, Sandbox
+from agent_rl.sandbox.verdict import Verdict
 
 PYTHON_VARIABLE = "AGENT_RL_NAT_PYTHON"
-DEFAULT_LIMITS = Limits(wall_s=8.0, cpu_s=5, memory_mb=512, output_kb=16)
+DEFAULT_LIMITS = Limits(wall_s=8.0, cpu_s=5, memory_mb=512, output_kb=16, output_hard_kb=256)
+TESTS_LIMITS = Limits(wall_s=4.0, cpu_s=3, memory_mb=256, output_kb=8, output_hard_kb=256)
 _DEFAULT_PYTHON = Path(__file__).resolve().parents[2] / ".venv-nat" / "bin" / "python"
 _JOBS = ("agent_rl.nat.worker_jobs", *BASE_JOBS)
 _CACHE_ENTRIES = 4096
@@ -35,6 +41,7 @@ _USES_TOOLKIT = re.compile(r"\bnat\.|\bmcp\b|\bregister\b|\bmcp_server\b")
 
 AgentStage = Literal["import", "load", "build", "run", "done"]
 EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence")
+AnswerT = TypeVar("AnswerT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +87,8 @@ class McpEvidence:
     is_error: tuple[bool, ...]
     unknown_tool_refused: bool | None
     """Whether a call to a tool that does not exist came back as an error; None when it was not reached."""
-    kind: str | None
-    """`candidate` or `infrastructure`: whom the error points to."""
+    num_unasked: int
+    """Messages that answered no request of ours: notifications, forged or repeated answers."""
     seconds: float
 
 
@@ -116,7 +123,12 @@ class NatToolkit:
 
     @classmethod
     def open(
-        cls, *, python: str | Path | None = None, processes: int = 1, limits: Limits = DEFAULT_LIMITS
+        cls,
+        *,
+        python: str | Path | None = None,
+        processes: int = 1,
+        limits: Limits = DEFAULT_LIMITS,
+        tier: str = "auto",
     ) -> "NatToolkit":
         """Start `processes` warm processes of `python`, else of $AGENT_RL_NAT_PYTHON, else of `.venv-nat`.
 
@@ -125,10 +137,10 @@ class NatToolkit:
         path = python or os.environ.get(PYTHON_VARIABLE) or _DEFAULT_PYTHON
         try:
             with ExitStack() as opened:
-                sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes)
+                sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes, tier=tier)
                 opened.enter_context(sandbox)
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
-                tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes)
+                tests_sandbox = Sandbox.open(python=path, jobs=GRADING_JOBS, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
                 return cls(sandbox, tests_sandbox)
         except (UserError, SandboxError) as error:
@@ -152,7 +164,7 @@ class NatToolkit:
         config sections of the instance and of the workflow before validation.
         """
         request = {"package": package, "config_path": config_path, "instance": instance, "runs": list(runs)}
-        return self._cached(self._sandbox, "run_agent", files, request, lambda job: _agent_evidence(job, instance))
+        return self._run_job(self._sandbox, "run_agent", files, request, lambda job: _agent_evidence(job, instance))
 
     def run_mcp(
         self,
@@ -164,15 +176,43 @@ class NatToolkit:
         request_timeout_s: float = 3.0,
     ) -> McpEvidence:
         """Serve the file over stdio, shake hands, list its tools and call `tool` with every input."""
-        request = {"server_path": server_path, "tool": tool, "inputs": list(inputs)}
-        request["request_timeout_s"] = request_timeout_s
-        return self._cached(self._sandbox, "run_mcp", files, request, _mcp_evidence)
+        asked = [dict(given) for given in inputs]
+        call = Call(job="serve_mcp", files=files, request={"server_path": server_path})
+
+        def run() -> tuple[McpEvidence, bool]:
+            said, job = self._sandbox.converse(call, lambda session: converse(session, tool, asked, request_timeout_s))
+            return _mcp_evidence(said, job), not said.error
+
+        return self._remembered(["run_mcp", dict(files), server_path, tool, asked, request_timeout_s], run)
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""
         uses_toolkit = any(_USES_TOOLKIT.search(files.get(target, "")) for target in targets)
         sandbox = self._sandbox if uses_toolkit else self._tests_sandbox
-        return self._cached(sandbox, "run_tests", files, {"targets": list(targets)}, _tests_evidence)
+        return self._run_job(sandbox, "run_tests", files, {"targets": list(targets)}, _tests_evidence)
+
+    def grade_tests(
+        self, files: Mapping[str, str], *, path: str, modules: Sequence[str], reference: Files, mutants: Sequence[Files]
+    ) -> Verdict:
+        """Whether the tests in `files[path]` hold on `reference` and which of `mutants` (changed files) they kill.
+
+        The tests run apart from the `modules` they test, so they can tell versions by behaviour only.
+        """
+        named = {f"mutant {number}": changed for number, changed in enumerate(mutants)}
+        grader = MutationGrader(path, reference, modules, mutants=named, rewrites={}, limits=TESTS_LIMITS)
+        tests = {path: files[path]}
+
+        def run() -> tuple[Verdict, bool]:
+            verdict = grader.grade(self._tests_sandbox, tests)
+            return verdict, verdict.status is not Status.TIMEOUT
+
+        return self._remembered(["grade_tests", tests, list(modules), dict(reference), named], run)
+
+    def parse(self, texts: Sequence[tuple[Kind, str]]) -> list[Parsed]:
+        """Read texts in a process that runs nothing of the candidate's; see `sandbox/parsing.py`."""
+        return self._remembered(
+            ["parse", [list(text) for text in texts]], lambda: (parse_texts(self._tests_sandbox, texts), True)
+        )
 
     def version(self) -> str:
         """Installed version of nvidia-nat-core."""
@@ -180,7 +220,10 @@ class NatToolkit:
 
     def describe(self) -> dict[str, Any]:
         """Version, isolation of the processes, and counters so far."""
-        return {"nat": self.version(), "sandbox": self._sandbox.describe(), "counters": self.counters()}
+        sandbox = self._sandbox.describe()
+        missing = f", not enforced: {', '.join(sandbox['not_enforced'])}" if sandbox["not_enforced"] else ""
+        summary = f"NAT {self.version()} in sandbox tier {sandbox['tier']}{missing}; memory: {sandbox['memory']}"
+        return {"summary": summary, "nat": self.version(), "sandbox": sandbox, "counters": self.counters()}
 
     def counters(self) -> dict[str, float]:
         """`calls`, `cache_hits` among them, and `seconds` spent in the processes by all threads together."""
@@ -197,7 +240,7 @@ class NatToolkit:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _cached(
+    def _run_job(
         self,
         sandbox: Sandbox,
         job: str,
@@ -205,9 +248,19 @@ class NatToolkit:
         request: dict[str, Any],
         read: Callable[[JobResult], EvidenceT],
     ) -> EvidenceT:
-        """The remembered answer to an equal call, also one still running in another thread; else run it."""
-        text = json.dumps([job, dict(files), request], sort_keys=True, ensure_ascii=True)
-        key = hashlib.sha256(text.encode()).hexdigest()
+        def run() -> tuple[EvidenceT, bool]:
+            result = sandbox.call(job, files, **request)
+            # A deadline may have been missed because the machine was busy: not a property of the files.
+            return read(result), result.status is not Status.TIMEOUT
+
+        return self._remembered([job, dict(files), request], run)
+
+    def _remembered(self, question: list[Any], run: Callable[[], tuple[AnswerT, bool]]) -> AnswerT:
+        """The remembered answer to an equal question, also one still running in another thread; else run it.
+
+        `run` returns (evidence, whether to remember it).
+        """
+        key = hashlib.sha256(json.dumps(question, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
         with self._lock:
             self._counters["calls"] += 1
             future = self._cache.get(key)
@@ -220,13 +273,16 @@ class NatToolkit:
                 if len(self._cache) > _CACHE_ENTRIES:
                     self._cache.popitem(last=False)
         if future is not None:
-            return cast(EvidenceT, future.result())
+            return cast(AnswerT, future.result())
+        started = time.monotonic()
         try:
-            evidence, keep = self._run(lambda: sandbox.call(job, files, **request), read)
+            evidence, keep = run()
         except BaseException as error:
             self._forget(key)
             mine.set_exception(error)
             raise
+        with self._lock:
+            self._counters["seconds"] += time.monotonic() - started
         if not keep:
             self._forget(key)
         mine.set_result(evidence)
@@ -236,19 +292,6 @@ class NatToolkit:
         with self._lock:
             self._cache.pop(key, None)
 
-    def _run(self, call: Callable[[], JobResult], read: Callable[[JobResult], EvidenceT]) -> tuple[EvidenceT, bool]:
-        """(evidence, whether to remember it). A server that ended without a reason of its own is asked once more."""
-        started = time.monotonic()
-        result = call()
-        evidence = read(result)
-        if isinstance(evidence, McpEvidence) and evidence.kind == "infrastructure":
-            result = call()
-            evidence = read(result)
-        with self._lock:
-            self._counters["seconds"] += time.monotonic() - started
-        # A deadline may have been missed because the machine was busy: not a property of the files.
-        return evidence, result.status is not Status.TIMEOUT
-
 
 def _agent_evidence(job: JobResult, instance: str) -> AgentEvidence:
     blank = {"stage": "import", "workflow_type": None, "function_schemas": {}, "runs": ()}
@@ -256,9 +299,22 @@ def _agent_evidence(job: JobResult, instance: str) -> AgentEvidence:
     return replace(evidence, function_schema=evidence.function_schemas.get(instance, {}))
 
 
-def _mcp_evidence(job: JobResult) -> McpEvidence:
-    blank = {"stage": "start", "server_name": None, "tools": {}, "answers": (), "is_error": ()}
-    return _validated(McpEvidence, job, {**blank, "unknown_tool_refused": None, "kind": "candidate"})
+def _mcp_evidence(said: Conversation, job: JobResult) -> McpEvidence:
+    error = said.error
+    if said.has_ended:
+        last = job.stderr.strip().splitlines()[-1:]
+        error = f"the server ended: {last[0]}"[:300] if last else f"the server ended with exit code {job.exit_code}"
+    return McpEvidence(
+        stage=said.stage,
+        error=error,
+        server_name=said.server_name,
+        tools=said.tools,
+        answers=tuple(said.answers),
+        is_error=tuple(said.is_error),
+        unknown_tool_refused=said.unknown_tool_refused,
+        num_unasked=said.num_unasked,
+        seconds=job.wall_s,
+    )
 
 
 def _tests_evidence(job: JobResult) -> TestsEvidence:

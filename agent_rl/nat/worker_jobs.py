@@ -1,4 +1,4 @@
-"""Jobs of the toolkit's interpreter: build and run a NAT project, talk to its MCP server.
+"""Jobs of the toolkit's interpreter: build and run a NAT project, be its MCP server.
 
 Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. What the
 jobs return is what the candidate's process said: raw answers, never a comparison with a right one, because no right
@@ -6,7 +6,6 @@ answer is known here.
 """
 
 import asyncio
-import contextlib
 import copy
 import importlib
 import importlib.metadata
@@ -15,15 +14,14 @@ import json
 import logging
 import os
 import runpy
-import select
-import signal
 import sys
-import time
 import traceback
 import warnings
-from typing import Any, NoReturn
+from typing import Any
 
-import mcp.server.fastmcp  # noqa: F401  preloaded for the candidates
+import mcp.server.fastmcp
+import mcp.server.stdio
+import mcp.shared.memory
 import nat.plugin_api  # noqa: F401
 import yaml  # noqa: F401
 from nat.builder.workflow_builder import WorkflowBuilder
@@ -39,7 +37,6 @@ warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 
 ERROR_CHARS = 300
-MCP_LINE_BYTES = 256 * 1024
 
 
 # ---------------------------------------------------------------- the project inside the toolkit
@@ -137,173 +134,78 @@ def _types(schema: dict[str, Any]) -> dict[str, str]:
     return {name: str(properties[name].get("type", "any")) for name in sorted(properties)}
 
 
-# ---------------------------------------------------------------- the MCP server over real pipes
+# ---------------------------------------------------------------- the MCP server
 
 
-class ProtocolError(Exception):
-    """The server broke the protocol, was silent, or ended."""
-
-
-class ServerEnded(Exception):
-    """End of file on the server's stdout."""
-
-
-class McpPeer:
-    """The client side of newline-delimited JSON-RPC on two file descriptors, with a deadline for every request."""
-
-    def __init__(self, read_fd: int, write_fd: int, timeout_s: float) -> None:
-        self._read_fd, self._write_fd, self._timeout_s = read_fd, write_fd, timeout_s
-        self._buffer = b""
-        self._last_id = 0
-
-    def notify(self, method: str) -> None:
-        self._send({"jsonrpc": "2.0", "method": method})
-
-    def request(self, method: str, *params: dict[str, Any]) -> list[dict[str, Any]]:
-        """Send one request for each of `params` together; return the responses in that order.
-
-        Sent together because most of a call's time is the way to the server and back. Raises ProtocolError or
-        ServerEnded.
-        """
-        ids = range(self._last_id + 1, self._last_id + 1 + len(params))
-        self._last_id += len(params)
-        self._send(
-            *({"jsonrpc": "2.0", "id": i, "method": method, "params": p} for i, p in zip(ids, params, strict=True))
-        )
-        responses: dict[int, dict[str, Any]] = {}
-        while len(responses) < len(params):
-            message = _parse(self._line(time.monotonic() + self._timeout_s, method))
-            if message.get("id") in ids and "method" not in message:
-                responses[message["id"]] = message  # all else is the server's own notifications and requests
-        return [responses[i] for i in ids]
-
-    def _send(self, *messages: dict[str, Any]) -> None:
-        data = b"".join(json.dumps(message).encode() + b"\n" for message in messages)
-        try:
-            while data:
-                data = data[os.write(self._write_fd, data) :]
-        except BrokenPipeError:
-            raise ServerEnded from None
-
-    def _line(self, deadline: float, method: str) -> bytes:
-        while b"\n" not in self._buffer:
-            if len(self._buffer) > MCP_LINE_BYTES:
-                raise ProtocolError(f"a line on stdout is longer than {MCP_LINE_BYTES} bytes")
-            if not select.select([self._read_fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise ProtocolError(f"no answer to {method} within {self._timeout_s:g} s")
-            chunk = os.read(self._read_fd, 65536)
-            if not chunk:
-                raise ServerEnded
-            self._buffer += chunk
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        return line
-
-
-def _parse(line: bytes) -> dict[str, Any]:
+def serve_mcp(request: dict[str, Any], workdir: str) -> None:
+    """Be `python PATH`, on the pipes the host talks to; what ends it is the last thing on stderr."""
+    path = os.path.join(workdir, request["server_path"])
+    # Line-buffered, so that a stray print shows between the messages and not after the last one.
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), line_buffering=True)
+    sys.argv = [path]
+    sys.path.append(os.path.dirname(path))
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        message = None
-    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
-        raise ProtocolError(f"stdout is for JSON-RPC only, but the server wrote {line[:80]!r}")
-    return message
-
-
-def run_mcp(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Handshake with the server file over stdio, list its tools, call one with every input and an unknown one once."""
-    report: dict[str, Any] = {"stage": "start", "error": None, "kind": None, "server_name": None}
-    report |= {"tools": {}, "answers": [], "is_error": [], "unknown_tool_refused": None}
-    stderr = os.open(os.environ["TMPDIR"], os.O_TMPFILE | os.O_RDWR, 0o600)
-    (to_server_r, to_server_w), (from_server_r, from_server_w) = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _serve(os.path.join(workdir, request["server_path"]), to_server_r, from_server_w, stderr)
-    os.close(to_server_r)
-    os.close(from_server_w)
-    try:
-        _converse(McpPeer(from_server_r, to_server_w, request["request_timeout_s"]), request, report)
-    except ProtocolError as error:
-        report["error"], report["kind"] = str(error)[:ERROR_CHARS], "candidate"
-    except ServerEnded:
-        report["error"], report["kind"] = _why_ended(pid, stderr)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        report["error"] = f"malformed answer to {report['stage']}: {error!r}"[:ERROR_CHARS]
-        report["kind"] = "candidate"
-    else:
-        report["stage"] = "done"
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    return report
-
-
-def _serve(path: str, read_fd: int, write_fd: int, stderr: int) -> NoReturn:
-    """In the grandchild: be `python PATH`, on pipes, with nothing of the job's own open."""
-    try:
-        os.dup2(read_fd, 0)
-        os.dup2(write_fd, 1)
-        os.dup2(stderr, 2)
-        os.closerange(3, 1 << 20)  # the result pipe among them
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
-        # Line-buffered, so that a stray print shows between the messages and not after the last one.
-        out = io.BufferedWriter(io.FileIO(1, "w", closefd=False))
-        sys.stdout = io.TextIOWrapper(out, encoding="utf-8", line_buffering=True)
-        sys.argv = [path]
-        sys.path.append(os.path.dirname(path))
         runpy.run_path(path, run_name="__main__")
         sys.stdout.flush()
         os.write(2, b"the file ran to its end without serving\n")
     except BaseException:  # as the interpreter would: print it and end
         os.write(2, traceback.format_exc(limit=-3).encode())
-    finally:
-        os._exit(1)
 
 
-def _converse(peer: McpPeer, request: dict[str, Any], report: dict[str, Any]) -> None:
-    report["stage"] = "initialize"
-    client = {"name": "agent_rl", "version": "1"}
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-    report["server_name"] = str(_result(peer.request("initialize", hello)[0])["serverInfo"]["name"])[:200]
-    peer.notify("notifications/initialized")
-    report["stage"] = "tools/list"
-    tools = _result(peer.request("tools/list", {})[0])["tools"]
-    report["tools"] = {str(tool["name"]): _types(tool["inputSchema"]) for tool in tools}
-    report["stage"] = "tools/call"
-    calls = [{"name": request["tool"], "arguments": given} for given in request["inputs"]]
-    *answers, unknown = map(_tool_answer, peer.request("tools/call", *calls, {"name": "no_such_tool", "arguments": {}}))
-    report["answers"] = [text for text, _ in answers]
-    report["is_error"] = [is_error for _, is_error in answers]
-    report["unknown_tool_refused"] = unknown[1]
+# ---------------------------------------------------------------- before the forks
+
+_WARM_UP_PACKAGE = "agent_rl_warm_up"
+_WARM_UP_REGISTER = f'''
+from collections.abc import AsyncGenerator
+from pydantic import Field
+from nat.plugin_api import Builder, FunctionBaseConfig, FunctionInfo, register_function
+
+class ToolConfig(FunctionBaseConfig, name="{_WARM_UP_PACKAGE}"):
+    digits: int = Field(default=2, ge=0, le=6, description="Digits kept.")
+
+@register_function(config_type=ToolConfig)
+async def tool(config: ToolConfig, _builder: Builder) -> AsyncGenerator[FunctionInfo, None]:
+    async def run(value: float, unit: str) -> str:
+        """Convert."""
+        return f"{{value}} {{unit}}"
+    yield FunctionInfo.from_fn(run, description=run.__doc__)
+'''
+_WARM_UP_CONFIG = f"functions:\n  tool:\n    _type: {_WARM_UP_PACKAGE}\nworkflow:\n  _type: {_WARM_UP_PACKAGE}\n"
 
 
-def _tool_answer(message: dict[str, Any]) -> tuple[str, bool]:
-    """(text, isError) of the response to tools/call."""
-    if "error" in message:
-        return str(message["error"])[:ERROR_CHARS], True
-    result = _result(message)
-    text = "".join(str(part.get("text", "")) for part in result["content"])
-    return text, bool(result.get("isError", False))
+def prepare(workdir: str) -> None:
+    """Build one agent and answer one MCP call, so that late imports and caches are there before the forks."""
+    folder, path = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path)
+    os.makedirs(folder)
+    for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_CONFIG)):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    runs = [{"overrides": {"digits": 1}, "inputs": [{"value": 1.0, "unit": "m"}]}]
+    config_path = f"src/{_WARM_UP_PACKAGE}/config.yml"
+    request = {"package": _WARM_UP_PACKAGE, "config_path": config_path, "instance": "tool", "runs": runs}
+    with GlobalTypeRegistry.push():
+        report = run_agent(request, workdir)
+    if report["error"]:
+        raise RuntimeError(f"the toolkit cannot run a minimal agent: at {report['stage']}, {report['error']}")
+    asyncio.run(_answer_one_mcp_call())
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
+        del sys.modules[name]
 
 
-def _result(message: dict[str, Any]) -> dict[str, Any]:
-    if "error" in message:
-        raise ProtocolError(f"the server refused: {message['error']}")
-    return message["result"]
+async def _answer_one_mcp_call() -> None:
+    server = mcp.server.fastmcp.FastMCP("warm_up")
+    server.tool()(_warm_up_tool)
+    async with mcp.shared.memory.create_connected_server_and_client_session(server._mcp_server) as client:
+        await client.list_tools()
+        await client.call_tool("_warm_up_tool", {"value": 1.0, "unit": "m"})
 
 
-def _why_ended(pid: int, stderr: int) -> tuple[str, str]:
-    """(error, kind). An end that the file itself does not explain may be ours, so the host asks once more."""
-    deadline = time.monotonic() + 1.0
-    done, status = 0, 0
-    while done == 0 and time.monotonic() < deadline:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        time.sleep(0.001)
-    lines = os.pread(stderr, 1 << 16, 0).decode("utf-8", "replace").strip().splitlines()
-    if lines:
-        return f"the server ended: {lines[-1]}"[:ERROR_CHARS], "candidate"
-    exit_code = os.waitstatus_to_exitcode(status) if done else None
-    return f"the server closed its stdout without a traceback (exit code {exit_code})", "infrastructure"
+def _warm_up_tool(value: float, unit: str) -> str:
+    """Convert."""
+    return f"{value} {unit}"
 
 
 discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
-JOBS = {"run_agent": direct(run_agent), "run_mcp": direct(run_mcp)}
+JOBS = {"run_agent": direct(run_agent), "serve_mcp": direct(serve_mcp)}
 ABOUT = {"nvidia-nat-core": importlib.metadata.version("nvidia-nat-core")}
