@@ -102,6 +102,8 @@ class Trajectory:
     """None when it could not be scored (`ENV_ERROR`): left out of group statistics, advantage 0."""
     reward_parts: dict[str, float] = field(default_factory=dict)
     """Named components, for logs; `success` (0 or 1) is among them when the environment knows it."""
+    flags: tuple[str, ...] = ()
+    """Kinds of attempts on the verdict that the environment noticed, each once; counted, not punished."""
     initial_messages: tuple[Message, ...] = ()
     """What the environment opened with (system, user); for logs, their ids are in the first turn."""
     duration_s: float = 0.0

@@ -97,6 +97,7 @@ def run_episode(
         stop_reason=StopReason.ENV_ERROR if error else stop_reason,
         reward=None if error else episode.reward,
         reward_parts={} if error else episode.reward_parts,
+        flags=tuple(sorted(episode.flags)),
         initial_messages=episode.initial_messages,
         duration_s=time.monotonic() - started,
         error=error,
@@ -120,6 +121,7 @@ class _Episode:
         self.initial_messages: tuple[Message, ...] = ()
         self.reward = 0.0
         self.reward_parts: dict[str, float] = {}
+        self.flags: set[str] = set()
         self._policy = policy
         self._env = env
         self._seed = seed
@@ -210,6 +212,7 @@ class _Episode:
             raise _EnvFailureError(f"the environment gave a reward of {result.reward}, expected a finite number")
         self.reward += result.reward
         self.reward_parts.update(result.reward_parts)
+        self.flags.update(result.flags)
 
 
 def _in_env(function: Callable[..., T], *arguments: Any) -> T:

@@ -142,13 +142,16 @@ class GRPOTrainer:
 
         Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again.
         """
-        changed = self._run.begin(self.config, self._env_factory.describe())
+        environment = self._env_factory.describe()
+        changed = self._run.begin(self.config, environment)
         with (
             MetricsWriter(self._run.metrics_file, resume_from_step=self.step + 1 if self.step else 0) as writer,
             TrainingProgress(
                 self.config.train.steps, enabled=self.config.log.progress, num_steps_done=self.step
             ) as progress,
         ):
+            if summary := environment.get("summary"):
+                progress.message(summary)
             self._announce(progress, changed)
             try:
                 self._evaluate_if_due(writer, progress)

@@ -7,6 +7,7 @@
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -71,7 +72,8 @@ def group_metrics(
     `has_signal` says of a group's rewards whether they can train (`algorithms.advantages.has_signal`).
     Rewards, parts and success are over scored episodes (reward not None); NaN when there are none. A part that an
     episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
-    no episode reports `success`. `rollout/*` is over all episodes; tokens are those the model drew.
+    no episode reports `success`. `hacks/*` count episodes in which an attempt on the verdict was noticed. `rollout/*`
+    is over all episodes; tokens are those the model drew.
     Raises ValueError when there is no episode.
     """
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
@@ -80,6 +82,7 @@ def group_metrics(
     return {
         **_reward_metrics([episode for episode in episodes if _is_scored(episode)]),
         **_rollout_metrics(episodes),
+        **_flag_counts(episodes),
         **_success_shares(groups),
         "group/frac_no_signal": fmean(not has_signal([t.reward for t in group.trajectories]) for group in groups),
     }
@@ -123,6 +126,14 @@ def _rollout_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tool_calls_mean": num_calls / len(episodes),
         "rollout/tool_error_share": num_errors / num_attempts if num_attempts else 0.0,
         "rollout/env_errors": sum(episode.stop_reason == StopReason.ENV_ERROR for episode in episodes),
+    }
+
+
+def _flag_counts(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Episodes with each kind of noticed attempt on the verdict; kinds that nobody tried are absent."""
+    counts = Counter(flag for episode in episodes for flag in set(episode.flags))
+    return {"hacks/episodes": sum(bool(episode.flags) for episode in episodes)} | {
+        f"hacks/{flag}": counts[flag] for flag in sorted(counts)
     }
 
 

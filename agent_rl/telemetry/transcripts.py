@@ -48,6 +48,7 @@ def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
         "group_id": episode.group_id,
         "reward": episode.reward,
         "reward_parts": episode.reward_parts,
+        "flags": list(episode.flags),
         "stop_reason": episode.stop_reason.value,
         "num_tokens": sum(len(turn.completion.token_ids) for turn in episode.turns),
         "duration_s": round(episode.duration_s, 3),
