@@ -25,7 +25,6 @@ from agent_rl.nat.generate import generate_specs
 from agent_rl.nat.project import render_project
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.sandbox.graders import CallGrader, Case, SplitPytestGrader
-from agent_rl.sandbox.grading import GRADING_JOBS
 from agent_rl.sandbox.sandbox import Sandbox
 
 SOLUTION = {"solution.py": "def add(a, b):\n    return a + b\n"}
@@ -103,7 +102,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     servers = os.cpu_count() or 1
     with (
-        Sandbox.open(python=sys.executable, jobs=GRADING_JOBS, size=servers) as sandbox,
+        Sandbox.open(python=sys.executable, size=servers) as sandbox,
         NatToolkit.open(processes=servers) as toolkit,
         tempfile.TemporaryDirectory() as name,
     ):

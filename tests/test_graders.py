@@ -10,7 +10,6 @@ import pytest
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.freeze import Flag
 from agent_rl.sandbox.graders import (
-    GRADING_JOBS,
     CallGrader,
     Case,
     InProcessPytestGrader,
@@ -91,7 +90,7 @@ HONEST = load(HOSTILE / "solutions" / "honest")
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     try:
-        opened = Sandbox.open(python=sys.executable, limits=LIMITS, jobs=GRADING_JOBS)
+        opened = Sandbox.open(python=sys.executable, limits=LIMITS)
     except SandboxError as error:
         pytest.skip(f"no isolation tier is available here: {error}")
     with opened:
@@ -272,11 +271,6 @@ def test_a_judge_that_cannot_reach_a_verdict_is_an_error_of_ours(sandbox: Sandbo
     grader = SplitPytestGrader({"test_x.py": "import os\nos._exit(0)\n"}, ["test_x.py::test_a"], ["solution"])
     with pytest.raises(SandboxError, match="gave no verdict"):
         grader.grade(sandbox, HONEST)
-
-
-def test_a_sandbox_without_the_grading_jobs_is_refused() -> None:
-    with Sandbox.open(python=sys.executable, limits=LIMITS) as plain, pytest.raises(UserError, match="GRADING_JOBS"):
-        CallGrader("solution", CASES).grade(plain, HONEST)
 
 
 @pytest.mark.parametrize("name", ["json", "pytest", "_pytest.x", "not a name", ""])

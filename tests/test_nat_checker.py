@@ -11,10 +11,11 @@ from agent_rl.errors import NatUnavailableError
 from agent_rl.nat.checker import CheckReport, check_project
 from agent_rl.nat.families import FAMILIES
 from agent_rl.nat.generate import generate_specs
-from agent_rl.nat.project import render_project
+from agent_rl.nat.project import render_logic, render_project
 from agent_rl.nat.spec import NATSpec
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.records import StopReason
+from agent_rl.sandbox.freeze import Flag
 
 SPECS = list(itertools.islice(generate_specs(0, "train"), 16))
 SPEC = next(spec for spec in SPECS if spec.family == "unit_converter" and spec.level == 2)
@@ -146,6 +147,26 @@ def test_a_deeply_nested_answer_is_a_wrong_answer(toolkit: NatToolkit, depth: in
     )
     assert report.behaviour == 0.0
     assert report.problems
+
+
+def test_honest_projects_raise_no_flag_and_attempts_are_named(toolkit: NatToolkit) -> None:
+    assert check(toolkit, {}).flags == ()
+    tricks = "import os, gc\nos._exit(0)\nprint(gc.get_objects())\n"
+    flagged = check(toolkit, {"conftest.py": "", "sitecustomize.py": "", "notes.txt": "x", TESTS: tricks})
+    wanted = {Flag.DROPPED_TEST_CONFIG, Flag.DROPPED_STARTUP, Flag.DROPPED_UNDECLARED}
+    assert set(flagged.flags) == wanted | {Flag.SOURCE_EXIT, Flag.SOURCE_FRAMES}
+
+
+def test_tests_that_read_the_source_instead_of_calling_it_earn_nothing(toolkit: NatToolkit) -> None:
+    body = FAMILIES[SPEC.family].mutants(SPEC)[0]
+    missing = next(line for line in render_logic(SPEC).splitlines() if line not in render_logic(SPEC, body))
+    suite = f"""import inspect
+import {SPEC.package}.logic as logic
+def test_source():
+    assert {missing.strip()!r} in inspect.getsource(logic)
+"""
+    report = check(toolkit, {TESTS: suite})
+    assert report.tests == 0.0 and not report.complete
 
 
 def test_a_file_outside_the_spec_is_ignored(toolkit: NatToolkit) -> None:

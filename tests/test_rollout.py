@@ -161,6 +161,14 @@ def failing_engine(_turn: int, _sampling: SamplingParams) -> str:
     raise EngineError("out of memory")
 
 
+def test_flags_of_all_steps_are_kept_once_each() -> None:
+    class Flagging(EchoEnv):
+        def step(self, message: Message) -> StepResult:
+            return replace(super().step(message), flags=("source_exit", "dropped_tests"))
+
+    assert play(ScriptedPolicy(["x", "done"]), Flagging()).flags == ("dropped_tests", "source_exit")
+
+
 def test_a_failing_engine_is_a_crash_even_when_closing_fails_too() -> None:
     env = BrokenEnv("close")
     with pytest.raises(EngineError, match="out of memory"):

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_rl.errors import SandboxError, UserError
-from agent_rl.sandbox.limits import Limits, Status
+from agent_rl.sandbox.limits import Capability, Limits, Status
 from agent_rl.sandbox.sandbox import TIERS, Sandbox
-from agent_rl.sandbox.workspace import MAX_FILE_BYTES, MAX_FILES, WorkspaceError, validate_files
+from agent_rl.sandbox.session import SessionEnded
+from agent_rl.sandbox.workspace import MAX_FILE_BYTES, MAX_FILES, Workspace, WorkspaceError, validate_files
 
 LIMITS = Limits(wall_s=3.0, cpu_s=3, memory_mb=256, output_kb=4, output_hard_kb=64)
 QUICK = replace(LIMITS, wall_s=0.4)
@@ -255,6 +256,55 @@ def test_standard_streams_are_all_that_is_open_besides_the_result_pipe(sandbox: 
     assert result.stdout in ("[0, 1, 2, 3, 4]\n", "[0, 1, 2, 3]\n")  # the listing itself opens one
 
 
+def test_arguments_environment_and_collected_files_come_and_go(sandbox: Sandbox) -> None:
+    source = """import os, sys
+print(sys.argv[1:], os.environ["COLOUR"])
+os.mkdir("out")
+open("out/answer.bin", "wb").write(bytes(range(256)))
+open("other.txt", "w").write("x")
+os.symlink("/etc/passwd", "link")
+"""
+    result = sandbox.run_python(
+        source, argv=["-a", "é"], env={"COLOUR": "red"}, collect=["out/answer.bin", "link", "no"]
+    )
+    assert result.stdout == "['-a', 'é'] red\n"
+    assert result.files == {"out/answer.bin": bytes(range(256))}
+    assert set(sandbox.run_python(source, env={"COLOUR": ""}, collect=["*"]).files) == {"out/answer.bin", "other.txt"}
+
+
+def test_another_program_can_be_run(sandbox: Sandbox) -> None:
+    result = sandbox.run_command(
+        ["/bin/sh", "-c", "cat - notes.txt; exit 3"], files={"notes.txt": b"two"}, stdin="one "
+    )
+    assert (result.status, result.exit_code, result.stdout) == (Status.NONZERO, 3, "one two")
+    assert sandbox.run_command(["/no/such/program"]).status is Status.ERROR
+
+
+def test_a_session_answers_line_by_line_and_keeps_its_state(sandbox: Sandbox) -> None:
+    source = "total = 0\nwhile True:\n    total += int(input())\n    print(total, flush=True)\n"
+    with (
+        sandbox.session("sum.py", {"sum.py": source}) as first,
+        sandbox.session("sum.py", {"sum.py": source}) as second,
+    ):
+        assert [first.request("1", 2.0), second.request("10", 2.0), first.request("2", 2.0)] == ["1", "10", "3"]
+        assert sandbox.run_python("print('meanwhile')").stdout == "meanwhile\n"
+        first.write_line("no number")
+        with pytest.raises(SessionEnded) as ended:
+            first.read_line(2.0)
+        assert ended.value.reason == "closed"
+        assert "ValueError" in first.close().stderr
+        assert second.request("5", 2.0) == "15"
+        with pytest.raises(SessionEnded, match="no line within"):
+            second.read_line(0.05)
+
+
+def test_every_result_says_what_was_enforced(sandbox: Sandbox) -> None:
+    result, about = sandbox.run_python("pass"), sandbox.describe()
+    assert (result.tier, sorted(result.enforced)) == (about["tier"], about["enforced"])
+    assert set(about["enforced"]) | set(about["not_enforced"]) == set(Capability)
+    assert result.cpu_s > 0 and result.max_rss_mb > 1
+
+
 def test_pytest_reports_in_words(sandbox: Sandbox) -> None:
     files = {
         "src/thing.py": "x = 1\n",
@@ -364,6 +414,15 @@ def test_a_closed_sandbox_has_no_server_and_refuses_calls() -> None:
         sandbox.run_python("pass")
 
 
+def test_an_unknown_tier_and_a_capability_that_is_missing_are_refused() -> None:
+    with pytest.raises(UserError, match="unknown isolation tier 'docker'"):
+        Sandbox.open(python=sys.executable, tier="docker")
+    with open_tier("rlimits"):  # or skip
+        pass
+    with pytest.raises(SandboxError, match="does not enforce no_network"):
+        Sandbox.open(python=sys.executable, tier="rlimits", require={Capability.NO_NETWORK})
+
+
 def test_a_missing_interpreter_is_the_users_to_mend(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no Python interpreter at .*nowhere"):
         Sandbox.open(python=tmp_path / "nowhere")
@@ -400,6 +459,16 @@ def test_a_path_that_leaves_the_workspace_is_refused(sandbox: Sandbox, path: str
 def test_files_beyond_the_caps_are_refused_in_a_sentence(files: dict[str, str], words: str) -> None:
     with pytest.raises(WorkspaceError, match=words):
         validate_files(files)
+
+
+def test_a_workspace_is_a_snapshot() -> None:
+    files = {"a.py": "é"}
+    workspace = Workspace(files)
+    files["b.py"] = "x"
+    assert dict(workspace) == {"a.py": "é".encode()}
+    assert dict(workspace.with_files({"c.bin": b"\xff"})) == {"a.py": "é".encode(), "c.bin": b"\xff"}
+    with pytest.raises(WorkspaceError):
+        workspace.with_files({"../a": ""})
 
 
 @settings(max_examples=200, deadline=None)

@@ -46,6 +46,16 @@ def test_help_needs_no_torch() -> None:
     assert "prepare-dataset" in done.stdout
 
 
+def test_describing_the_sandbox_names_every_tier_and_capability() -> None:
+    done = run("-m", "agent_rl.scripts.cli", "sandbox", "describe")
+    assert done.returncode == 0, done.stderr
+    for word in ("namespaces", "landlock", "rlimits", "hide_files", "syscall_filter", "used by default"):
+        assert word in done.stdout
+    assert "no Python interpreter" in one_line_error(
+        run("-m", "agent_rl.scripts.cli", "sandbox", "describe", "--python", "/nowhere/python")
+    )
+
+
 def test_a_broken_config_a_missing_dataset_and_a_bad_flag_are_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("train: [\n")

@@ -29,9 +29,15 @@ def turn(num_tokens=3, message=None, env_messages=(), info=None):
     )
 
 
-def episode(reward, *turns, parts=None, stop=StopReason.FINISHED, task_id="t"):
+def episode(reward, *turns, parts=None, stop=StopReason.FINISHED, task_id="t", flags=()):
     return Trajectory(
-        task_id=task_id, group_id=task_id, turns=turns, stop_reason=stop, reward=reward, reward_parts=parts or {}
+        task_id=task_id,
+        group_id=task_id,
+        turns=turns,
+        stop_reason=stop,
+        reward=reward,
+        reward_parts=parts or {},
+        flags=flags,
     )
 
 
@@ -145,6 +151,14 @@ def test_turns_tokens_and_tool_calls_are_counted():
     assert metrics["rollout/tokens_max"] == 10
     assert metrics["rollout/tool_calls_mean"] == 1.5
     assert metrics["rollout/tool_error_share"] == 0.5
+
+
+def test_noticed_attempts_are_counted_by_kind_and_by_episode():
+    metrics = measure(
+        [episode(1.0, flags=("dropped_test_config", "source_exit")), episode(0.0, flags=("source_exit",)), episode(0.5)]
+    )
+    hacks = {name: value for name, value in metrics.items() if name.startswith("hacks/")}
+    assert hacks == {"hacks/episodes": 2, "hacks/dropped_test_config": 1, "hacks/source_exit": 2}
 
 
 def test_a_step_without_any_score_has_no_reward_and_no_success():

@@ -72,7 +72,7 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         config = 0.0
     if len(kept) < len(spec.files):
         config = min(config, 0.5)
-    tests = _tests(toolkit, spec, kept, problems)
+    tests = _tests(toolkit, spec, kept, problems, is_right=behaviour == 1.0)
     return CheckReport(
         static=static,
         behaviour=behaviour,
@@ -183,13 +183,18 @@ def _mcp(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: Case
     return 0.25 + 0.25 * schema_right + 0.5 * _share(right) if any(right) else 0.0
 
 
-def _tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], problems: list[str]) -> float:
-    """Half for tests that hold on the model's code and on a right solution, half for the wrong ones they catch."""
+def _tests(
+    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], problems: list[str], *, is_right: bool
+) -> float:
+    """Half for tests that hold on the model's code and on a right solution, half for the wrong ones they catch.
+
+    Code that `is_right` in every hidden case behaves as the right solution does, so the tests need not run on both.
+    """
     path, logic = f"tests/test_{spec.package}.py", f"src/{spec.package}/logic.py"
     if path not in files or logic not in files:
         return 0.0
     own = {f"src/{spec.package}/__init__.py": "", path: files[path], logic: files[logic]}
-    if not _all_passed(toolkit.run_tests(own, targets=[path])):
+    if not is_right and not _all_passed(toolkit.run_tests(own, targets=[path])):
         problems.append("the tests fail on the project's own code")
         return 0.0
     module = f"{spec.package}/logic.py"

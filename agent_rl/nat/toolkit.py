@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_rl.errors import NatUnavailableError, SandboxError, UserError
 from agent_rl.nat.mcp_client import Conversation, converse
-from agent_rl.sandbox.grading import GRADING_JOBS, Files
+from agent_rl.sandbox.grading import Files
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.mutation import MutationGrader
 from agent_rl.sandbox.parsing import Kind, Parsed, parse_texts
@@ -140,7 +140,7 @@ class NatToolkit:
                 sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes, tier=tier)
                 opened.enter_context(sandbox)
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
-                tests_sandbox = Sandbox.open(python=path, jobs=GRADING_JOBS, limits=limits, size=processes, tier=tier)
+                tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
                 return cls(sandbox, tests_sandbox)
         except (UserError, SandboxError) as error:

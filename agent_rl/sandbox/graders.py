@@ -14,10 +14,8 @@ from typing import Any
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.freeze import Flag
 from agent_rl.sandbox.grading import (
-    GRADING_JOBS,
     Files,
     all_with,
-    check_jobs,
     check_modules,
     compare_ids,
     judge_call,
@@ -31,7 +29,6 @@ from agent_rl.sandbox.sandbox import Call, Sandbox
 from agent_rl.sandbox.verdict import Outcome, Verdict
 
 __all__ = [
-    "GRADING_JOBS",
     "CallGrader",
     "Case",
     "InProcessPytestGrader",
@@ -92,7 +89,6 @@ class CallGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
-        check_jobs(sandbox)
         kept, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, refusal)
@@ -215,7 +211,6 @@ class SplitPytestGrader:
 
         Should it report as soon as the candidate is replaced by nothing, then the candidate kept it from doing so.
         """
-        check_jobs(sandbox)
         for files in (candidate_files, candidate_files, {}):
             candidate, (judge,) = self._run(sandbox, files)
             if judge.status is Status.OK and isinstance(judge.result, dict) and "outcomes" in judge.result:

@@ -5,12 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from agent_rl.errors import UserError
 from agent_rl.sandbox.freeze import Flag, freeze, is_reserved
 from agent_rl.sandbox.limits import JobResult, Limits, Status
-from agent_rl.sandbox.sandbox import BASE_JOBS, Call, Sandbox
+from agent_rl.sandbox.run_files import Call
 from agent_rl.sandbox.verdict import Outcome, Verdict
 from agent_rl.sandbox.workspace import WorkspaceError, validate_files
 
-GRADING_JOBS = (*BASE_JOBS, "agent_rl.sandbox.guest.grading_jobs")
-"""The jobs a sandbox needs for graders: `Sandbox.open(python=..., jobs=GRADING_JOBS)`."""
 Files = Mapping[str, str | bytes]
 _JUDGE_SHARE = 0.4
 """Part of the wall-clock limit that a candidate cannot use up, so that the judge always gets to its verdict."""
@@ -29,12 +27,6 @@ def check_modules(modules: Sequence[str]) -> None:
     for name in modules:
         if not all(part.isidentifier() for part in name.split(".")) or is_reserved(name.replace(".", "/") + ".py"):
             raise UserError(f"{name!r} cannot be the module of a task; use a dotted name that no other package has")
-
-
-def check_jobs(sandbox: Sandbox) -> None:
-    """Raise UserError for a sandbox without the graders' jobs."""
-    if "grading_jobs" not in sandbox.describe()["about"]:
-        raise UserError("this sandbox has no grading jobs; open it with Sandbox.open(..., jobs=GRADING_JOBS)")
 
 
 def take(files: Files, keep: Collection[str] | None) -> tuple[dict[str, str | bytes], tuple[Flag, ...], str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from agent_rl.errors import UserError
 from agent_rl.sandbox.freeze import Flag, screen
-from agent_rl.sandbox.grading import Files, all_with, check_jobs, check_modules, judge_call, outcomes_of
+from agent_rl.sandbox.grading import Files, all_with, check_modules, judge_call, outcomes_of
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.sandbox import Call, Sandbox
 from agent_rl.sandbox.verdict import Outcome, Verdict
@@ -55,7 +55,6 @@ class MutationGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one test file. Raises SandboxError when the sandbox itself failed."""
-        check_jobs(sandbox)
         if self._tests_path not in files:
             return self._zero(Status.ERROR, (), f"there is no file {self._tests_path!r}")
         tests = {self._tests_path: files[self._tests_path]}

@@ -28,8 +28,8 @@ from agent_rl.sandbox.session import Session
 AUTO_TIERS = ("namespaces", "landlock")
 """What `tier="auto"` tries, best first. `rlimits` hides and forbids nearly nothing, so it must be named."""
 TIERS = (*AUTO_TIERS, "rlimits")
-BASE_JOBS = ("agent_rl.sandbox.guest.base_jobs", "agent_rl.sandbox.guest.parse_jobs")
-"""Running Python and pytest, and reading texts; needs pytest and PyYAML in the interpreter."""
+BASE_JOBS = tuple(f"agent_rl.sandbox.guest.{name}" for name in ("base_jobs", "parse_jobs", "grading_jobs"))
+"""Running Python and pytest, reading texts, grading; needs pytest and PyYAML in the interpreter."""
 _GRACE_S = 10.0
 """The server enforces `wall_s` itself; only a server that is late by this much is taken for dead."""
 _names = itertools.count()

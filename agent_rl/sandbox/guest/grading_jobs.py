@@ -80,4 +80,3 @@ def _import_from(folder: str) -> None:
 
 
 JOBS = {"call_cases": direct(call_cases), "serve_modules": direct(serve_modules), "judge_suite": direct(judge_suite)}
-ABOUT = {"grading_jobs": 1}
