@@ -56,11 +56,14 @@ def rows(sandbox: Sandbox, toolkit: NatToolkit, folder: Path) -> dict[str, tuple
     projects = [(spec, render_project(spec)) for spec in itertools.islice(specs, 400)]
     numbers = itertools.count()
 
-    def nat_check(_: int) -> bool:
+    def nat_check(_: int, tests: bool = True) -> bool:
         number = next(numbers)
         spec, files = projects[number % len(projects)]
         files = {path: f"{text}\n# {number}\n" if path.endswith(".py") else text for path, text in files.items()}
-        return check_project(toolkit, spec, files, seed=number).complete
+        if not tests:
+            del files[f"tests/test_{spec.package}.py"]
+        report = check_project(toolkit, spec, files, seed=number)
+        return report.complete if tests else report.workflow == report.mcp == 1.0
 
     def cold(_: int) -> bool:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_solution.py"]
@@ -77,6 +80,7 @@ def rows(sandbox: Sandbox, toolkit: NatToolkit, folder: Path) -> dict[str, tuple
         "CallGrader, 12 cases": (lambda _: call_grader.grade(sandbox, SOLUTION).full, 60),
         "SplitPytestGrader, 3 tests": (lambda _: split_grader.grade(sandbox, SOLUTION).full, 30),
         "NAT check, distinct whole projects": (nat_check, 12),
+        "the same without the model's tests": (lambda _: nat_check(_, tests=False), 12),
     }
 
 

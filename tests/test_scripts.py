@@ -142,8 +142,15 @@ def test_the_scripts_of_the_docs_train_a_step(tmp_path: Path, name: str) -> None
     assert rows[0]["optim/grad_norm"] > 0.0
 
 
-def test_the_readme_shows_the_script_that_is_tested() -> None:
-    shown = (ROOT / "docs/own_env.py").read_text().split('"""\n\n', 1)[1]
+def test_the_script_of_the_docs_grades_answers() -> None:
+    done = run("docs/grade_code.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ok 42\n") and "\n1.0\n" in done.stdout and "Outcome.FAILED" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["own_env.py", "grade_code.py"])
+def test_the_readme_shows_the_scripts_that_are_tested(name: str) -> None:
+    shown = (ROOT / "docs" / name).read_text().split('"""\n\n', 1)[1]
     assert shown in (ROOT / "README.md").read_text()
 
 

@@ -4,7 +4,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agent_rl.sandbox.graders import CallGrader, MutationGrader, SplitPytestGrader, StdioGrader, Verdict
+    from agent_rl.sandbox.graders import (
+        CallGrader,
+        Case,
+        MutationGrader,
+        SplitPytestGrader,
+        StdioCase,
+        StdioGrader,
+        Verdict,
+    )
     from agent_rl.sandbox.limits import Capability, Limits, RunResult, Status
     from agent_rl.sandbox.sandbox import Sandbox
     from agent_rl.sandbox.session import Session, SessionEnded
@@ -13,6 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CallGrader": "graders",
     "Capability": "limits",
+    "Case": "graders",
     "Limits": "limits",
     "MutationGrader": "graders",
     "RunResult": "limits",
@@ -21,6 +30,7 @@ _HOMES = {
     "SessionEnded": "session",
     "SplitPytestGrader": "graders",
     "Status": "limits",
+    "StdioCase": "graders",
     "StdioGrader": "graders",
     "Verdict": "graders",
     "Workspace": "workspace",
@@ -30,6 +40,7 @@ _HOMES = {
 __all__ = [
     "CallGrader",
     "Capability",
+    "Case",
     "Limits",
     "MutationGrader",
     "RunResult",
@@ -38,6 +49,7 @@ __all__ = [
     "SessionEnded",
     "SplitPytestGrader",
     "Status",
+    "StdioCase",
     "StdioGrader",
     "Verdict",
     "Workspace",
