@@ -1,11 +1,14 @@
 """The sandbox with its own jobs, run by the interpreter that runs these tests."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -426,6 +429,27 @@ def test_an_unknown_tier_and_a_capability_that_is_missing_are_refused() -> None:
 def test_a_missing_interpreter_is_the_users_to_mend(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no Python interpreter at .*nowhere"):
         Sandbox.open(python=tmp_path / "nowhere")
+
+
+def test_an_interpreter_below_tmp_leaves_tmp_to_the_run() -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        folder.chmod(0o755)
+        venv.create(folder / "venv", symlinks=True)
+        jobs = folder / "jobs.py"
+        jobs.write_text(
+            "import os\ndef look(request, workdir):\n    open('/tmp/mine', 'w').close()\n"
+            "    return [sorted(os.listdir('/tmp')), os.path.exists(__file__)]\nJOBS = {'look': look}\n"
+        )
+        try:
+            opened = Sandbox.open(python=folder / "venv/bin/python", jobs=[str(jobs)], tier="namespaces")
+        except SandboxError as error:
+            pytest.skip(f"isolation tier namespaces is not available here: {error}")
+        with opened as sandbox:
+            for _ in range(2):
+                assert sandbox.call("look").result == [["mine", folder.name], False]
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_preload_that_fails_says_why(tmp_path: Path) -> None:

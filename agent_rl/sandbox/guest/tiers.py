@@ -146,7 +146,7 @@ class NamespacesTier(Tier):
         _wait_outside()
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         linux.mount("none", "/", None, MS_REC | MS_PRIVATE)
-        _build_root(self.visible, loaded_from)
+        self._below_tmp = _build_root(self.visible, loaded_from)
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755")
         self.make_folders()
         self._load(load)
@@ -179,9 +179,19 @@ class NamespacesTier(Tier):
         quota = f"size={limits['disk_mb']}m,nr_inodes={limits['inodes']},mode=755"
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, quota)
         self.make_folders()
+        if self._below_tmp:
+            self._replace_tmp()
         linux.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
         linux.bring_up_loopback()
         linux.drop_capabilities()
+
+    def _replace_tmp(self) -> None:
+        """An interpreter below /tmp: the run's own folder takes the place of /tmp, the interpreter bound into it."""
+        for path, source in self._below_tmp.items():
+            target = self.temporary + path.removeprefix("/tmp")
+            os.makedirs(target)
+            linux.mount(source, target, None, MS_BIND | MS_REC)
+        linux.mount(self.temporary, "/tmp", None, MS_BIND | MS_REC)
 
     def kill_rest(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -243,16 +253,22 @@ def _wait_outside() -> None:
         os._exit(0)
 
 
-def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> None:
-    """Replace the root file system by an empty one with `visible`, system folders and a few devices, all read-only."""
+def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> dict[str, str]:
+    """Replace the root file system by an empty one with `visible`, system folders and a few devices, all read-only.
+
+    Returns, for each of `visible` that lies below /tmp, a second place where it can be found.
+    """
     wanted = [*SYSTEM_FOLDERS, *visible, *loaded_from]
     wanted += [path for path in SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)]
     wanted = [path for path in dict.fromkeys(wanted) if os.path.exists(path)]
+    below_tmp = [path for path in visible if path.startswith("/tmp/")]
+    second = {path: f"/below_tmp/{number}" for number, path in enumerate(below_tmp)}
     handles = {path: os.open(path, os.O_PATH) for path in sorted(wanted)}  # what we mount next may hide them
     root = "/tmp"
     linux.mount("tmpfs", root, "tmpfs", MS_NOSUID, "size=4m,mode=755")
     for path, handle in handles.items():
-        _bind(f"/proc/self/fd/{handle}", root + path, is_folder=os.path.isdir(f"/proc/self/fd/{handle}"))
+        for place in filter(None, (path, second.get(path))):
+            _bind(f"/proc/self/fd/{handle}", root + place, is_folder=os.path.isdir(f"/proc/self/fd/{handle}"))
         os.close(handle)
     for path in filter(os.path.islink, SYSTEM_LINKS):
         os.symlink(os.readlink(path), root + path)
@@ -263,7 +279,7 @@ def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> None:
     links = {"/tmp": "/sandbox/tmp", "/dev/shm": "/sandbox/shm", "/dev/fd": "/proc/self/fd"}
     links |= {f"/dev/{name}": f"/proc/self/fd/{fd}" for fd, name in enumerate(("stdin", "stdout", "stderr"))}
     for path, target in links.items():
-        if not os.path.lexists(root + path):  # an interpreter below /tmp leaves no room for the link
+        if not os.path.lexists(root + path):  # each run replaces a /tmp that holds the interpreter
             os.symlink(target, root + path)
     texts = {
         "passwd": f"sandbox:x:{USER_INSIDE}:{USER_INSIDE}::/sandbox/work:/bin/sh\n",
@@ -275,6 +291,7 @@ def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> None:
             file.write(text)
     linux.mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     linux.pivot_root(root)
+    return second
 
 
 def _bind(
