@@ -146,7 +146,7 @@ class NamespacesTier(Tier):
         _wait_outside()
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         linux.mount("none", "/", None, MS_REC | MS_PRIVATE)
-        self._below_tmp = _build_root(self.visible, loaded_from)
+        _build_root(self.visible, loaded_from)
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755")
         self.make_folders()
         self._load(load)
@@ -154,6 +154,7 @@ class NamespacesTier(Tier):
         installed = os.path.join(sysconfig.get_paths()["purelib"], "agent_rl")
         for path in filter(os.path.isdir, (*loaded_from, installed)):  # reference solutions lie beside what we loaded
             linux.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "size=4k,nr_inodes=1")
+        self._in_tmp = _second_places(self.visible)
         linux.set_mount_attributes("/", linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID, recursive=False)
         _leave_root()
         linux.prctl(linux.PR_SET_DUMPABLE, 1)  # changing the user cleared it, and /proc/self became root's
@@ -179,7 +180,7 @@ class NamespacesTier(Tier):
         quota = f"size={limits['disk_mb']}m,nr_inodes={limits['inodes']},mode=755"
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, quota)
         self.make_folders()
-        if self._below_tmp:
+        if self._in_tmp:
             self._replace_tmp()
         linux.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
         linux.bring_up_loopback()
@@ -187,10 +188,10 @@ class NamespacesTier(Tier):
 
     def _replace_tmp(self) -> None:
         """An interpreter below /tmp: the run's own folder takes the place of /tmp, the interpreter bound into it."""
-        for path, source in self._below_tmp.items():
-            target = self.temporary + path.removeprefix("/tmp")
-            os.makedirs(target)
-            linux.mount(source, target, None, MS_BIND | MS_REC)
+        for name, place in self._in_tmp.items():
+            target = os.path.join(self.temporary, name)
+            os.mkdir(target)
+            linux.mount(place, target, None, MS_BIND | MS_REC)
         linux.mount(self.temporary, "/tmp", None, MS_BIND | MS_REC)
 
     def kill_rest(self) -> None:
@@ -253,22 +254,16 @@ def _wait_outside() -> None:
         os._exit(0)
 
 
-def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> dict[str, str]:
-    """Replace the root file system by an empty one with `visible`, system folders and a few devices, all read-only.
-
-    Returns, for each of `visible` that lies below /tmp, a second place where it can be found.
-    """
+def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> None:
+    """Replace the root file system by an empty one with `visible`, system folders and a few devices, all read-only."""
     wanted = [*SYSTEM_FOLDERS, *visible, *loaded_from]
     wanted += [path for path in SYSTEM_LINKS if os.path.isdir(path) and not os.path.islink(path)]
     wanted = [path for path in dict.fromkeys(wanted) if os.path.exists(path)]
-    below_tmp = [path for path in visible if path.startswith("/tmp/")]
-    second = {path: f"/below_tmp/{number}" for number, path in enumerate(below_tmp)}
     handles = {path: os.open(path, os.O_PATH) for path in sorted(wanted)}  # what we mount next may hide them
     root = "/tmp"
     linux.mount("tmpfs", root, "tmpfs", MS_NOSUID, "size=4m,mode=755")
     for path, handle in handles.items():
-        for place in filter(None, (path, second.get(path))):
-            _bind(f"/proc/self/fd/{handle}", root + place, is_folder=os.path.isdir(f"/proc/self/fd/{handle}"))
+        _bind(f"/proc/self/fd/{handle}", root + path, is_folder=os.path.isdir(f"/proc/self/fd/{handle}"))
         os.close(handle)
     for path in filter(os.path.islink, SYSTEM_LINKS):
         os.symlink(os.readlink(path), root + path)
@@ -291,7 +286,17 @@ def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> dict[str,
             file.write(text)
     linux.mount("proc", f"{root}/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     linux.pivot_root(root)
-    return second
+
+
+def _second_places(visible: Sequence[str]) -> dict[str, str]:
+    """Entry of /tmp that holds an interpreter -> another place of it, read-only, for when /tmp is replaced."""
+    names = sorted({path.split("/")[2] for path in visible if path.startswith("/tmp/")})
+    places = {name: f"/in_tmp/{name}" for name in names}
+    for name, place in places.items():
+        os.makedirs(place)
+        linux.mount(f"/tmp/{name}", place, None, MS_BIND | MS_REC)
+        linux.set_mount_attributes(place, linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID | linux.MOUNT_ATTR_NODEV)
+    return places
 
 
 def _bind(
