@@ -169,6 +169,13 @@ def test_source():
     assert report.tests == 0.0 and not report.complete
 
 
+@pytest.mark.parametrize("text", ["a: &x {b: 1}\nc: *x\n", "a: {<<: {b: 1}}\n", "a: [\n", "a: 1\na: 2\n"])
+def test_a_configuration_with_more_than_plain_yaml_is_refused(toolkit: NatToolkit, text: str) -> None:
+    report = check(toolkit, {CONFIG: render_project(SPEC)[CONFIG] + text})
+    assert (report.config, report.workflow, report.behaviour) == (0.0, 0.0, 0.0)
+    assert any(problem.startswith("config.yml is refused: ") for problem in report.problems)
+
+
 def test_a_file_outside_the_spec_is_ignored(toolkit: NatToolkit) -> None:
     report = check(toolkit, {"nat/__init__.py": "raise SystemExit\n", "src/mcp/__init__.py": "raise SystemExit\n"})
     assert report.complete

@@ -61,9 +61,18 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     kept = {path: files[path] for path in spec.files if path in files}
     problems = [f"missing {path}" for path in spec.files if path not in kept]
     cases = hidden_cases(spec, seed)
-    static = _static(toolkit, spec, kept, problems)
+    register, logic, config_text = toolkit.parse(
+        [
+            ("python", kept.get(f"src/{spec.package}/register.py", "")),
+            ("python", kept.get(f"src/{spec.package}/logic.py", "")),
+            ("yaml", kept.get(f"src/{spec.package}/configs/config.yml", "")),
+        ]
+    )
+    static = _static(spec, register.value, logic.value, problems)
     evidence = None
-    if all(path in kept for path in spec.files[:4]):
+    if config_text.refused:
+        problems.append(f"config.yml is refused: {config_text.refused}")
+    elif all(path in kept for path in spec.files[:4]):
         evidence = _run_agent(toolkit, spec, kept, cases)
     behaviour, workflow = _answers(evidence, cases, problems)
     config = _config(spec, evidence, problems)
@@ -214,10 +223,8 @@ def _all_passed(evidence: TestsEvidence) -> bool:
     return not evidence.error and evidence.passed > 0 and evidence.passed == evidence.collected
 
 
-def _static(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], problems: list[str]) -> float:
-    """Share of structural points of register.py and logic.py. Read in a process of their own, never run for this."""
-    paths = [f"src/{spec.package}/{name}.py" for name in ("register", "logic")]
-    register, logic = (parsed.value for parsed in toolkit.parse([("python", files.get(path, "")) for path in paths]))
+def _static(spec: NATSpec, register: Any, logic: Any, problems: list[str]) -> float:
+    """Share of structural points of the outlines of register.py and logic.py, which were read and not run for this."""
     classes, builders = _entries(register, "classes"), _entries(register, "functions")
     points = {
         "register.py and logic.py are valid Python": register is not None and logic is not None,

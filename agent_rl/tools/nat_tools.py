@@ -56,10 +56,14 @@ class NatCheckTool(BaseTool):
 
     def __call__(self, **arguments: Any) -> ToolResult:
         spec = self.nat_spec
+        config_path = f"src/{spec.package}/configs/config.yml"
+        (config,) = self.get_toolkit().parse([("yaml", self.files.get(config_path, ""))])
+        if config.refused:
+            return ToolResult(text=f"error: config.yml is refused: {config.refused}", ok=False)
         evidence = self.get_toolkit().run_agent(
             self.files,
             package=spec.package,
-            config_path=f"src/{spec.package}/configs/config.yml",
+            config_path=config_path,
             instance=spec.instance,
             runs=[{"overrides": {}, "inputs": [dict(spec.example.inputs)]}],
         )
