@@ -222,7 +222,7 @@ class SplitPytestGrader:
         server = Call(
             job="serve_modules",
             files=candidate_files,
-            request={"variants": ["."], "modules": self._modules, "closed": False},
+            request={"variants": ["."], "modules": self._modules, "call_s": None},
         )
         judge = judge_call(self._tests, self._modules, limits, self._call_s)
         return sandbox.call_linked(server, [judge], limits)

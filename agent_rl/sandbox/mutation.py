@@ -18,7 +18,7 @@ from agent_rl.sandbox.verdict import Outcome, Verdict
 from agent_rl.sandbox.workspace import MAX_FILES, WorkspaceError, validate_files
 
 _BATCH = 8
-"""Clients of one linked run: each takes a process on the side of the modules."""
+"""Clients of one linked run; each adds seven descriptors to the request."""
 
 
 class MutationGrader:
@@ -113,7 +113,7 @@ class MutationGrader:
             for folder, each in zip(folders, versions, strict=True)
             for path, text in each.items()
         }
-        request = {"variants": folders, "modules": self._modules, "closed": True}
+        request = {"variants": folders, "modules": self._modules, "call_s": self._call_s}
         client = judge_call(tests, self._modules, limits, self._call_s)
         server = Call(job="serve_modules", files=files, request=request)
         return sandbox.call_linked(server, [client] * len(versions), limits)[1]

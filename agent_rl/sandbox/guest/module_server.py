@@ -7,6 +7,7 @@ nothing: this process runs the candidate's code, and whatever it says is the wor
 
 import builtins
 import importlib
+import signal
 import types
 from collections.abc import Collection
 from typing import Any
@@ -27,12 +28,13 @@ def with_parents(modules: Collection[str]) -> set[str]:
 class ModuleServer:
     """Serves `modules` until the link ends.
 
-    With `closed`, for our own code and an untrusted other side, only what the modules define themselves can be called:
-    no `os.system` through a module that imports `os`.
+    With `call_s`, for our own code and an untrusted other side, a request that takes longer fails, and only what the
+    modules define themselves can be called: no `os.system` through a module that imports `os`.
     """
 
-    def __init__(self, link: Link, modules: Collection[str], *, closed: bool) -> None:
-        self._link, self._modules, self._closed = link, with_parents(modules), closed
+    def __init__(self, link: Link, modules: Collection[str], *, call_s: float | None) -> None:
+        self._link, self._modules = link, frozenset(modules)
+        self._closed, self._call_s = call_s is not None, call_s or 0.0
         self._roots = {name.partition(".")[0] for name in modules}
         self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
@@ -43,13 +45,25 @@ class ModuleServer:
         while True:
             try:
                 request = self._link.receive(None)
-                answer = self._answer(request)
+                answer = self._answer_in_time(request)
                 try:
                     self._link.send({**answer, "seq": request["seq"]}, None)
                 except CodecError as error:
                     self._link.send({"failed": str(error), "seq": request["seq"]}, None)
             except (LinkError, KeyError, TypeError):
                 return
+
+    def _answer_in_time(self, request: dict[str, Any]) -> dict[str, Any]:
+        if not self._call_s:
+            return self._answer(request)
+        signal.signal(signal.SIGALRM, _ring)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, self._call_s)
+            answer = self._answer(request)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+        except _TooLate:  # it rang between the two
+            answer = {"failed": "the call took too long"}
+        return answer
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -134,6 +148,14 @@ class ModuleServer:
             args = None
         own = None if kind.__module__ == "builtins" else self._handle(kind)
         return {"base": _builtin_base(kind), "own": own, "message": _text(error), "args": args}
+
+
+class _TooLate(BaseException):
+    """A trusted call took too long."""
+
+
+def _ring(_number: int, _frame: types.FrameType | None) -> None:
+    raise _TooLate
 
 
 def _builtin_base(kind: type) -> str:
