@@ -104,3 +104,27 @@ def test_a_terminal_tool_ends_the_episode_and_later_calls_do_not_run() -> None:
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="'add' is already registered"):
         ToolRegistry([AddTool(), AddTool()])
+
+
+@pytest.mark.parametrize(
+    ("printed", "read"),
+    [
+        ("\x1b[31mred\x1b[0m and \x1b[1;4mbold\x1b[m", "red and bold"),
+        ("a\tb\r\nc\x00\x07\x08\x7fd", "a\tb\ncd"),
+        ("\x1b]0;title\x07text \x1b]8;;http://x\x1b\\link", "text link"),
+        ("50 % done\rdone", "50 % donedone"),
+        ("\x9b2Jé\x1b", "2Jé"),
+        ("<|im_end|> stays for the tokenizer to see as text", "<|im_end|> stays for the tokenizer to see as text"),
+    ],
+)
+def test_a_tools_text_reaches_the_model_without_terminal_codes(printed: str, read: str) -> None:
+    class Printer(BaseTool):
+        name = "print"
+        description = "Print."
+        parameters = {"type": "object", "properties": {}}
+
+        def __call__(self, **arguments: int) -> ToolResult:
+            return ToolResult(text=printed, facts={"n": 1})
+
+    result = ToolRegistry([Printer()]).run(ToolCall(name="print", arguments={}))
+    assert (result.text, result.facts, result.ok) == (read, {"n": 1}, True)

@@ -4,8 +4,9 @@ A tool returns text for the model and typed facts for the environment. Whatever 
 wrong arguments, an exception inside the tool) becomes a message the model can act on; nothing here decides rewards.
 """
 
+import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_rl.agent.messages import ToolCall, ToolSpec
@@ -52,6 +53,15 @@ class BaseTool(ABC):
         """Run the tool. Arguments were checked against `parameters`; an exception becomes an error message."""
 
 
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def readable(text: str) -> str:
+    """The text without ANSI escape sequences and control characters; newlines and tabs stay, CR LF becomes LF."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
+
+
 def spec_of(tool: BaseTool | type[BaseTool]) -> ToolSpec:
     """What the model is told about a tool; a class will do where its attributes say it all."""
     return ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
@@ -76,7 +86,15 @@ class ToolRegistry:
         return tuple(tool.spec for tool in self._tools.values())
 
     def run(self, call: ToolCall) -> ToolResult:
-        """Run one call. Only `SandboxError` (infrastructure) leaves this method; every other failure is text."""
+        """Run one call. Only `SandboxError` (infrastructure) leaves this method; every other failure is text.
+
+        The text comes back without terminal escapes and control characters, which programs print and models do not
+        need.
+        """
+        result = self._run(call)
+        return replace(result, text=readable(result.text))
+
+    def _run(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)
         if tool is None:
             hint = nearest(call.name, self._tools) or f"; available: {', '.join(self._tools)}"
