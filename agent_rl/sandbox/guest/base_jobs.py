@@ -1,8 +1,7 @@
 """The sandbox's own jobs: run a Python program, run pytest for the reader, run pytest for its outcomes.
 
-Loaded inside the target interpreter (which needs pytest), prepared once, each call in a fresh fork. Reports of
-tests are the word of a process that ran
-candidate code.
+Loaded inside the target interpreter (which needs pytest), prepared once, each call in a fresh fork. Reports of tests
+are the word of a process that ran candidate code.
 """
 
 import atexit
@@ -25,10 +24,10 @@ import _pytest.main
 import _pytest.timing
 import pytest
 
-from agent_rl.sandbox.guest.run import LINK_FD, direct  # noqa: F401  LINK_FD for jobs that are linked
+from agent_rl.sandbox.guest.run import direct
 
 BASE_FLAGS = ("-p", "no:cacheprovider", "--noconftest", "-c", os.devnull, "-s")
-"""No file of the candidate's configures pytest, and its output goes to our pipes."""
+"""No file of the candidate's configures pytest, and its output is not captured: it goes where the run's output goes."""
 
 _UNUSED = (
     *(
@@ -48,7 +47,7 @@ FLAGS = {
     "report": ("-q",),
     "outcomes": ("--assert=plain", *(flag for name in _UNUSED for flag in ("-p", f"no:{name}"))),
 }
-"""Half of pytest's time goes into plugins that outcomes do not need, and into rewriting asserts for their messages."""
+"""Outcomes need neither most of pytest's plugins nor asserts rewritten for their messages, and both take time."""
 
 
 def _flags(workdir: str) -> list[str]:
@@ -79,7 +78,7 @@ def run_python(request: dict[str, Any], workdir: str) -> dict[str, Any]:
 
 
 def run_command(request: dict[str, Any], workdir: str) -> NoReturn:
-    """Become another program; the result pipe closes by itself and the exit code is the process's own."""
+    """Become another program; the result's descriptor closes by itself and the exit code is the process's own."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be inherited
     os.execvp(request["argv"][0], request["argv"])
 
@@ -145,7 +144,7 @@ _prepared: dict[tuple[str, str], tuple[pytest.Config, pytest.Session]] = {}
 
 
 def prepare(workdir: str) -> None:
-    """Build the configuration and the session of pytest once, before the forks: more than half of a short run."""
+    """Build the configuration and the session of pytest once, before the forks."""
     for kind, flags in FLAGS.items():
         _warm_up(flags)
         os.chdir(workdir)

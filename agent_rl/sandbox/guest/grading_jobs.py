@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from agent_rl.sandbox.guest.base_jobs import LINK_FD, run_tests
+from agent_rl.sandbox.guest.base_jobs import run_tests
 from agent_rl.sandbox.guest.codec import CodecError, Link, decode, encode, type_name
 from agent_rl.sandbox.guest.module_proxy import Remote, install
 from agent_rl.sandbox.guest.module_server import ModuleServer
-from agent_rl.sandbox.guest.run import direct
+from agent_rl.sandbox.guest.run import LINK_FD, direct
 
 MAX_TEXT_CHARS = 500
 

@@ -22,12 +22,11 @@ from typing import Any, NoReturn
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.tiers import Tier, set_limits
 
-_MOST_COLLECTED = 1024
+Job = Callable[[dict[str, Any], str], Any]
 RESULT_FD = 3
 LINK_FD = 4
-Job = Callable[[dict[str, Any], str], Any]
-
-
+"""First of the sockets to the other side of a linked run."""
+_MOST_COLLECTED = 1024
 DESCRIPTORS = ("spec", "stdin", "stdout", "stderr", "result", "status")
 """What comes with every run, in this order: files in memory that only the host and the run's own processes read."""
 
@@ -66,10 +65,13 @@ def first_process(stage: Stage) -> NoReturn:
         stage.tier.enter_run(stage.limits)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
         os.chdir(stage.tier.workdir)
-        write_files(spec["files"])
     except OSError as error:
-        no_room = error.errno in (28, 122) or isinstance(error, FileExistsError)
-        _report(stage.status, {"refused" if no_room else "setup": f"{type(error).__name__}: {error}"})
+        _report(stage.status, {"setup": f"{type(error).__name__}: {error}"})
+        os._exit(1)
+    try:
+        write_files(spec["files"])
+    except OSError as error:  # too many, too large, or names that no file system takes: not ours to answer for
+        _report(stage.status, {"refused": f"{type(error).__name__}: {error}"})
         os._exit(1)
     pid = 0 if stage.is_direct else os.fork()
     if pid == 0:
