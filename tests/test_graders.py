@@ -400,6 +400,14 @@ def test_a_suite_that_is_missing_or_undecided_scores_nothing(sandbox: Sandbox, m
     assert Flag.TESTS_UNSTABLE in mutation.grade(sandbox, {"test_model.py": suite}).flags
 
 
+def test_modules_may_take_longer_to_import_than_a_call_may_last(sandbox: Sandbox) -> None:
+    slow = "import time\ntime.sleep(0.4)\ndef double(n):\n    return 2 * n\n"
+    mutants = {"triple": {"solution.py": slow.replace("2 *", "3 *")}}
+    grader = MutationGrader("test_x.py", {"solution.py": slow}, ["solution"], mutants=mutants, rewrites={}, call_s=0.2)
+    suite = "from solution import double\ndef test_a():\n    assert double(2) == 4\n"
+    assert grader.grade(sandbox, {"test_x.py": suite}).full
+
+
 def test_a_mutant_that_hangs_is_killed_by_a_test_that_calls_it(sandbox: Sandbox) -> None:
     mutants = {"endless": changed("return merged", "while True: pass"), "other": changed('"IV"', '"VI"')}
     grader = MutationGrader("test_m.py", HONEST, ["solution"], mutants=mutants, rewrites={}, call_s=0.3)

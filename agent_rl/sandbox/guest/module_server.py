@@ -54,7 +54,7 @@ class ModuleServer:
                 return
 
     def _answer_in_time(self, request: dict[str, Any]) -> dict[str, Any]:
-        if not self._call_s:
+        if not self._call_s or request["op"] == "import":  # a module may load others, and comes before any call
             return self._answer(request)
         signal.signal(signal.SIGALRM, _ring)
         try:
