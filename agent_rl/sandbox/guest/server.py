@@ -60,7 +60,8 @@ class Server:
     def __init__(self, channel: socket.socket, jobs: dict[str, Any], tier: Tier, base: int | None) -> None:
         self.channel, self.jobs, self.tier, self._base = channel, jobs, tier, base
         self.group: MemoryGroup | None = None
-        self.branches: set[int] = set()
+        self.branches: dict[int, str] = {}
+        """Servers forked from this one: process -> name of its memory group."""
         with open("/proc/self/statm") as file:
             self.base_memory = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -86,7 +87,7 @@ class Server:
                 supervisor.await_stop()
         else:
             runs = self.linked(supervisor, plans, shares)
-        self.tier.after_run(self.branches)
+        self.tier.after_run(set(self.branches))
         send_frame(self.channel, json.dumps([run.header() for run in runs]).encode())
 
     def linked(self, supervisor: Supervisor, plans: list[dict[str, Any]], shares: list[list[int]]) -> list[Run]:
@@ -113,47 +114,55 @@ class Server:
 
     def branch(self, channel: socket.socket) -> None:
         """Fork a server with a channel of its own: warm at once, for one session."""
+        group_name = new_group_name()
         pid = os.fork()
         if pid:
             channel.close()
-            self.branches.add(pid)
+            self.branches[pid] = group_name
             return
         try:
             self.channel.close()
-            self.channel, self.branches = channel, set()
+            self.channel, self.branches = channel, {}
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
             self.tier.make_box()
-            self.group = enter_group(self._base) if self.group else None
+            self.group = enter_group(self._base, group_name) if self.group else None
             self.serve()
             self.tier.after_run(set())
-            self.tier.close()
         finally:
             os._exit(0)
 
     def reap_branches(self) -> None:
         for pid in list(self.branches):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                self.branches.discard(pid)
+                name = self.branches.pop(pid)
+                if self._base is not None:
+                    with contextlib.suppress(OSError):  # it had none; what is left goes with the sandbox
+                        os.rmdir(name, dir_fd=self._base)
 
 
 def _no_such_job(_request: Any, _workdir: str) -> None:
     raise LookupError("there is no such job")
 
 
-def enter_group(base: int | None) -> MemoryGroup | None:
+def new_group_name() -> str:
+    """Servers in namespaces of their own may have the same process number."""
+    return f"server_{os.getpid()}_{time.monotonic_ns()}"
+
+
+def enter_group(base: int | None, name: str) -> MemoryGroup | None:
     """Be in a memory group of our own, where one can be made."""
     if base is None:
         return None
     with contextlib.suppress(OSError):
-        group = MemoryGroup(base, f"server_{os.getpid()}_{time.monotonic_ns()}")
+        group = MemoryGroup(base, name)
         group.enter()
         return group
     return None
 
 
 def collapse_memory() -> None:
-    """Ask for huge pages under the warm heap: with fewer page-table entries to copy, fork and exit take half the time.
+    """Ask for huge pages under the warm heap: fewer page-table entries to copy make every fork and exit cheaper.
 
     Needs Linux 6.1; where the kernel refuses, everything works as before.
     """
@@ -204,7 +213,7 @@ def main(tier_name: str, jobs_names: Sequence[str], memory_base: str) -> None:
         if linux.threads_of("self") > 1:
             raise RuntimeError("the jobs module started a thread, and a process with threads cannot be forked safely")
         server = Server(channel, {name: job for m in modules for name, job in m.JOBS.items()}, tier, base)
-        server.group = enter_group(base)
+        server.group = enter_group(base, new_group_name())
     except OSError as error:
         send_frame(channel, json.dumps({"unavailable": f"{tier_name}: {error}"}).encode())
         return

@@ -1,9 +1,9 @@
 """The isolation tiers: what a server enters once at its start, and what each run enters on top.
 
 `namespaces`: a root file system of its own with the interpreter in it and nothing else, and for every run new process,
-mount, network, IPC and user namespaces with a tmpfs workspace. `landlock`: file rules, no sockets, one
-working folder. `rlimits`: limits alone. Each is tried by doing it; OSError says why it does not work here. No tier
-stops an attack on the kernel itself.
+mount, network, IPC and user namespaces with a tmpfs workspace. `landlock`: file rules, no sockets, one working folder.
+`rlimits`: limits alone. Each is tried by doing it; OSError says why it does not work here. No tier stops an attack on
+the kernel itself.
 """
 
 import contextlib
@@ -109,10 +109,6 @@ class Tier:
         _kill_all_below(os.getpid(), others)
         _remove(self.box)
 
-    def close(self) -> None:
-        """Remove what only this server used."""
-        _remove(self.box)
-
 
 class LandlockTier(Tier):
     name = "landlock"
@@ -201,9 +197,6 @@ class NamespacesTier(Tier):
 
     def after_run(self, others: set[int]) -> None:
         """The kernel took everything down with the run's first process."""
-
-    def close(self) -> None:
-        """Nothing outlives the namespaces."""
 
 
 TIERS: dict[str, type[Tier]] = {tier.name: tier for tier in (NamespacesTier, LandlockTier, Tier)}
