@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.limits import Capability, Limits, Status
-from agent_rl.sandbox.sandbox import TIERS, Sandbox
+from agent_rl.sandbox.sandbox import TIERS, Call, Sandbox
 from agent_rl.sandbox.session import SessionEnded
 from agent_rl.sandbox.workspace import MAX_FILE_BYTES, MAX_FILES, Workspace, WorkspaceError, validate_files
 
@@ -483,6 +483,36 @@ def test_a_path_that_leaves_the_workspace_is_refused(sandbox: Sandbox, path: str
 def test_files_beyond_the_caps_are_refused_in_a_sentence(files: dict[str, str], words: str) -> None:
     with pytest.raises(WorkspaceError, match=words):
         validate_files(files)
+
+
+def test_a_name_that_no_file_system_takes_is_the_fault_of_the_files(sandbox: Sandbox) -> None:
+    result = sandbox.run_python("pass", files={"é" * 150 + ".py": ""})  # 303 bytes in one part of the path
+    assert result.status is Status.ERROR and "the files cannot be written" in result.stderr
+    assert sandbox.describe()["restarts"] == 0
+
+
+def test_files_that_a_session_refuses_cost_no_server(sandbox: Sandbox) -> None:
+    for _ in range(3):
+        with pytest.raises(WorkspaceError):
+            sandbox.session("a.py", {"a.py": "", "../b.py": ""})
+        with pytest.raises(WorkspaceError):
+            sandbox.converse(Call(job="run_python", files={"/b.py": ""}), lambda session: None)
+    assert sandbox.describe()["restarts"] == 0
+
+
+def test_the_memory_groups_of_ended_sessions_are_removed() -> None:
+    with Sandbox.open(python=sys.executable, limits=LIMITS) as sandbox:
+        if sandbox.describe()["memory"] != "control group":
+            pytest.skip("no memory control group can be made here")
+        for _ in range(3):
+            with sandbox.session("a.py", {"a.py": "print(input(), flush=True)"}) as session:
+                assert session.request("x", 2.0) == "x"
+        base = Path(sandbox._memory_base)
+        deadline = time.monotonic() + 5.0
+        while len([entry for entry in base.iterdir() if entry.is_dir()]) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            sandbox.run_python("pass")  # ended ones are noticed with the next request
+        assert len([entry for entry in base.iterdir() if entry.is_dir()]) == 1
 
 
 def test_a_workspace_is_a_snapshot() -> None:

@@ -24,6 +24,7 @@ from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult
 from agent_rl.sandbox.run_files import Call, RunFiles, SandboxFailed, run_result
 from agent_rl.sandbox.server_process import Channel, ServerProcess
 from agent_rl.sandbox.session import Session
+from agent_rl.sandbox.workspace import validate_files
 
 AUTO_TIERS = ("namespaces", "landlock")
 """What `tier="auto"` tries, best first. `rlimits` hides and forbids nearly nothing, so it must be named."""
@@ -284,7 +285,7 @@ class Sandbox:
         """
         source = files[path]
         request = {"source": source if isinstance(source, str) else source.decode(), "argv": list(argv), "path": path}
-        call = Call(job="run_python", files=files, request=request, env=env or {})
+        call = Call(job="run_python", files=validate_files(files), request=request, env=env or {})
         return Session(self._branch(), call, limits or self.limits, self._read, keep_channel=False)
 
     def converse(self, call: Call, talk: Callable[[Session], T], limits: Limits | None = None) -> tuple[T, JobResult]:
@@ -292,6 +293,7 @@ class Sandbox:
 
         For short conversations: it uses one of the pool's servers. Done again, once, when the sandbox fails in it.
         """
+        validate_files(call.files)  # before a server is taken: what is refused here is no failure of one
         for _attempt in range(2):
             server = self._take()
             try:

@@ -40,6 +40,7 @@ class Session:
         self._line_cap = limits.output_hard_kb * 1024
         self._buffer = bytearray()
         self._result: JobResult | None = None
+        self.closed = False
         their_stdin, self._stdin = os.pipe()
         self._stdout, their_stdout = os.pipe()
         os.set_blocking(self._stdin, False)
@@ -47,10 +48,9 @@ class Session:
         try:
             channel.send_runs([self._files])
         except OSError as error:
+            self._release()
             raise SandboxError(f"the server of this session is gone: {error!r}") from error
-        finally:
-            self._files.close_theirs()
-        self.closed = False
+        self._files.close_theirs()
 
     def write_line(self, text: str, timeout_s: float = 2.0) -> None:
         """Send one line. Raises SessionEnded when the program does not take it within `timeout_s`."""
@@ -100,11 +100,15 @@ class Session:
         except (OSError, EOFError, ValueError, SandboxFailed) as error:
             raise SandboxError(f"the server of this session failed: {error!r}") from error
         finally:
-            self._files.close()
-            for fd in (self._stdin, self._stdout):
-                os.close(fd)
-            if not self._keep_channel:
-                self._channel.close()
+            self._release()
+
+    def _release(self) -> None:
+        self.closed = True
+        self._files.close()
+        for fd in (self._stdin, self._stdout):
+            os.close(fd)
+        if not self._keep_channel:
+            self._channel.close()
 
     def __enter__(self) -> "Session":
         return self
