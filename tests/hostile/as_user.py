@@ -1,7 +1,7 @@
 """Run the table as another user and print it as JSON: `python as_user.py TIER [UID]`, UID only for root.
 
-The interpreter may lie below a folder that only root may enter (/root/.pyenv). In a private mount namespace such a
-folder is covered by an empty one that everybody may enter, with the needed paths bound back in.
+The interpreter may lie below a folder that only root may enter, such as root's home. In a private mount namespace
+such a folder is covered by an empty one that everybody may enter, with the needed paths bound back in.
 """
 
 import ctypes
