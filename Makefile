@@ -3,8 +3,9 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP_FLAGS := --quiet --disable-pip-version-check
 ARGS ?=
+DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
-.PHONY: setup train test test-slow lint bench clean
+.PHONY: setup setup-react train test test-slow check-data lint bench clean
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
@@ -21,14 +22,24 @@ setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and th
 	.venv-nat/bin/python -m pip install $(PIP_FLAGS) -r requirements-nat.txt
 	@touch $@
 
+setup-react: setup .venv-nat-react/.ready  ## a third interpreter, for tasks with the toolkit's own agents
+
+.venv-nat-react/.ready: requirements-nat-react.txt requirements-nat.txt
+	$(PYTHON) -m venv .venv-nat-react
+	.venv-nat-react/bin/python -m pip install $(PIP_FLAGS) -r requirements-nat-react.txt
+	@touch $@
+
 train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" overrides keys
 	$(PY) agent_rl/scripts/train_nat_agent.py --config configs/nat_grpo.yaml checkpoint.resume=auto $(ARGS)
 
 test: setup lint  ## the fast tests
 	$(PY) -m pytest -q $(ARGS)
 
-test-slow: setup  ## the tests that take longer
+test-slow: setup-react  ## the tests that take longer
 	$(PY) -m pytest -q -m slow $(ARGS)
+
+check-data: setup-react  ## every solution of the shipped tasks whose outcome is known; ARGS="--sample 20" for a few
+	$(PY) -m agent_rl.scripts.cli check-data $(DATA) $(ARGS)
 
 lint: setup
 	$(PY) -m ruff check .
@@ -38,4 +49,4 @@ bench: setup  ## step time of the default run, by stage
 	$(PY) benchmarks/step_time.py $(ARGS)
 
 clean:
-	rm -rf .venv .venv-nat runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-nat .venv-nat-react runs .pytest_cache .ruff_cache .hypothesis

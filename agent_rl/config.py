@@ -5,11 +5,21 @@ got and the nearest valid name. Nothing is read from the environment, and nothin
 besides the error vocabulary.
 """
 
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from agent_rl.errors import ConfigError, nearest
@@ -37,13 +47,63 @@ class RunConfig(Section):
     """`auto`, `cpu`, `cuda`, `cuda:1`, ..."""
 
 
+class CurriculumStage(Section):
+    until_step: Positive
+    """Last step of the stage; the first step of a run is 1."""
+    max_level: int
+    """Highest `level` of the tasks drawn."""
+
+
+# YAML reads a bare `off` as false.
+CurriculumMode = Annotated[
+    Literal["off", "stages", "success"], BeforeValidator(lambda mode: "off" if mode is False else mode)
+]
+_KEYS_OF_MODE = {"off": (), "stages": ("stages",), "success": ("threshold", "window", "review")}
+
+
+class CurriculumConfig(Section):
+    """From easy to hard by the integer `level` of a task row; a key that the mode does not use is refused."""
+
+    mode: CurriculumMode = "off"
+    """`off` draws from all tasks, `stages` from levels fixed by step, `success` opens levels as they are mastered."""
+    stages: tuple[CurriculumStage, ...] = ()
+    """Stages in order, `[{until_step: 30, max_level: 1}, ...]`; after the last one all levels are open."""
+    threshold: Fraction = 0.7
+    """Mean success at the highest open level that opens the next one."""
+    window: Positive = 32
+    """Newest groups of the highest open level over which that mean is taken; before there are as many, none opens."""
+    review: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.25
+    """Share of tasks drawn from earlier levels; the rest is of the highest open one."""
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> "CurriculumConfig":
+        for key in type(self).model_fields:
+            if key in self.model_fields_set - {"mode", *_KEYS_OF_MODE[self.mode]}:
+                mode = next(mode for mode, keys in _KEYS_OF_MODE.items() if key in keys)
+                raise ValueError(
+                    f"{key} has no effect in mode {self.mode!r}, only in {mode!r}; remove it or change the mode"
+                )
+        if self.mode == "stages" and not self.stages:
+            raise ValueError("mode 'stages' needs stages; add [{until_step: 30, max_level: 1}] or the like")
+        for first, second in pairwise(self.stages):
+            if second.until_step <= first.until_step or second.max_level <= first.max_level:
+                raise ValueError("until_step and max_level must rise from each of the stages to the next")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_keys_of_mode(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The resolved configuration must read back, so it holds no key that would be refused."""
+        return {key: value for key, value in serialize(self).items() if key in ("mode", *_KEYS_OF_MODE[self.mode])}
+
+
 class DataConfig(Section):
     train_path: Path
-    """JSONL file of training tasks."""
+    """File of training tasks, `.jsonl` or `.parquet`."""
     eval_path: Path
-    """JSONL file of held-out tasks."""
+    """File of held-out tasks, likewise."""
     max_eval_tasks: Positive = 200
     """Held-out tasks used, from the top of the file."""
+    curriculum: CurriculumConfig = CurriculumConfig()
 
 
 class ModelConfig(Section):
@@ -277,6 +337,9 @@ def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Conf
 def _model_at(root: type[BaseModel], location: list[str]) -> type[BaseModel] | None:
     model: Any = root
     for part in location:
+        if part.isdigit():  # an entry of a list of sections
+            model = get_args(model)[0]
+            continue
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field else None
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None

@@ -34,6 +34,10 @@ class NatUnavailableError(UserError):
     """The toolkit's own interpreter is missing or broken, so nothing may be scored."""
 
 
+class PlannerError(UserError):
+    """The online planner cannot go on: no SDK, no key, a progress file of another run, or calls that keep failing."""
+
+
 class SandboxError(AgentRLError):
     """The sandbox itself failed (not the program in it)."""
 

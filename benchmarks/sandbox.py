@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_rl.nat.checker import check_project
-from agent_rl.nat.generate import generate_specs
-from agent_rl.nat.project import render_project
+from agent_rl.nat.generate import LEVELS, STARTER_FAMILIES, STARTER_LEVELS, generate_specs
+from agent_rl.nat.render import render_project
+from agent_rl.nat.spec import NATSpec
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.sandbox.graders import CallGrader, Case, SplitPytestGrader
 from agent_rl.sandbox.sandbox import Sandbox
@@ -52,18 +53,18 @@ def rows(sandbox: Sandbox, toolkit: NatToolkit, folder: Path) -> dict[str, tuple
     """Row name -> (one call, calls per round)."""
     call_grader = CallGrader("solution", CASES)
     split_grader = SplitPytestGrader.record(sandbox, TESTS, SOLUTION, ["solution"])
-    specs = itertools.cycle(generate_specs(11, "train"))
-    projects = [(spec, render_project(spec)) for spec in itertools.islice(specs, 400)]
+    starter = drawn(STARTER_FAMILIES, STARTER_LEVELS)
+    every = drawn([family for family in LEVELS if family != "react_agent"], range(1, 6))
     numbers = itertools.count()
 
-    def nat_check(_: int, tests: bool = True) -> bool:
+    def nat_check(_: int, projects: list[tuple[NATSpec, dict[str, str]]] = starter, tests: bool = True) -> bool:
         number = next(numbers)
         spec, files = projects[number % len(projects)]
         files = {path: f"{text}\n# {number}\n" if path.endswith(".py") else text for path, text in files.items()}
         if not tests:
-            del files[f"tests/test_{spec.package}.py"]
+            del files[spec.tests_path]
         report = check_project(toolkit, spec, files, seed=number)
-        return report.complete if tests else report.workflow == report.mcp == 1.0
+        return report.complete if tests else report.share("workflow") == report.share("mcp") == 1.0
 
     def cold(_: int) -> bool:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_solution.py"]
@@ -79,9 +80,16 @@ def rows(sandbox: Sandbox, toolkit: NatToolkit, folder: Path) -> dict[str, tuple
         ),
         "CallGrader, 12 cases": (lambda _: call_grader.grade(sandbox, SOLUTION).full, 60),
         "SplitPytestGrader, 3 tests": (lambda _: split_grader.grade(sandbox, SOLUTION).full, 30),
-        "NAT check, distinct whole projects": (nat_check, 12),
+        "NAT check, one tool (levels 1, 2)": (nat_check, 12),
         "the same without the model's tests": (lambda _: nat_check(_, tests=False), 12),
+        "NAT check, all families and levels": (lambda _: nat_check(_, every), 12),
     }
+
+
+def drawn(families: Sequence[str], levels: Sequence[int]) -> list[tuple[NATSpec, dict[str, str]]]:
+    """Distinct specs with their reference projects."""
+    specs = generate_specs(11, ["train", "sft"], families=families, levels=levels)
+    return [(spec, render_project(spec)) for spec in itertools.islice(specs, 200)]
 
 
 def measure(call: Callable[[int], object], calls: int, callers: int) -> tuple[float, float, float]:

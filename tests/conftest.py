@@ -1,9 +1,13 @@
-"""Shared by all tests: Ctrl-C works, also where the shell that started pytest ignores it (a background job)."""
+"""Shared by all tests: Ctrl-C works, also where the shell that started pytest ignores it (a background job), and one
+warm toolkit."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
+
+from agent_rl.nat.toolkit import NatToolkit
+from agent_rl.sandbox.limits import Limits
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -11,3 +15,18 @@ def interrupts_are_delivered() -> Iterator[None]:
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, earlier)
+
+
+@pytest.fixture(scope="session")
+def nat_toolkit() -> Iterator[NatToolkit]:
+    """A missing `.venv-nat` fails the tests that ask for it instead of skipping them: without it nothing is scored."""
+    with NatToolkit.open(processes=1) as toolkit:
+        yield toolkit
+
+
+@pytest.fixture(scope="session")
+def hasty_toolkit() -> Iterator[NatToolkit]:
+    """The same with a short deadline, for projects that never end."""
+    limits = Limits(wall_s=1.5, cpu_s=3, memory_mb=512, output_kb=16, output_hard_kb=256)
+    with NatToolkit.open(processes=1, limits=limits) as toolkit:
+        yield toolkit

@@ -98,12 +98,13 @@ def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:
 
 # Resuming a run
 
+TASKS = [task | {"level": 1 + i // 2} for i, task in enumerate(LETTER_TASKS)]
+"""Two of level 1, two of level 2."""
+
 
 def train(config: Config, steps: int | None = None, env: type[LetterEnv] = LetterEnv) -> dict[str, Any]:
     factory = EnvFactory(env)
-    with GRPOTrainer.from_config(
-        config, env_factory=factory, train_tasks=LETTER_TASKS, eval_tasks=LETTER_TASKS
-    ) as trainer:
+    with GRPOTrainer.from_config(config, env_factory=factory, train_tasks=TASKS, eval_tasks=TASKS) as trainer:
         return trainer.train()
 
 
@@ -112,10 +113,11 @@ def lasting_metrics(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows]
 
 
-def run_config(folder: Path, name: str, **checkpoint: Any) -> Config:
+def run_config(folder: Path, name: str, *, curriculum: dict[str, Any] | None = None, **checkpoint: Any) -> Config:
     return tiny_config(
         folder,
         run={"name": name},
+        data={"curriculum": curriculum or {}},
         train={"steps": 5, "final_learning_rate": 1e-3, "warmup_steps": 1, "weight_decay": 0.1},
         # One after the other: with threads, who shares a batch with whom changes the rounding of log-probs.
         rollout={"groups_per_step": 3, "async_workers": 0},
@@ -136,18 +138,31 @@ class InterruptingEnv(LetterEnv):
         return super().reset(task)
 
 
-def test_interrupted_and_resumed_is_the_same_run_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("curriculum", "max_levels"),
+    [
+        ({}, [None] * 5),
+        ({"mode": "stages", "stages": [{"until_step": 2, "max_level": 1}]}, [1, 1, 2, 2, 2]),
+        ({"mode": "success", "threshold": 0.0, "window": 4, "review": 0.5}, [1, 1, 2, 2, 2]),
+    ],
+    ids=["no curriculum", "stages", "success"],
+)
+def test_interrupted_and_resumed_is_the_same_run_bit_for_bit(
+    tmp_path: Path, curriculum: dict[str, Any], max_levels: list[int | None]
+) -> None:
     save_tiny_model(tmp_path / "model")
     InterruptingEnv.num_resets = 0
-    straight = train(run_config(tmp_path, "straight"))
+    straight = train(run_config(tmp_path, "straight", curriculum=curriculum))
     with pytest.raises(KeyboardInterrupt):
-        train(run_config(tmp_path, "stopped", resume="auto"), env=InterruptingEnv)
+        train(run_config(tmp_path, "stopped", curriculum=curriculum, resume="auto"), env=InterruptingEnv)
     runs = tmp_path / "runs"
     assert latest_checkpoint(runs / "stopped" / "checkpoints").name == "step_00003"
-    resumed = train(run_config(tmp_path, "stopped", resume="auto"))
+    resumed = train(run_config(tmp_path, "stopped", curriculum=curriculum, resume="auto"))
     assert resumed["before"] == straight["before"]
     assert resumed["after"] == straight["after"]
     assert lasting_metrics(runs / "stopped") == lasting_metrics(runs / "straight")
+    steps = [row for row in lasting_metrics(runs / "straight") if "optim/skipped" in row]
+    assert [row.get("curriculum/max_level") for row in steps] == max_levels
     weights = [
         load_file(runs / name / "checkpoints/step_00005/model/model.safetensors") for name in ("straight", "stopped")
     ]

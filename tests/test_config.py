@@ -43,6 +43,51 @@ def test_overrides_are_yaml_and_the_last_one_wins(minimal: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["mode=off"], {"mode": "off"}),  # YAML reads a bare off as false
+        (
+            ["mode=stages", "stages=[{until_step: 5, max_level: 1}]"],
+            {"mode": "stages", "stages": [{"until_step": 5, "max_level": 1}]},
+        ),
+        (["mode=success", "window=4"], {"mode": "success", "threshold": 0.7, "window": 4, "review": 0.25}),
+    ],
+)
+def test_a_resolved_curriculum_holds_the_keys_of_its_mode_and_reads_back(
+    minimal: Path, tmp_path: Path, values: list[str], expected: dict
+) -> None:
+    config = load_config(minimal, [f"data.curriculum.{value}" for value in values])
+    assert config.model_dump(mode="json")["data"]["curriculum"] == expected
+    again = tmp_path / "again.yaml"
+    again.write_text(config.to_yaml())
+    assert load_config(again) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["mode=of"], "data.curriculum.mode = 'of': input should be 'off', 'stages' or 'success'"),
+        (["threshold=0.7"], "threshold has no effect in mode 'off', only in 'success'"),
+        (["mode=success", "stages=[]"], "stages has no effect in mode 'success', only in 'stages'"),
+        (["mode=stages"], "mode 'stages' needs stages"),
+        (["mode=success", "review=1.0"], "data.curriculum.review = 1.0: input should be less than 1"),
+        (
+            ["mode=stages", "stages=[{until_step: 5, max_level: 1}, {until_step: 5, max_level: 2}]"],
+            "until_step and max_level must rise",
+        ),
+        (
+            ["mode=stages", "stages=[{until_step: 5, max_level: 1, max_levle: 2}]"],
+            "unknown key 'data.curriculum.stages.0.max_levle'; did you mean 'max_level'?",
+        ),
+    ],
+)
+def test_a_wrong_curriculum_is_one_sentence_that_names_the_key(minimal: Path, values: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        load_config(minimal, [f"data.curriculum.{value}" for value in values])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("override", "words"),
     [
         ("train.stepz=1", ["unknown key 'train.stepz'", "did you mean 'steps'"]),

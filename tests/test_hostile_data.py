@@ -88,6 +88,17 @@ JSON = {
     "byte order mark": "\ufeff{}",
     "single quotes": "{'a': 1}",
 }
+TOML = {
+    "deep lists": "a = " + "[" * 20_000,
+    "deep tables": "a = " + "{a = " * 10_000,
+    "deep dotted key": "a" + ".a" * 20_000 + " = 1",
+    "double key": "a = 1\na = 2",
+    "double table": "[a]\n[a]",
+    "huge number": "a = " + "9" * 60_000,
+    "NUL": 'a = "\0"',
+    "lone surrogate": 'a = "\\uD800"',
+    "too long": "a = 1\n" * 20_000,
+}
 PYTHON = {
     "deep parentheses": "x = " + "(" * 5000 + "1" + ")" * 5000,
     "deep unary": "x = " + "-" * 60_000 + "1",
@@ -102,12 +113,15 @@ PYTHON = {
     "f-strings": "x = " + "f'{" * 200 + "1" + "}'" * 200,
     "decoding": "# -*- coding: no_such_codec -*-\nx = (",
     "too long": "x = 1\n" * 200_000,
+    "many functions": "def f(): pass\n" * 4_000,
+    "many parameters": f"def f({', '.join(f'a{i}' for i in range(9_000))}): pass",
+    "many handlers": "try: x\nexcept: x\n" * 2_500,
 }
 EITHER = {"deep sums", "deep attributes", "deep calls", "deep unary", "lone surrogate"}
 """Whether Python takes these depends on its version; either answer is right, a crash is not."""
 TEXTS = [
     pytest.param(kind, name, text, id=f"{kind}-{name}")
-    for kind, texts in (("yaml", YAML), ("json", JSON), ("python", PYTHON))
+    for kind, texts in (("yaml", YAML), ("json", JSON), ("toml", TOML), ("python", PYTHON))
     for name, text in texts.items()
 ]
 
@@ -132,11 +146,52 @@ def test_a_text_made_to_break_its_parser_is_refused_in_time_and_with_a_reason(
     [
         ("yaml", "a: [1, 2.5, x]\nb: {c: null}", {"a": [1, 2.5, "x"], "b": {"c": None}}),
         ("yaml", "a: '<<'\nb: \"*x\"\nd: 2020-01-01", {"a": "<<", "b": "*x", "d": "2020-01-01"}),
+        ("toml", "[a.'b.c']\nd = 'x'\ne = 2020-01-01", {"a": {"b.c": {"d": "x", "e": "2020-01-01"}}}),
         ("json", '{"a": [1, -2.5e3, "\\u00e9"]}', {"a": [1, -2500.0, "é"]}),
     ],
 )
 def test_an_ordinary_text_is_read(sandbox: Sandbox, kind: str, text: str, value: Any) -> None:
     assert sandbox.call(f"parse_{kind}", text=text).result == {"value": value}
+
+
+def test_an_outline_tells_functions_classes_and_handlers_apart(sandbox: Sandbox) -> None:
+    source = """
+from typing import Any as Whatever
+from nat.plugin_api import FunctionInfo, register_function as registers
+
+class Config(lib.Base, name="x"):
+    'Configuration.'
+    size: Annotated[int, Field(ge=1, description="How many.")]
+    rest: list[Whatever] = []
+
+@registers(config_type=Config)
+async def tool(config: Config, builder):
+    async def run(text: Whatever, *parts: "str | Any") -> str:
+        try:
+            return parts[0]
+        except (IndexError, Exception):
+            return "none" + "!"
+    yield FunctionInfo.from_fn(run, description="Join the parts.")
+"""
+    value = sandbox.call("parse_python", text=source).result["value"]
+    (config,) = value["classes"]
+    tool, run = value["functions"]
+    assert (config["line"], config["bases"], config["keywords"]) == (5, ["Base"], {"name": "x"})
+    assert [(each["name"], each["is_required"], each["vague"]) for each in config["fields"]] == [
+        ("size", True, "no"),
+        ("rest", False, "part"),
+    ]
+    assert (config["fields"][0]["description"], config["docstring"]) == ("How many.", "Configuration.")
+    assert tool["registers"] == [{"decorator": "register_function", "config_type": "Config"}]
+    assert (tool["num_yields"], tool["num_positional"], tool["is_async"], tool["path"]) == (1, 2, True, [])
+    assert [each["vague"] for each in tool["parameters"]] == ["no", "whole"]
+    assert tool["hands_over"] == [
+        {"function": "run", "described": "text", "description": "Join the parts.", "line": 17}
+    ]
+    assert (run["path"], run["num_value_returns"], run["num_yields"], run["stub"]) == (["tool"], 2, 0, None)
+    assert [(each["name"], each["vague"]) for each in run["parameters"]] == [("text", "whole"), ("parts", "whole")]
+    assert run["returned"] == {"name": "return", "hint": "str", "vague": "no"}
+    assert value["handlers"] == [{"line": 15, "catches": ["IndexError", "Exception"], "does": "returns a constant"}]
 
 
 # ---------------------------------------------------------------- MCP servers over a session
@@ -215,8 +270,7 @@ def test_the_toolkit_blames_a_hostile_server_in_time_and_believes_nothing(toolki
     evidence = toolkit.run_mcp(
         {"mcp_server.py": (SERVERS / f"{name}.py").read_text()},
         server_path="mcp_server.py",
-        tool="convert",
-        inputs=[{"value": 1.0}],
+        calls=[("convert", {"value": 1.0})],
         request_timeout_s=0.5,
     )
     assert time.monotonic() - started < 5.0

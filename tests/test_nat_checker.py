@@ -1,258 +1,255 @@
-"""The checker and the environment, on the real toolkit: references earn everything, cheats earn no success."""
+"""The checker on the real toolkit: references of every shape are complete, sabotaged ones pay where they are wrong."""
 
-import itertools
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from nat_projects import check, drawn, needs_react, replaced, score
 
-from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.envs.nat_agent_env import TOOL_SPECS, NATAgentEnv, NATEnvFactory, NATEnvOptions
 from agent_rl.errors import NatUnavailableError
-from agent_rl.nat.checker import CheckReport, check_project
-from agent_rl.nat.families import FAMILIES
-from agent_rl.nat.generate import generate_specs
-from agent_rl.nat.project import render_logic, render_project
-from agent_rl.nat.spec import NATSpec
+from agent_rl.nat.cases import hidden_cases
+from agent_rl.nat.checker import check_project, follows_rules, show
+from agent_rl.nat.questions import agent_runs
+from agent_rl.nat.render import render_project
+from agent_rl.nat.sabotage import KINDS, all_sabotages, sabotages
+from agent_rl.nat.spec import Group, NATSpec
 from agent_rl.nat.toolkit import NatToolkit
-from agent_rl.records import StopReason
 from agent_rl.sandbox.freeze import Flag
 
-SPECS = list(itertools.islice(generate_specs(0, "train"), 16))
-SPEC = next(spec for spec in SPECS if spec.family == "unit_converter" and spec.level == 2)
-LOGIC = f"src/{SPEC.package}/logic.py"
-REGISTER = f"src/{SPEC.package}/register.py"
-CONFIG = f"src/{SPEC.package}/configs/config.yml"
-TESTS = f"tests/test_{SPEC.package}.py"
+SPEC = drawn("unit_converter", 2)
+TOOL = SPEC.tools[0]
+CLIENT = drawn("calculator", 4)
+GROUP = drawn("function_group", 5)
+REACT = drawn("react_agent", 5)
+SHAPES = [SPEC, CLIENT, drawn("tool_workflow", 3), GROUP, REACT]
+REFERENCES = [
+    *SHAPES,
+    drawn("text_pipeline", 3),
+    drawn("tool_workflow", 4),
+    drawn("function_group", 4),
+    *(drawn(family, level) for family in ("unit_converter", "text_pipeline", "calculator") for level in (1, 5)),
+    *(drawn("tool_workflow", level, seed) for level, seed in ((3, 40), (4, 40), (5, 0), (5, 40))),
+    *(drawn("mcp_served", level) for level in (2, 3, 4)),
+    *(drawn("function_group", 5, seed) for seed in (40, 80)),
+    drawn("react_agent", 5, 40),
+]
 
 
-@pytest.fixture(scope="module")
-def factory() -> Iterator[NATEnvFactory]:
-    factory = NATEnvFactory(NATEnvOptions(checkers=1), seed=0)
-    factory.start()
-    yield factory
-    factory.close()
+def cases(specs: list[NATSpec]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "spec",
+        [
+            pytest.param(
+                spec,
+                id=f"{spec.family}-{spec.level}-{spec.task_id}",
+                marks=[needs_react] if spec.workflow.kind == "react" else [],
+            )
+            for spec in specs
+        ],
+    )
 
 
-@pytest.fixture(scope="module")
-def toolkit(factory: NATEnvFactory) -> NatToolkit:
-    return factory.get_toolkit()
-
-
-def check(toolkit: NatToolkit, changes: dict[str, str | None], spec: NATSpec = SPEC) -> CheckReport:
-    """Check the reference project with some files replaced, added, or (None) left out."""
-    files = {**render_project(spec), **changes}
-    return check_project(toolkit, spec, {path: text for path, text in files.items() if text is not None}, seed=0)
-
-
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.family}-{spec.level}-{spec.task_id}")
-def test_a_reference_project_is_complete(toolkit: NatToolkit, spec: NATSpec) -> None:
-    report = check(toolkit, {}, spec)
+@cases(REFERENCES)
+def test_a_reference_project_is_complete(nat_toolkit: NatToolkit, spec: NATSpec) -> None:
+    report = check(nat_toolkit, spec)
     assert report.problems == ()
+    assert report.flags == ()
     assert report.complete
+    assert report.shares == dict.fromkeys(("static", "config", "behaviour", "workflow", "mcp", "tests"), 1.0)
+    assert (report.tools, report.integration, report.workflow) == (1.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("spec", SPECS[:8], ids=lambda spec: f"{spec.family}-{spec.level}-{spec.task_id}")
-def test_forgetting_the_error_check_costs_the_success_and_is_named(toolkit: NatToolkit, spec: NATSpec) -> None:
-    body = FAMILIES[spec.family].mutants(spec)[0]
-    report = check(toolkit, render_project(spec, body=body, test_error=False), spec)
-    assert not report.complete
-    assert report.workflow < 1.0
-    assert any(spec.errors[0] in problem for problem in report.problems)
-
-
-def replaced(path: str, old: str, new: str) -> dict[str, str | None]:
-    text = render_project(SPEC)[path]
-    assert old in text
-    return {path: text.replace(old, new)}
-
-
-SABOTAGE: dict[str, tuple[dict[str, str | None], str]] = {
-    "empty project": (dict.fromkeys(SPEC.files), "tools"),
-    "no tests": ({TESTS: None}, "tests"),
-    "tests that assert nothing": ({TESTS: "def test_a():\n    assert True\n\ndef test_b():\n    pass\n"}, "tests"),
-    "tests that are all skipped": (
-        {TESTS: "import pytest\n\n@pytest.mark.skip\ndef test_a():\n    assert False\n"},
-        "tests",
-    ),
-    "tests that end the process": ({TESTS: "import os\n\ndef test_a():\n    os._exit(0)\n"}, "tests"),
-    "tests that always fail": ({TESTS: "def test_a():\n    assert False\n"}, "tests"),
-    "syntax error": (replaced(REGISTER, "async def tool", "async deff tool"), "workflow"),
-    "return for yield": (replaced(REGISTER, "    yield FunctionInfo", "    return FunctionInfo"), "workflow"),
-    "sync function": (replaced(REGISTER, "    async def run", "    def run"), "workflow"),
-    "wrong type name": (replaced(REGISTER, f'name="{SPEC.type_name}"', 'name="other"'), "workflow"),
-    "a config field that does nothing": (replaced(REGISTER, "config.precision", "3"), "workflow"),
-    "no workflow": (replaced(CONFIG, "workflow:", "agent:"), "workflow"),
-    "another instance name": (replaced(CONFIG, f"  {SPEC.instance}:", "  somebody_else:"), "workflow"),
-    "the process ends at import": ({LOGIC: "import os\nos._exit(0)\n"}, "workflow"),
-    "sys.exit at import": ({LOGIC: "import sys\nsys.exit(0)\n"}, "workflow"),
-    "a stub that echoes": (
-        {LOGIC: f"def convert({', '.join(f.name for f in SPEC.inputs)}, precision=2) -> str:\n    return str(value)\n"},
-        "workflow",
-    ),
-    "the visible example hard-coded": (
-        {LOGIC: f"def convert(*a, **k) -> str:\n    return {SPEC.example.output!r}\n"},
-        "workflow",
-    ),
-    "an answer that equals everything": (
-        {
-            LOGIC: "class Any(str):\n    def __eq__(self, other):\n        return True\n\n"
-            "    __hash__ = str.__hash__\n\n\n"
-            "def convert(value, from_unit, to_unit, precision=2):\n    return Any('x')\n"
-        },
-        "workflow",
-    ),
-    "MCP server missing": ({"mcp_server.py": None}, "integration"),
-    "MCP server that dies": ({"mcp_server.py": "raise SystemExit(0)\n"}, "integration"),
-    "MCP server that prints": (
-        replaced("mcp_server.py", "    server.run()", "    print('hello')\n    server.run()"),
-        "integration",
-    ),
-    "MCP tool under another name": (
-        replaced("mcp_server.py", f"def {SPEC.instance}(", "def another_name("),
-        "integration",
-    ),
+COSTS = {
+    "faulty logic": {"behaviour"},
+    "rare fault": {"behaviour"},
+    "no tests": {"tests", "static"},
+    "tests that assert nothing": {"tests"},
+    "return for yield": {"behaviour", "workflow", "config", "static"},
+    "sync function": {"behaviour", "workflow", "config", "static"},
+    "another type name": {"behaviour", "workflow", "config", "static"},
+    "no workflow": {"behaviour", "workflow", "config"},
+    "no functions": {"behaviour", "workflow", "config"},
+    "server never runs": {"mcp"},
+    "server prints": {"mcp"},
+    "server without tools": {"mcp"},
+    "another server name": {"mcp"},
+    "no entry point": {"config"},
+    "client without server": {"workflow", "config"},
+    "workflow past its tools": {"workflow"},
 }
 
 
-@pytest.mark.parametrize("name", SABOTAGE)
-def test_a_sabotaged_or_cheating_project_is_no_success(toolkit: NatToolkit, name: str) -> None:
-    changes, part = SABOTAGE[name]
-    report = check(toolkit, changes)
+@cases(SHAPES)
+def test_every_sabotage_pays_where_it_is_wrong_and_is_no_success(nat_toolkit: NatToolkit, spec: NATSpec) -> None:
+    every = all_sabotages(spec)
+    assert {name.partition(":")[0] for name in every} == set(KINDS)
+    for name, files in every.items():
+        report = check_project(nat_toolkit, spec, files, seed=0)
+        what = name.partition(": ")[2].rstrip("0123456789 ")
+        paid = {component for component, share in report.shares.items() if share < 1.0}
+        assert not report.complete and report.problems, name
+        assert paid >= COSTS[what], (name, report.shares)
+
+
+def test_the_sabotages_of_a_seed_are_one_of_each_kind_and_always_the_same() -> None:
+    chosen = sabotages(SPEC, 3)
+    assert [name.partition(":")[0] for name in chosen] == list(KINDS)
+    assert chosen == sabotages(SPEC, 3)
+    assert chosen.items() <= all_sabotages(SPEC).items()
+    assert len({tuple(sabotages(SPEC, seed)) for seed in range(8)}) > 1
+
+
+def test_forgetting_the_check_of_an_error_is_named(nat_toolkit: NatToolkit) -> None:
+    report = check_project(nat_toolkit, SPEC, all_sabotages(SPEC)["careless: faulty logic 0"], seed=0)
+    assert score(report, "behaviour", f"{TOOL.instance}, valid inputs") == 1.0
+    assert score(report, "behaviour", f"{TOOL.instance}, bad inputs") < 1.0
+    assert any(TOOL.errors[0] in problem for problem in report.problems)
+
+
+def test_half_right_answers_earn_a_part_and_equivalent_code_earns_all(nat_toolkit: NatToolkit) -> None:
+    other_text = check(nat_toolkit, SPEC, replaced(SPEC, SPEC.logic_path, f'"{TOOL.errors[0]}"', '"error: what"'))
+    assert score(other_text, "workflow", "valid requests") == 1.0
+    assert 0.3 < other_text.workflow < 1.0 and 0.0 < other_text.share("mcp") < 1.0
+    renamed = replaced(SPEC, SPEC.logic_path, "result", "converted")
+    assert check(nat_toolkit, SPEC, renamed).complete
+
+
+def test_a_config_field_that_does_nothing_loses_the_other_settings(nat_toolkit: NatToolkit) -> None:
+    assert TOOL.config_field is not None
+    fixed = replaced(SPEC, SPEC.register_path, f"config.{TOOL.config_field.name}", str(TOOL.config_field.default))
+    report = check(nat_toolkit, SPEC, fixed)
+    assert score(report, "workflow", "other settings") == 0.0
+    assert score(report, "workflow", "valid requests") == 1.0
     assert not report.complete
-    assert getattr(report, part) < 1.0
-    assert report.problems
 
 
-def test_patching_pytest_or_adding_plugins_changes_nothing(toolkit: NatToolkit) -> None:
-    conftest = "import pytest\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n"
-    conftest += "    outcome = yield\n    outcome.get_result().outcome = 'passed'\n"
-    cheat = {"tests/conftest.py": conftest, "conftest.py": conftest, TESTS: "def test_a():\n    assert False\n"}
-    assert check(toolkit, cheat).tests == 0.0
+def test_a_tool_under_another_name_is_no_behaviour_but_its_workflow_counts(nat_toolkit: NatToolkit) -> None:
+    report = check(nat_toolkit, SPEC, replaced(SPEC, SPEC.config_path, f"  {TOOL.instance}:", "  somebody_else:"))
+    assert report.share("behaviour") == 0.0 and not report.complete
+    assert score(report, "config", "as asked") == 0.5
+
+
+@needs_react
+@pytest.mark.parametrize(("old", "new"), [("max_tool_calls: ", "max_tool_calls: 1"), ("_type: openai", "_type: nim")])
+def test_the_settings_of_a_react_agent_are_those_of_the_request(nat_toolkit: NatToolkit, old: str, new: str) -> None:
+    report = check(nat_toolkit, REACT, replaced(REACT, REACT.config_path, old, new))
+    assert report.share("workflow") == 1.0
+    assert score(report, "config", "as asked") < 1.0 and not report.complete
+
+
+def test_the_client_group_has_the_name_of_the_request(nat_toolkit: NatToolkit) -> None:
+    renamed = replaced(CLIENT, CLIENT.client_config_path, str(CLIENT.client_group), "another_group")
+    report = check(nat_toolkit, CLIENT, renamed)
+    assert report.share("workflow") == 1.0
+    assert score(report, "config", "as asked") < 1.0 and not report.complete
+
+
+def test_a_server_that_must_raise_its_errors_may_not_return_them(nat_toolkit: NatToolkit) -> None:
+    spec = next(spec for seed in range(0, 200, 10) if (spec := drawn("mcp_served", 3, seed)).server.raises)
+    assert check(nat_toolkit, spec).complete
+    returned = replaced(spec, "mcp_server.py", "raise ValueError(answer)", "return answer")
+    assert 0.0 < score(check(nat_toolkit, spec, returned), "mcp", "answers") < 1.0
+    errors = "; ".join({*spec.tools[0].errors, *spec.tools[-1].errors, "error: none of these"})
+    all_at_once = replaced(spec, "mcp_server.py", "raise ValueError(answer)", f"raise ValueError({errors!r})")
+    assert score(check(nat_toolkit, spec, all_at_once), "mcp", "answers") < 1.0
+
+
+def group_of(spec: NATSpec) -> Group:
+    assert spec.group is not None
+    return spec.group
+
+
+def test_instances_of_a_group_that_share_a_state_are_wrong(nat_toolkit: NatToolkit) -> None:
+    found = (drawn("function_group", 5, seed) for seed in range(0, 400, 10))
+    spec = next(spec for spec in found if len(group_of(spec).instances) > 1)
+    made = f"    state = {group_of(spec).class_name}("
+    shared = replaced(spec, spec.register_path, made, f"    state = STATES.setdefault(1, {made.partition('= ')[2]}")
+    (text,) = shared.values()
+    lines = [f"{line})" if "STATES" in line else line for line in text.splitlines()]
+    report = check(nat_toolkit, spec, {spec.register_path: "\n".join([*lines, "", "STATES = {}", ""])})
+    assert score(report, "build", "loads and builds") == 1.0
+    assert 0.0 < report.share("behaviour") < 1.0 and not report.complete
+
+
+def test_a_function_that_include_should_hide_is_found(nat_toolkit: NatToolkit) -> None:
+    found = (drawn("function_group", 5, seed) for seed in range(0, 400, 10))
+    spec = next(spec for spec in found if group_of(spec).hidden)
+    more = f"include: [{group_of(spec).hidden[0]}, "
+    report = check(nat_toolkit, spec, replaced(spec, spec.config_path, "include: [", more))
+    instance = group_of(spec).instances[0]
+    assert score(report, "behaviour", f"{instance}, valid inputs") == 1.0
+    assert score(report, "behaviour", f"{instance}, bad inputs") < 1.0 and not report.complete
+
+
+def test_the_hidden_sequences_of_nearly_every_group_meet_every_error() -> None:
+    missed = []
+    for seed in range(0, 200, 10):
+        spec = drawn("function_group", 4 + seed % 20 // 10, seed)
+        met = {ask.expected for run in hidden_cases(spec, 1) for ask in run.asks}
+        missed += sorted(set(group_of(spec).errors) - met)
+    assert len(missed) <= 1, missed
 
 
 @pytest.mark.parametrize("depth", [900, 50_000])
-def test_deeply_nested_code_is_a_failure_of_the_project_and_not_of_the_checker(toolkit: NatToolkit, depth: int) -> None:
+def test_deeply_nested_code_is_a_failure_of_the_project_and_not_of_the_checker(
+    nat_toolkit: NatToolkit, depth: int
+) -> None:
     chain = "@a" + ".a" * depth + "(config_type=ToolConfig)"
-    report = check(toolkit, replaced(REGISTER, "@register_function(config_type=ToolConfig)", chain))
-    assert not report.complete
-    assert report.static < 1.0
-    assert report.workflow == 0.0
-
-
-@pytest.mark.parametrize("depth", [500, 900, 970])
-def test_a_deeply_nested_answer_is_a_wrong_answer(toolkit: NatToolkit, depth: int) -> None:
-    nested = f"answer = 'x'\n        for _ in range({depth}):\n            answer = [answer]\n        return answer"
     report = check(
-        toolkit, replaced(REGISTER, f"return {SPEC.function}(value, from_unit, to_unit, config.precision)", nested)
+        nat_toolkit, SPEC, replaced(SPEC, SPEC.register_path, "@register_function(config_type=ToolConfig)", chain)
     )
-    assert report.behaviour == 0.0
-    assert report.problems
-
-
-def test_honest_projects_raise_no_flag_and_attempts_are_named(toolkit: NatToolkit) -> None:
-    assert check(toolkit, {}).flags == ()
-    tricks = "import os, gc\nos._exit(0)\nprint(gc.get_objects())\n"
-    flagged = check(toolkit, {"conftest.py": "", "sitecustomize.py": "", "notes.txt": "x", TESTS: tricks})
-    wanted = {Flag.DROPPED_TEST_CONFIG, Flag.DROPPED_STARTUP, Flag.DROPPED_UNDECLARED}
-    assert set(flagged.flags) == wanted | {Flag.SOURCE_EXIT, Flag.SOURCE_FRAMES}
-
-
-def test_tests_that_read_the_source_instead_of_calling_it_earn_nothing(toolkit: NatToolkit) -> None:
-    body = FAMILIES[SPEC.family].mutants(SPEC)[0]
-    missing = next(line for line in render_logic(SPEC).splitlines() if line not in render_logic(SPEC, body))
-    suite = f"""import inspect
-import {SPEC.package}.logic as logic
-def test_source():
-    assert {missing.strip()!r} in inspect.getsource(logic)
-"""
-    report = check(toolkit, {TESTS: suite})
-    assert report.tests == 0.0 and not report.complete
+    assert report.share("static") < 1.0 and report.workflow == 0.0 and not report.complete
 
 
 @pytest.mark.parametrize("text", ["a: &x {b: 1}\nc: *x\n", "a: {<<: {b: 1}}\n", "a: [\n", "a: 1\na: 2\n"])
-def test_a_configuration_with_more_than_plain_yaml_is_refused(toolkit: NatToolkit, text: str) -> None:
-    report = check(toolkit, {CONFIG: render_project(SPEC)[CONFIG] + text})
-    assert (report.config, report.workflow, report.behaviour) == (0.0, 0.0, 0.0)
-    assert any(problem.startswith("config.yml is refused: ") for problem in report.problems)
+def test_a_configuration_with_more_than_plain_yaml_is_refused(nat_toolkit: NatToolkit, text: str) -> None:
+    report = check(nat_toolkit, SPEC, {SPEC.config_path: render_project(SPEC)[SPEC.config_path] + text})
+    assert [report.share(name) for name in ("config", "workflow", "behaviour")] == [0.0, 0.0, 0.0]
+    assert any(f"{SPEC.config_path} is refused: " in problem for problem in report.problems)
 
 
-def test_a_file_outside_the_spec_is_ignored(toolkit: NatToolkit) -> None:
-    report = check(toolkit, {"nat/__init__.py": "raise SystemExit\n", "src/mcp/__init__.py": "raise SystemExit\n"})
-    assert report.complete
+def test_honest_projects_raise_no_flag_and_attempts_are_named(nat_toolkit: NatToolkit) -> None:
+    tricks = "import os, gc\nos._exit(0)\nprint(gc.get_objects())\n"
+    extra = {"conftest.py": "", "sitecustomize.py": "", "notes.txt": "x", SPEC.tests_path: tricks}
+    wanted = {Flag.DROPPED_TEST_CONFIG, Flag.DROPPED_STARTUP, Flag.DROPPED_UNDECLARED}
+    assert set(check(nat_toolkit, SPEC, extra).flags) == wanted | {Flag.SOURCE_EXIT, Flag.SOURCE_FRAMES}
 
 
-def test_half_right_answers_earn_partial_credit_and_equivalent_code_earns_all(toolkit: NatToolkit) -> None:
-    swapped = check(toolkit, replaced(LOGIC, 'return "error: unknown unit"', 'return "error: what"'))
-    assert 0.3 < swapped.workflow < 1.0
-    rewritten = replaced(
-        LOGIC, "value * FACTORS[from_unit] / FACTORS[to_unit]", "FACTORS[from_unit] / FACTORS[to_unit] * value"
-    )
-    assert check(toolkit, rewritten).complete
+@cases(SHAPES)
+def test_what_is_sent_to_the_toolkit_are_questions_without_answers(spec: NATSpec) -> None:
+    runs = hidden_cases(spec, 0)
+    for sent, run in zip(agent_runs(spec, runs), runs, strict=True):
+        assert set(sent) == {
+            "config", "overrides", "swapped", "through_client", "exchanges", "scripted", "asks",
+        }  # fmt: skip
+        assert [target for target, _, _ in sent["asks"]] == [ask.target for ask in run.asks]
+        texts = {value for _, inputs, via in sent["asks"] for value in (*inputs.values(), via)}
+        assert texts <= {value for ask in run.asks for value in (*ask.inputs.values(), ask.via)} | {""}
 
 
-def play(factory: NATEnvFactory, *calls: ToolCall, spec: NATSpec = SPEC) -> tuple[NATAgentEnv, list]:
-    env = NATAgentEnv(factory)
-    env.reset(spec.model_dump(mode="json"))
-    return env, [env.step(Message.assistant("", (call,))) for call in calls]
+def test_hidden_cases_depend_on_the_seed_and_hold_no_example() -> None:
+    first, again, other = hidden_cases(SPEC, 0), hidden_cases(SPEC, 0), hidden_cases(SPEC, 1)
+    assert first == again != other
+    assert all(ask.inputs != TOOL.example.inputs for run in (*first, *other) for ask in run.asks)
 
 
-def write(path: str, text: str) -> ToolCall:
-    return ToolCall(name="file_write", arguments={"path": path, "content": text})
+def test_one_answer_for_everything_or_errors_alone_follow_no_rules() -> None:
+    assert follows_rules([("a", True), ("error: x", True)])
+    assert follows_rules([("a", True), ("b", True), ("c", False)])
+    assert not follows_rules([("a", True), ("a", True), ("b", False)])
+    assert not follows_rules([("error: x", True), ("error: y", True)])
+    assert not follows_rules([(None, True), ("error: x", True), ("a", False)])
+    assert not follows_rules([(None, True), ("a", True)])
 
 
-def call(name: str) -> ToolCall:
-    return ToolCall(name=name, arguments={})
+def test_an_answer_is_shown_in_few_characters_whatever_it_is() -> None:
+    assert (show(None), show("a"), show(["a"] * 999)) == ("nothing", "'a'", "a list")
+    assert show({"exception": "KeyError('x')"}) == "KeyError('x')"
+    assert len(show("x" * 9999)) < 210
 
 
-def test_an_episode_from_request_to_success(factory: NATEnvFactory) -> None:
-    env = NATAgentEnv(factory)
-    messages = env.reset(SPEC.model_dump(mode="json"))
-    assert [message.role for message in messages] == ["system", "user"]
-    assert env.tools == TOOL_SPECS
-    writes = tuple(write(path, text) for path, text in render_project(SPEC).items())
-    first = env.step(Message.assistant("", (*writes, call("pytest_run"), call("nat_check"))))
-    texts = [message.content for message in first.messages]
-    assert texts[0] == f"wrote {SPEC.files[0]}"
-    assert texts[-2] == "2 passed"
-    assert texts[-1] == f"built; the example gives {SPEC.example.output!r}"
-    last = env.step(Message.assistant("", (call("submit"),)))
-    assert last.terminated
-    assert last.reward_parts["success"] == 1.0
-    assert last.reward == pytest.approx(0.3 + 0.3 + 0.4 + 1.0 + 0.3 * (1 - 1 / 30))
-
-
-def test_a_complete_project_that_is_not_submitted_is_no_success(factory: NATEnvFactory) -> None:
-    writes = [write(path, text) for path, text in render_project(SPEC).items()]
-    env, _ = play(factory, *writes)
-    result = env.truncate(StopReason.MAX_TURNS)
-    assert result.reward == pytest.approx(1.0)
-    assert result.reward_parts["success"] == 0.0
-
-
-def test_tools_answer_mistakes_with_words_the_model_can_act_on(factory: NATEnvFactory) -> None:
-    _, results = play(
-        factory,
-        call("pytest_run"),
-        call("nat_chek"),
-        write("../outside.py", "x"),
-        ToolCall(name="file_write", arguments={"path": "a.py"}),
-        ToolCall(name="file_read", arguments={"path": "b.py"}),
-        write(TESTS, "def test_a():\n    assert 1 == 2\n"),
-        call("pytest_run"),
-        call("nat_check"),
-    )
-    texts = [result.messages[0].content for result in results]
-    assert "no tests yet" in texts[0]
-    assert "did you mean 'nat_check'" in texts[1]
-    assert texts[2].startswith("error:")
-    assert "argument 'content' is missing" in texts[3]
-    assert "no file 'b.py'" in texts[4]
-    assert texts[6].startswith("1 failed, 0 passed")
-    assert texts[7].startswith("error at import")
-    assert [result.info["tool_errors"] for result in results] == [1, 1, 1, 1, 1, 0, 1, 1]
-
-
-def test_without_the_toolkit_nothing_is_scored() -> None:
-    factory = NATEnvFactory(NATEnvOptions(nat_python="/nowhere/python"), seed=0)
-    with pytest.raises(NatUnavailableError, match="make setup"):
-        factory.start()
+def test_a_react_task_without_the_agents_interpreter_is_not_scored(tmp_path: Path) -> None:
+    with (
+        NatToolkit.open(react_python=tmp_path / "python") as toolkit,
+        pytest.raises(NatUnavailableError, match="make setup-react"),
+    ):
+        check(toolkit, REACT)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agent_rl.data.tasks import read_tasks, write_tasks
+
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["agent_rl/scripts/train_nat_agent.py", "--config", "configs/nat_grpo.yaml"]
 
@@ -67,7 +69,7 @@ def test_a_broken_config_a_missing_dataset_and_a_bad_flag_are_one_line(tmp_path:
 
 
 def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
-    good = (ROOT / "dataset/nat_tasks/train.jsonl").read_text().splitlines()[:3]
+    good = (ROOT / "dataset/nat_tasks/starter/train.jsonl").read_text().splitlines()[:3]
     for name in ("train.jsonl", "val.jsonl"):
         (tmp_path / name).write_text("\n".join([*good, '{"task_id": "x", ']))
     arguments = ["--dataset-dir", tmp_path, f"run.output_dir={tmp_path}"]
@@ -86,10 +88,44 @@ def test_a_missing_model_and_a_missing_toolkit_say_what_to_do(tmp_path: Path) ->
 
 def test_the_dataset_is_the_same_for_a_seed(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        done = run("agent_rl/scripts/prepare_dataset.py", "--num-samples", "60", "--output-dir", tmp_path / name)
+        done = run("agent_rl/scripts/prepare_dataset.py", "--num-samples", "40", "--output-dir", tmp_path / name)
         assert done.returncode == 0, done.stderr
-    for name in ("train.jsonl", "val.jsonl"):
+    names = [f"{part}.{kind}" for part in ("train", "val", "test_generalisation") for kind in ("jsonl", "parquet")]
+    for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert read_tasks(tmp_path / "a/train.parquet") == read_tasks(tmp_path / "a/train.jsonl")
+    sets = [read_tasks(tmp_path / "a" / name) for name in names[::2]]
+    assert [len(rows) for rows in sets] == [36, 4, 4]
+    assert len({row["fingerprint"] for rows in sets for row in rows}) == 44
+
+
+def test_the_shipped_tasks_are_what_the_script_makes(tmp_path: Path) -> None:
+    starter = ["--families", "unit_converter,text_pipeline,calculator,code_validator", "--levels", "1,2"]
+    for folder, options in ((".", []), ("starter", [*starter, "--without-demonstrations"])):
+        made = tmp_path / folder
+        command = ["agent_rl/scripts/prepare_dataset.py", "--num-samples", "100", *options, "--output-dir", made]
+        done = run(*command)
+        assert done.returncode == 0, done.stderr
+        shipped = (ROOT / "dataset/nat_tasks" / folder / "train.jsonl").read_text().splitlines()
+        assert shipped[:90] == (made / "train.jsonl").read_text().splitlines()
+
+
+def test_bad_options_of_the_dataset_script_are_one_line(tmp_path: Path) -> None:
+    command = ["agent_rl/scripts/prepare_dataset.py", "--output-dir", tmp_path, "--num-samples", "10"]
+    assert "did you mean 'calculator'" in one_line_error(run(*command, "--families", "calculater"))
+    assert "--levels" in one_line_error(run(*command, "--levels", "easy"))
+    assert "no task family" in one_line_error(run(*command, "--families", "react_agent", "--levels", "1"))
+
+
+def test_a_parquet_file_with_a_wrong_column_is_named_by_file_row_and_field(tmp_path: Path) -> None:
+    rows = read_tasks(ROOT / "dataset/nat_tasks/starter/train.jsonl")[:3]
+    for name in ("train", "val"):
+        write_tasks(tmp_path / f"{name}.parquet", [{**row, "colour": "red"} for row in rows])
+    arguments = ["--dataset-dir", tmp_path, f"run.output_dir={tmp_path}"]
+    error = one_line_error(run(*TRAIN, *arguments))
+    assert "train.parquet:row 1" in error and "field 'colour'" in error
+    (tmp_path / "train.parquet").write_bytes(b"no parquet")
+    assert f"{tmp_path}/train.parquet" in one_line_error(run(*TRAIN, *arguments))
 
 
 SMALL = [

@@ -9,8 +9,8 @@ from fakes import END, ROLE_IDS, ByteChatFormat, save_tiny_model
 from agent_rl.agent.messages import Message
 from agent_rl.core.sft import Conversation, SftSettings, render_conversation, schedule, train_sft
 from agent_rl.envs.nat_demonstrations import demonstration_turns
-from agent_rl.nat.generate import generate_specs
-from agent_rl.nat.project import render_project
+from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
+from agent_rl.nat.render import render_project
 from model.model_minimind import MiniMindForCausalLM
 
 
@@ -46,7 +46,7 @@ def test_the_loss_falls_on_repeated_conversations(tmp_path: Path) -> None:
     assert losses[1] < 0.5 < losses[0]
 
 
-SPECS = list(itertools.islice(generate_specs(0, "sft"), 200))
+SPECS = list(itertools.islice(generate_specs(0, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS), 200))
 
 
 def files_of(turns: list) -> dict[str, str]:

@@ -1,6 +1,20 @@
-import pytest
+"""Task files: what is written comes back equal in both formats, and every mistake is one sentence with its place."""
 
-from agent_rl.data.tasks import read_tasks
+import datetime
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent_rl.data.parquet import decode_rows, encode_rows
+from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.errors import DataError
 
 
@@ -53,3 +67,190 @@ def test_a_file_without_tasks_is_refused(tmp_path, content):
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.jsonl: no such task file"):
         read_tasks(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize("name", ["tasks.csv", "tasks", "tasks.parquet.gz"])
+def test_another_suffix_is_refused_in_reading_and_writing(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(GOOD)
+    for use in (read_tasks, lambda path: write_tasks(path, [{"task_id": "a"}])):
+        with pytest.raises(DataError, match=r"a task file ends in \.jsonl or \.parquet, not in"):
+            use(path)
+    assert path.read_bytes() == GOOD
+
+
+# Both formats
+
+MIXED_ROWS = [
+    {"task_id": "b", "level": 2, "request": "größe\u2028x", "share": 0.5, "held_out": True, "rules": {"n": [1, None]}},
+    {"task_id": "a", "level": 1, "request": "", "share": 2.0, "held_out": False, "rules": None, "only_here": "x"},
+]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_written_rows_come_back_equal_and_as_the_same_bytes(tmp_path, suffix):
+    first, again = tmp_path / f"new/first.{suffix}", tmp_path / f"again.{suffix}"
+    write_tasks(first, MIXED_ROWS)
+    assert read_tasks(str(first)) == MIXED_ROWS
+    assert [list(row) for row in read_tasks(first)] == [list(row) for row in MIXED_ROWS]
+    write_tasks(again, read_tasks(first))
+    assert again.read_bytes() == first.read_bytes()
+    assert [path.name for path in first.parent.iterdir()] == [first.name]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from(["a", "a.b", "", "ü"]) | st.text(max_size=2)
+rows_of_any_shape = st.lists(st.dictionaries(names, json_values, min_size=1, max_size=4), min_size=1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows_of_any_shape)
+@example([{"x": 1}, {"x": 1.0}])
+@example([{"x": 1}, {"x": 2**63}])
+def test_parquet_keeps_any_json_rows_with_their_types(rows):
+    read = decode_rows(encode_rows(rows), "f")
+    assert read == rows
+    assert repr([dict(sorted(row.items())) for row in read]) == repr([dict(sorted(row.items())) for row in rows])
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, {1: "x"}, (1, 2), {"a"}, "\ud800", datetime.date(2024, 1, 2)])
+def test_a_value_that_would_not_come_back_equal_is_refused_with_row_and_field(tmp_path, suffix, value):
+    path = tmp_path / f"tasks.{suffix}"
+    with pytest.raises(DataError, match=rf"tasks\.{suffix}:row 2: 'rules' is .* which JSON does not keep"):
+        write_tasks(path, [{"task_id": "a"}, {"task_id": "b", "rules": value}])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "holds no task"),
+        ([{"task_id": "a"}, {"id": "b"}], "row 2: the row has no 'task_id'"),
+        ([{"task_id": "a"}, {"task_id": "b"}, {"task_id": "a"}], "row 3: task_id 'a' is already taken by row 1"),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_written(tmp_path, rows, words):
+    write_tasks(tmp_path / "tasks.parquet", [{"task_id": "old"}])
+    with pytest.raises(DataError, match=words):
+        write_tasks(tmp_path / "tasks.parquet", rows)
+    assert read_tasks(tmp_path / "tasks.parquet") == [{"task_id": "old"}]
+
+
+# Parquet
+
+
+def parquet(tmp_path, columns: Mapping[str, Any] | pa.Table, json_columns: str | None = None):
+    """A file made without our writer; `json_columns` is the metadata that ours would have."""
+    table = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
+    if json_columns is not None:
+        table = table.replace_schema_metadata({"agent_rl.json_columns": json_columns})
+    path = tmp_path / "tasks.parquet"
+    pq.write_table(table, path)
+    return path
+
+
+def test_scalar_fields_are_columns_of_their_type_and_the_rest_is_json_text(tmp_path):
+    write_tasks(tmp_path / "tasks.parquet", MIXED_ROWS)
+    table = pq.read_table(tmp_path / "tasks.parquet")
+    types = {field.name: str(field.type) for field in table.schema}
+    assert types == {
+        "task_id": "string",
+        "level": "int64",
+        "request": "string",
+        "share": "double",
+        "held_out": "bool",
+        "rules": "string",
+        "only_here": "string",
+    }
+    assert table["rules"].to_pylist() == ['{"n": [1, null]}', "null"]
+    assert table["only_here"].to_pylist() == [None, "x"]
+
+
+def test_a_parquet_file_made_elsewhere_gives_python_values(tmp_path):
+    columns = {
+        "task_id": ["a", "b"],
+        "rules": [{"n": [1, 2]}, None],
+        "inputs": [["x"], []],
+        "family": pa.array(["f", "f"]).dictionary_encode(),
+        "config": pa.array(['{"low": 1}', None], type=pa.json_()),
+        "text": ["[1]", "2"],
+    }
+    assert read_tasks(parquet(tmp_path, columns)) == [
+        {"task_id": "a", "rules": {"n": [1, 2]}, "inputs": ["x"], "family": "f", "config": {"low": 1}, "text": "[1]"},
+        {"task_id": "b", "rules": None, "inputs": [], "family": "f", "config": None, "text": "2"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "place", "words"),
+    [
+        ({"id": ["a"]}, ":row 1: ", "the row has no 'task_id'; add one"),
+        ({"task_id": ["a", None]}, ":row 2: ", "task_id is None"),
+        ({"task_id": ["a", "b", "b"]}, ":row 3: ", "task_id 'b' is already taken by row 2"),
+        ({"task_id": pa.array([], type=pa.string())}, ": ", "the file holds no task"),
+        ({"task_id": ["a"], "day": [datetime.date(2024, 1, 2)]}, ": ", "column 'day' has the type date32[day]"),
+        ({"task_id": ["a"], "x": [[{"y": b"z"}]]}, ": ", "column 'x' has the type list"),
+        (pa.table([pa.array(["a"]), pa.array(["b"])], names=["task_id"] * 2), ": ", "two columns are called 'task_id'"),
+    ],
+)
+def test_a_bad_parquet_row_or_column_is_named(tmp_path, columns, place, words):
+    path = parquet(tmp_path, columns)
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}{place}{words}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["{}", '{"a": 1'], "row 2: column 'rules' is not valid JSON (Expecting ',' delimiter, character 8)"),
+        (["{}", ""], "row 2: column 'rules' is not valid JSON"),
+        ([3, 4], "row 1: column 'rules' holds 3 where JSON text is expected"),
+    ],
+)
+def test_a_json_column_that_does_not_parse_is_named_with_its_row(tmp_path, cells, words):
+    path = parquet(tmp_path, {"task_id": ["a", "b"], "rules": cells}, json_columns='["rules", "dropped"]')
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}:{words}")
+
+
+def test_the_environments_check_gets_every_parquet_row_and_its_place(tmp_path):
+    path = parquet(tmp_path, {"task_id": ["a", "b"], "level": ["1", "two"]})
+
+    def check(task, where):
+        if not task["level"].isdigit():
+            raise DataError(f"{where}: level is {task['level']!r}")
+
+    with pytest.raises(DataError) as caught:
+        read_tasks(path, check)
+    assert str(caught.value) == f"{path}:row 2: level is 'two'"
+
+
+def damaged_files() -> list[bytes]:
+    whole = encode_rows([{"task_id": "a", "request": "sphinx of black quartz"}])
+    assert b"quartz" in whole  # too short to be compressed
+    return [b"", GOOD, whole[:-20], whole.replace(b"quartz", b"quarts")]
+
+
+@pytest.mark.parametrize("content", damaged_files(), ids=["empty", "JSONL", "cut off", "one byte changed"])
+def test_what_is_not_a_whole_parquet_file_is_refused(tmp_path, content):
+    path = tmp_path / "tasks.parquet"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}: not a whole Parquet file (")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_jsonl_file_is_read_without_pyarrow(tmp_path):
+    path = write(tmp_path, GOOD)
+    code = f"import sys; from dataset import read_tasks; print(read_tasks({str(path)!r}), 'pyarrow' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "[{'task_id': 'a'}] False\n"

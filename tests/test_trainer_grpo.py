@@ -223,6 +223,102 @@ def test_training_runs_with_bfloat16_products(folder: Path) -> None:
     assert all(row["optim/skipped"] == 0.0 and row["loss/abs_log_ratio_max"] < 0.1 for row in metrics_of(folder))
 
 
+# Curriculum
+
+SUCCESS_CURRICULUM = {"mode": "success", "threshold": 0.5, "window": 4, "review": 0.25}
+
+
+class GoodAtLevelOne(LetterEnv):
+    """Tasks of level 1 always succeed, the others never; what was played is remembered."""
+
+    played: list[int] = []
+
+    def reset(self, task: Task) -> list[Message]:
+        self.level = task["level"]
+        self.played.append(self.level)
+        return super().reset(task)
+
+    def step(self, message: Message) -> StepResult:
+        return StepResult(reward=0.5, reward_parts={"success": float(self.level == 1)}, terminated=True)
+
+    def truncate(self, reason: StopReason) -> StepResult:
+        return StepResult(reward=0.0, reward_parts={"success": float(self.level == 1)}, terminated=True)
+
+
+def train_with_levels(folder: Path, env: Any, *, curriculum: dict[str, Any], steps: int) -> None:
+    config = tiny_config(
+        folder,
+        data={"curriculum": curriculum},
+        rollout={"group_size": 2, "groups_per_step": 4, "async_workers": 0},
+        train={"steps": steps},
+    )
+    tasks = [{"task_id": f"t{i}", "question": "post", "level": 1 + i // 4} for i in range(12)]
+    with GRPOTrainer.from_config(config, env_factory=EnvFactory(env), train_tasks=tasks) as trainer:
+        trainer.train()
+
+
+def test_a_level_opens_after_success_and_stays_the_highest_until_it_is_mastered(folder: Path) -> None:
+    GoodAtLevelOne.played.clear()
+    train_with_levels(folder, GoodAtLevelOne, curriculum=SUCCESS_CURRICULUM, steps=3)
+    rows = metrics_of(folder)
+    assert [(row["curriculum/max_level"], row["curriculum/success_at_max_level"]) for row in rows] == [
+        (1, 1.0),
+        (2, 0.0),
+        (2, 0.0),
+    ]
+    assert GoodAtLevelOne.played == [1] * 8 + ([2] * 6 + [1] * 2) * 2
+
+
+def test_without_a_curriculum_all_levels_are_drawn_and_no_metric_is_written(folder: Path) -> None:
+    GoodAtLevelOne.played.clear()
+    train_with_levels(folder, GoodAtLevelOne, curriculum={}, steps=3)
+    assert sorted(GoodAtLevelOne.played) == [1] * 8 + [2] * 8 + [3] * 8
+    assert not any(key.startswith("curriculum/") for row in metrics_of(folder) for key in row)
+
+
+class NoSuccess(LetterEnv):
+    def step(self, message: Message) -> StepResult:
+        return StepResult(reward=1.0, reward_parts={"style": 1.0}, terminated=True)
+
+
+def test_a_curriculum_by_success_ends_before_the_first_update_where_none_is_reported(folder: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"data\.curriculum\.mode = 'success', but the environment reports no success"
+    ):
+        train_with_levels(folder, NoSuccess, curriculum=SUCCESS_CURRICULUM, steps=3)
+    assert metrics_of(folder) == []
+
+
+def test_stages_need_no_success(folder: Path) -> None:
+    stages = {"mode": "stages", "stages": [{"until_step": 1, "max_level": 2}]}
+    train_with_levels(folder, NoSuccess, curriculum=stages, steps=2)
+    rows = metrics_of(folder)
+    assert [row["curriculum/max_level"] for row in rows] == [2, 3]
+    assert not any("curriculum/success_at_max_level" in row for row in rows)
+
+
+class AlwaysCutOff(LetterEnv):
+    """Asks for more until the turns are used up, and says nothing about success then."""
+
+    def step(self, message: Message) -> StepResult:
+        return StepResult(messages=(Message.user("t"),), reward=0.1)
+
+
+def test_episodes_that_were_cut_off_count_as_failures(folder: Path) -> None:
+    train_with_levels(folder, AlwaysCutOff, curriculum=SUCCESS_CURRICULUM, steps=2)
+    assert [row["curriculum/success_at_max_level"] for row in metrics_of(folder)] == [0.0, 0.0]
+
+
+def test_a_row_of_the_training_file_without_a_level_is_named_by_file_and_line(folder: Path) -> None:
+    path = folder / "tasks.jsonl"
+    path.write_text('{"task_id": "a", "level": 1}\n\n{"task_id": "b"}\n')
+    config = tiny_config(folder, data={"train_path": str(path), "curriculum": SUCCESS_CURRICULUM})
+    with pytest.raises(
+        ConfigError, match=r"tasks\.jsonl:3: level is None, but data\.curriculum\.mode = 'success' needs"
+    ):
+        GRPOTrainer.from_config(config, env_factory=EnvFactory(LetterEnv))
+
+
 class SometimesBroken(LetterEnv):
     """Cannot be reset for the task `t1`."""
 

@@ -18,7 +18,9 @@ from agent_rl.config import Config
 from agent_rl.distributed.checkpoint import latest_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError
 
-_REPORTED_PACKAGES = ("agent_rl", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy")
+_REPORTED_PACKAGES = (
+    "agent_rl", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "pyarrow",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

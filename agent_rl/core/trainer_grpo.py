@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 
 from agent_rl.algorithms.advantages import has_signal
-from agent_rl.config import Config
+from agent_rl.config import Config, CurriculumConfig
 from agent_rl.core.evaluation import (
     EvalResult,
     comparison_table,
@@ -29,7 +30,7 @@ from agent_rl.core.minimind_policy import MiniMindPolicy
 from agent_rl.core.rollout import make_rollout
 from agent_rl.core.run_folder import RunFolder, write_json
 from agent_rl.core.update import PolicyUpdater
-from agent_rl.data.sampler import TaskSampler
+from agent_rl.data.curriculum import level_of, make_curriculum
 from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import MODEL_FOLDER, get_rng_state, load_state, save_checkpoint, set_rng_state
@@ -69,14 +70,14 @@ class GRPOTrainer:
         self._train_tasks = train_tasks
         self._eval_tasks = eval_tasks
         self._run = run
-        self._sampler = TaskSampler(len(train_tasks), seed=config.run.seed)
+        self._curriculum = make_curriculum(train_tasks, config.data.curriculum, seed=config.run.seed)
         self._rollout = make_rollout(config, policy, env_factory)
         self._updater = PolicyUpdater(policy.model, config, backend, pad_id=policy.pad_id)
         self._evals: list[EvalResult] = []
         self._saved_step: int | None = None
         if run.resume_from is not None:
             self._restore()
-        self._sampler_state = self._sampler.state_dict()
+        self._sampler_state = self._curriculum.state_dict()
 
     @classmethod
     def from_config(
@@ -100,7 +101,7 @@ class GRPOTrainer:
         else:
             factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
         if train_tasks is None:
-            train_tasks = read_tasks(config.data.train_path, factory.check_task)
+            train_tasks = read_tasks(config.data.train_path, _train_check(factory, config.data.curriculum))
             if eval_tasks is None and config.eval.temperatures:
                 eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
         policy = MiniMindPolicy.from_pretrained(
@@ -170,7 +171,8 @@ class GRPOTrainer:
 
     def _train_step(self, writer: MetricsWriter, progress: TrainingProgress) -> None:
         clock = _Clock()
-        tasks = [self._train_tasks[index] for index in self._sampler.next(self.config.rollout.groups_per_step)]
+        drawn = self._curriculum.next(self.config.rollout.groups_per_step, step=self.step + 1)
+        tasks = [self._train_tasks[index] for index in drawn]
         with clock.stage("rollout"):
             groups = self._rollout.collect(
                 tasks,
@@ -178,11 +180,12 @@ class GRPOTrainer:
                 step=self.step + 1,
                 temperature=self.config.policy.temperature,
             )
+        curriculum_metrics = self._curriculum.observe(drawn, _success_rates(groups))
         with deferred_interrupt():
             with clock.stage("update"):
                 metrics = self.update(groups)
-            self._sampler_state = self._sampler.state_dict()
-            metrics |= group_metrics(groups, has_signal=has_signal) | clock.metrics(groups)
+            self._sampler_state = self._curriculum.state_dict()
+            metrics |= group_metrics(groups, has_signal=has_signal) | curriculum_metrics | clock.metrics(groups)
             writer.write(self.step, metrics)
             self._write_transcripts(groups)
         _warn_of_env_errors(groups, self.step, progress)
@@ -233,7 +236,7 @@ class GRPOTrainer:
         state = load_state(self._run.resume_from)
         self.step = state["step"]
         self._updater.load_state_dict(state["updater"])
-        self._sampler.load_state_dict(state["sampler"])
+        self._curriculum.load_state_dict(state["sampler"])
         set_rng_state(state["rng"])
         self.policy.refresh_weights(self.step)
         self._evals = [EvalResult(**result) for result in state["evals"]]
@@ -319,6 +322,31 @@ class _Clock:
         step_s = time.perf_counter() - self._started
         num_drawn = sum(len(turn.completion.token_ids) for g in groups for t in g.trajectories for turn in t.turns)
         return self._stages | {"time/step_s": step_s, "perf/tokens_per_s": num_drawn / step_s}
+
+
+def _train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[Task, str], None]:
+    """What every row of the training file must pass: the environment's check, and a level where one is needed."""
+
+    def check(task: Task, where: str) -> None:
+        factory.check_task(task, where)
+        if curriculum.mode != "off":
+            level_of(task, where, curriculum)
+
+    return check
+
+
+def _success_rates(groups: Sequence[TrajectoryGroup]) -> list[float | None] | None:
+    """Share of scored episodes that succeeded, by group; None for a group without any.
+
+    None instead of the list when episodes were played to their end and none of the step reports `success`. Where some
+    report it, an episode that does not, as a rule one that was cut off, is a failure.
+    """
+    scored = [[episode for episode in group.trajectories if episode.reward is not None] for group in groups]
+    episodes = [episode for group in scored for episode in group]
+    is_reported = any("success" in episode.reward_parts for episode in episodes)
+    if not is_reported and any(episode.stop_reason is StopReason.FINISHED for episode in episodes):
+        return None
+    return [fmean(e.reward_parts.get("success", 0.0) >= 1.0 for e in group) if group else None for group in scored]
 
 
 def _warn_of_env_errors(groups: Sequence[TrajectoryGroup], step: int, progress: TrainingProgress) -> None:

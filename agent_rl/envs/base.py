@@ -32,6 +32,16 @@ class StepResult:
     """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A scripted episode whose outcome is known: `Solution(name="reference", messages=(...,), succeeds=True)`."""
+
+    name: str
+    messages: tuple[Message, ...]
+    """What the assistant says, turn by turn."""
+    succeeds: bool
+
+
 class AgentEnv(ABC):
     """One episode. `reset` gives the first messages, `step` answers an assistant message, `close` frees resources."""
 
@@ -70,6 +80,10 @@ class EnvFactory:
 
     def check_task(self, task: Task, where: str) -> None:
         """Raise DataError when a dataset row is not a task of this environment; `where` opens the sentence."""
+
+    def solutions(self, task: Task) -> list[Solution]:
+        """Scripted episodes of a task, right and wrong, that show whether its data can be trusted; none by default."""
+        return []
 
     def start(self) -> None:
         """Acquire shared resources; called once, before the first episode."""

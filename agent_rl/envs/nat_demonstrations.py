@@ -9,8 +9,8 @@ per spec from a seed. Nothing here is used while training by reinforcement.
 import random
 
 from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.nat.families import FAMILIES
-from agent_rl.nat.project import render_project
+from agent_rl.nat.families import FAMILIES, GROUPS
+from agent_rl.nat.render import render_logic, render_project
 from agent_rl.nat.spec import NATSpec
 from agent_rl.tools.file_tools import wrote
 from agent_rl.tools.nat_tools import test_report
@@ -49,20 +49,22 @@ def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Tur
 
 
 def _forgetful(spec: NATSpec) -> dict[str, str]:
-    family = FAMILIES[spec.family]
-    return render_project(spec, body=family.mutants(spec)[0], test_error=False)
+    changed = {tool.instance: FAMILIES[tool.family].mutants(tool)[0] for tool in spec.tools}
+    if spec.group:
+        changed[spec.group.type_name] = GROUPS[spec.group.family].mutants(spec.group)[0]
+    return render_project(spec, logic=render_logic(spec, changed), test_error=False)
 
 
 def _slip(spec: NATSpec, rng: random.Random) -> dict[str, str]:
     """One mistake of another kind somewhere in an otherwise right project."""
     files = render_project(spec)
-    register, config = f"src/{spec.package}/register.py", f"src/{spec.package}/configs/config.yml"
+    errors = (spec.group or spec.tools[0]).errors
     swaps = [
-        (register, "    yield FunctionInfo", "    return FunctionInfo"),
-        (register, "    async def run(", "    def run("),
-        (config, "workflow:\n", "agent:\n"),
+        (spec.register_path, "    yield FunctionInfo", "    return FunctionInfo"),
+        (spec.register_path, "    async def run(", "    def run("),
+        (spec.config_path, "workflow:\n", "agent:\n"),
         ("mcp_server.py", "    server.run()", "    server.start()"),
-        (f"src/{spec.package}/logic.py", f'"{spec.errors[0]}"', f'"{spec.errors[0].removeprefix("error: ")}"'),
+        (spec.logic_path, f'"{errors[0]}"', f'"{errors[0].removeprefix("error: ")}"'),
     ]
     path, right, wrong = rng.choice(swaps)
     files[path] = files[path].replace(right, wrong)

@@ -6,95 +6,53 @@ answers that agree with the oracle, schemas that agree with the spec, and tests 
 This module never runs candidate code, and it decides no weights (`reward.py`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
-from agent_rl.nat.cases import CaseRun, hidden_cases
-from agent_rl.nat.families import FAMILIES
-from agent_rl.nat.project import render_logic
-from agent_rl.nat.spec import NATSpec
-from agent_rl.nat.toolkit import AgentEvidence, NatToolkit, TestsEvidence
+from agent_rl.nat.cases import WORKFLOW, Ask, CaseRun, hidden_cases
+from agent_rl.nat.check_static import Outlines, check_static, read_outlines
+from agent_rl.nat.check_tests import check_tests
+from agent_rl.nat.evidence import AgentEvidence, McpEvidence
+from agent_rl.nat.questions import agent_runs, mcp_calls, served_schemas, wanted_schemas, workflow_type
+from agent_rl.nat.report import Point, Stage, ValidationReport, point
+from agent_rl.nat.spec import NATSpec, React
+from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.sandbox.freeze import Flag, freeze, screen
 
-_JSON_TYPES = {"float": "number", "int": "integer", "str": "string"}
-_NUM_MCP_VALID = 4
+CONSTANT = "errors alone, or one answer for everything, earn nothing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckReport:
-    """Shares in [0, 1], each with its own evidence; `problems` says in words what cost points."""
+def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], *, seed: int) -> ValidationReport:
+    """Check a project against its spec. Infrastructure failures raise SandboxError; all else is in the report.
 
-    static: float
-    """Structure of register.py and logic.py: base class, `name=`, decorator, type hints, docstring."""
-    behaviour: float
-    """Hidden cases answered right by the registered function itself; valid and error cases weigh the same."""
-    tests: float
-    """The model's own tests: pass on its code and on a right solution, fail on wrong ones."""
-    config: float
-    """The configuration loads and builds, with the instance and workflow that were asked for."""
-    mcp: float
-    """The MCP server: handshake, tool schema, right answers over standard input and output."""
-    workflow: float
-    """Hidden cases answered right end to end through the workflow."""
-    problems: tuple[str, ...]
-    flags: tuple[Flag, ...] = ()
-    """What looks like an attempt on the verdict; for metrics, it costs nothing."""
-
-    @property
-    def tools(self) -> float:
-        return 0.2 * self.static + 0.5 * self.behaviour + 0.3 * self.tests
-
-    @property
-    def integration(self) -> float:
-        return 0.5 * self.config + 0.5 * self.mcp
-
-    @property
-    def complete(self) -> bool:
-        """Every component is full."""
-        shares = (self.static, self.behaviour, self.tests, self.config, self.mcp, self.workflow)
-        return all(share == 1.0 for share in shares)
-
-
-def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], *, seed: int) -> CheckReport:
-    """Check a project against its spec. Infrastructure failures raise SandboxError; all else is in the report."""
+    What the hidden cases are depends on the spec and `seed`. Three processes work at the same time: the agent, its MCP
+    server, and its tests.
+    """
     kept = {path: files[path] for path in spec.files if path in files}
-    problems = [f"missing {path}" for path in spec.files if path not in kept]
     cases = hidden_cases(spec, seed)
-    register, logic, config_text = toolkit.parse(
-        [
-            ("python", kept.get(f"src/{spec.package}/register.py", "")),
-            ("python", kept.get(f"src/{spec.package}/logic.py", "")),
-            ("yaml", kept.get(f"src/{spec.package}/configs/config.yml", "")),
-        ]
-    )
-    static = _static(spec, register.value, logic.value, problems)
-    evidence = None
-    if config_text.refused:
-        problems.append(f"config.yml is refused: {config_text.refused}")
-    elif all(path in kept for path in spec.files[:4]):
-        evidence = _run_agent(toolkit, spec, kept, cases)
-    behaviour, workflow = _answers(evidence, cases, problems)
-    config = _config(spec, evidence, problems)
-    mcp = _mcp(toolkit, spec, kept, cases[0], problems)
-    if behaviour == 0.0 and workflow == 0.0:  # a file that merely loads is worth nothing
-        config = 0.0
-    if len(kept) < len(spec.files):
-        config = min(config, 0.5)
-    tests = _tests(toolkit, spec, kept, problems, is_right=behaviour == 1.0)
-    return CheckReport(
-        static=static,
-        behaviour=behaviour,
-        tests=tests,
-        config=config,
-        mcp=mcp,
-        workflow=workflow,
-        problems=tuple(problems),
-        flags=_flags(spec, files),
-    )
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        served = pool.submit(_serve, toolkit, spec, kept, cases[0])
+        tested = pool.submit(check_tests, toolkit, spec, kept)
+        outlines = read_outlines(toolkit, spec, kept)
+        agent = None if outlines.unsafe else _run_agent(toolkit, spec, kept, cases)
+        points = [_all_files(spec, kept), *check_static(spec, kept, outlines)]
+        behaviour = _behaviour(spec, agent, cases)
+        answers = [*behaviour, *_workflow(agent, cases, has_tools=any(each.score for each in behaviour))]
+        points += [*_build(spec, agent, outlines), *answers, *_served(spec, served.result(), cases[0])]
+        is_right = all(each.score == 1.0 for each in answers if each.stage == "behaviour")
+        points += tested.result()(is_right)
+    gates = {}
+    if not any(each.score for each in answers):
+        gates["config"] = "no hidden case is answered right, and a file that merely loads is worth nothing"
+    if not any(each.score for each in points if each.stage == "mcp" and each.name == "answers"):
+        gates["mcp"] = "no call to the server is answered right"
+    seconds = {"agent": agent.seconds if agent else 0.0, "mcp": ev.seconds if (ev := served.result()) else 0.0}
+    return ValidationReport(points=tuple(points), gates=gates, flags=flags_of(spec, files), seconds=seconds)
 
 
-def _flags(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
+def flags_of(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
     """Files nobody asked for, and suspicious patterns in those that were asked for."""
     found = set(freeze({path: text for path, text in files.items() if path not in spec.files}, keep=())[1])
     for path, text in files.items():
@@ -105,144 +63,182 @@ def _flags(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
     return tuple(flag for flag in Flag if flag in found)
 
 
+def _all_files(spec: NATSpec, kept: Mapping[str, str]) -> Point:
+    missing = [path for path in spec.files if path not in kept]
+    said = f"missing {', '.join(missing)}" if missing else "all there"
+    return point("files", "all files", 1 - len(missing) / len(spec.files), said)
+
+
+# ---------------------------------------------------------------- the agent
+
+
 def _run_agent(
     toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], cases: tuple[CaseRun, ...]
-) -> AgentEvidence:
+) -> AgentEvidence | None:
+    if any(path not in files for path in (spec.logic_path, spec.register_path, spec.config_path)):
+        return None
     return toolkit.run_agent(
         files,
         package=spec.package,
-        config_path=f"src/{spec.package}/configs/config.yml",
-        instance=spec.instance,
-        runs=[{"overrides": run.overrides, "inputs": [dict(case) for case in run.inputs]} for run in cases],
+        schemas=list(wanted_schemas(spec)),
+        runs=agent_runs(spec, cases),
+        react=isinstance(spec.workflow, React),
     )
 
 
-def _answers(evidence: AgentEvidence | None, cases: tuple[CaseRun, ...], problems: list[str]) -> tuple[float, float]:
-    """Shares of hidden cases answered right by the function and by the workflow."""
-    if evidence is None:
-        return 0.0, 0.0
-    if evidence.error:
-        problems.append(f"toolkit, at {evidence.stage}: {evidence.error}")
-    shares = []
-    for who in ("function", "workflow"):
-        valid, errors = [], []
-        for index, run in enumerate(cases):
-            given: tuple[Any, ...] = getattr(evidence.runs[index], who) if index < len(evidence.runs) else ()
-            for position, expected in enumerate(run.expected):
-                right = position < len(given) and type(given[position]) is str and given[position] == expected
-                (errors if expected.startswith("error") else valid).append(right)
-                if not right and len(problems) < 8 and position < len(given):
-                    problems.append(
-                        f"{who}: {run.inputs[position]} gave {_show(given[position])}, expected {expected!r}"
-                    )
-        shares.append((_share(valid) + _share(errors)) / 2)
-    return shares[0], shares[1]
+def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> list[Point]:
+    """Loads and builds, with the names, arguments and settings that were asked for."""
+    if agent is None:
+        why = outlines.unsafe or "logic.py, register.py or config.yml is missing"
+        return [point("build", name, 0, why) for name in ("loads and builds", "workflow", "functions")]
+    built = {"import": 0.0, "load": 0.0, "build": 0.5}.get(agent.stage, 1.0)
+    said = f"at {agent.stage}: {agent.error}" if agent.error else "built and ran"
+    points = [point("build", "loads and builds", built if built < 1.0 or not agent.error else 0.5, said)]
+    wanted = workflow_type(spec)
+    points.append(point("build", "workflow", agent.workflow_type == wanted, f"{agent.workflow_type!r} for {wanted!r}"))
+    schemas = wanted_schemas(spec)
+    wrong = [name for name, schema in schemas.items() if agent.schemas.get(name) != schema]
+    said = f"{wrong[0]!r} takes {agent.schemas.get(wrong[0])}, not {schemas[wrong[0]]}" if wrong else "as specified"
+    points.append(point("build", "functions", 1 - len(wrong) / len(schemas), said))
+    if any(each.config_field for each in (*spec.tools, *([spec.group] if spec.group else []))):
+        live = bool(agent.runs) and all(run.applied for run in agent.runs)
+        points.append(point("build", "settings", live, "the fields exist" if live else "a config field is missing"))
+    return points
 
 
-def _show(value: Any) -> str:
+Asked = list[tuple[Ask, Any]]
+"""Questions with what came back; `None` where nothing did."""
+
+
+def _asked(agent: AgentEvidence | None, cases: tuple[CaseRun, ...]) -> list[tuple[CaseRun, Asked]]:
+    out = []
+    for index, run in enumerate(cases):
+        given = agent.runs[index].answers if agent and index < len(agent.runs) else ()
+        out.append((run, [(ask, given[i] if i < len(given) else None) for i, ask in enumerate(run.asks)]))
+    return out
+
+
+def is_right(ask: Ask, given: Any) -> bool:
+    """Whether an answer is exactly the text that was expected, or nothing was where nothing should be."""
+    if ask.expected is None:
+        return isinstance(given, dict) and "missing" in given
+    return type(given) is str and given == ask.expected
+
+
+def _behaviour(spec: NATSpec, agent: AgentEvidence | None, cases: tuple[CaseRun, ...]) -> list[Point]:
+    """Hidden cases answered by each function itself."""
+    asked = [pair for _, pairs in _asked(agent, cases) for pair in pairs if pair[0].target != WORKFLOW]
+    points = []
+    for name in spec.group.instances if spec.group else [tool.instance for tool in spec.tools]:
+        own = [pair for pair in asked if pair[0].target == name or pair[0].target.startswith(f"{name}__")]
+        points += _divided("behaviour", own, f"{name}, valid inputs", f"{name}, bad inputs")
+    return points
+
+
+def _workflow(agent: AgentEvidence | None, cases: tuple[CaseRun, ...], *, has_tools: bool) -> list[Point]:
+    """Hidden cases through the workflow, by what each build is about. Its own errors and stand-ins are easily right, so
+    they need a tool that works, or several right answers to valid requests."""
+    points: list[Point] = []
+    for run, pairs in _asked(agent, cases):
+        own = [pair for pair in pairs if pair[0].target == WORKFLOW]
+        if own and not points:
+            points += _divided("workflow", own, "valid requests", "bad requests")
+            right = {ask.expected for ask, given in own if is_valid(ask.expected) and is_right(ask, given)}
+            has_tools |= len(right) > 1
+        elif own:
+            points.append(_judged("workflow", run.about, own))
+    if not has_tools or not any(each.score for each in points[:1]):
+        return [each.model_copy(update={"score": 0.0}) for each in points]
+    return points
+
+
+def _divided(stage: Stage, pairs: Asked, valid_name: str, bad_name: str) -> list[Point]:
+    """One point for valid inputs, one for the rest: errors, and functions that must not be there."""
+    parts: dict[str, Asked] = {valid_name: [], bad_name: []}
+    for pair in pairs:
+        parts[valid_name if is_valid(pair[0].expected) else bad_name].append(pair)
+    points = [_judged(stage, name, part) for name, part in parts.items() if part]
+    if follows_rules((ask.expected, is_right(ask, given)) for ask, given in pairs):
+        return points
+    return [
+        point(stage, each.name, 0, f"{CONSTANT}: {each.evidence}" if each.score else each.evidence) for each in points
+    ]
+
+
+def follows_rules(judged: Iterable[tuple[str | None, bool]]) -> bool:
+    """Whether the right ones among expected answers hold a valid one and more than one text: the same answer to
+    everything is now and then right."""
+    right = {expected for expected, good in judged if good and expected is not None}
+    return len(right) > 1 and any(map(is_valid, right))
+
+
+def is_valid(expected: str | None) -> bool:
+    """Whether an answer is one that only the rules give, and neither an error nor nothing."""
+    return expected is not None and not expected.startswith("error")
+
+
+def _judged(stage: Stage, name: str, pairs: Asked) -> Point:
+    wrong = [pair for pair in pairs if not is_right(*pair)]
+    if not wrong:
+        return point(stage, name, 1, f"{len(pairs)} of {len(pairs)} right")
+    ask, given = wrong[0]
+    said = (
+        f"{len(pairs) - len(wrong)} of {len(pairs)} right; {ask.inputs} gave {show(given)}, expected {ask.expected!r}"
+    )
+    return point(stage, name, 1 - len(wrong) / len(pairs), said)
+
+
+def show(value: Any) -> str:
     """An answer in few characters. A forged one may be nested too deep for `repr`, so only known shapes are shown."""
+    if value is None:
+        return "nothing"
     if isinstance(value, dict) and isinstance(value.get("exception"), str):
-        return str(value["exception"])[:200]
+        return value["exception"][:200]
     return repr(value[:200]) if isinstance(value, str) else f"a {type(value).__name__}"
 
 
-def _share(outcomes: list[bool]) -> float:
-    return sum(outcomes) / len(outcomes) if outcomes else 1.0
+# ---------------------------------------------------------------- the MCP server
 
 
-def _config(spec: NATSpec, evidence: AgentEvidence | None, problems: list[str]) -> float:
-    """1 when it loads and builds with the right names and live fields, half when it only loads."""
-    if evidence is None or evidence.stage in ("import", "load"):
-        return 0.0
-    share = 1.0
-    wanted = {field.name: _JSON_TYPES[field.type] for field in spec.inputs}
-    if evidence.stage != "done":
-        share = 0.5
-    if evidence.workflow_type != spec.type_name:
-        problems.append(f"the workflow is {evidence.workflow_type!r}, not {spec.type_name!r}")
-        share = 0.5
-    if evidence.function_schema != wanted:
-        problems.append(f"instance {spec.instance!r} takes {evidence.function_schema}, not {wanted}")
-        share = 0.5
-    if not all(run.override_applied for run in evidence.runs):
-        problems.append(f"the configuration has no field {list(spec.defaults)}")
-        share = 0.5
-    return share
+def _serve(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: CaseRun) -> McpEvidence | None:
+    if "mcp_server.py" not in files or spec.logic_path not in files:
+        return None
+    calls = [(tool, inputs) for tool, inputs, _ in mcp_calls(spec, run)]
+    exchanges = {request: asdict(each) for request, each in run.exchanges.items()}
+    return toolkit.run_mcp(files, server_path="mcp_server.py", calls=calls, exchanges=exchanges)
 
 
-def _mcp(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: CaseRun, problems: list[str]) -> float:
-    if "mcp_server.py" not in files or f"src/{spec.package}/logic.py" not in files:
-        return 0.0
-    picked = list(range(_NUM_MCP_VALID)) + [i for i, text in enumerate(run.expected) if text.startswith("error")]
-    inputs = [dict(run.inputs[index]) for index in picked]
-    evidence = toolkit.run_mcp(files, server_path="mcp_server.py", tool=spec.instance, inputs=inputs)
-    if evidence.error:
-        problems.append(f"MCP server, at {evidence.stage}: {evidence.error}")
-        return 0.0
-    wanted = {field.name: _JSON_TYPES[field.type] for field in spec.inputs}
-    schema_right = evidence.tools == {spec.instance: wanted}
-    if not schema_right:
-        problems.append(f"MCP server offers {evidence.tools}, not {{{spec.instance!r}: {wanted}}}")
-    right = [
-        position < len(evidence.answers) and evidence.answers[position] == run.expected[index]
-        for position, index in enumerate(picked)
+def _served(spec: NATSpec, said: McpEvidence | None, run: CaseRun) -> list[Point]:
+    """Handshake, tools with their schemas, right answers, errors as asked for, nothing but the protocol on stdout."""
+    names = ("handshake", "server name", "tools and schemas", "answers")
+    if said is None or said.error:
+        why = f"at {said.stage}: {said.error}" if said else "mcp_server.py or logic.py is missing"
+        return [point("mcp", name, 0, why) for name in names]
+    wanted = served_schemas(spec)
+    judged: dict[str, list[tuple[str, bool]]] = {}
+    evidence = ""
+    calls = mcp_calls(spec, run)
+    for index, (tool, inputs, expected) in enumerate(calls):
+        text = said.answers[index] if index < len(said.answers) else None
+        is_error = index < len(said.is_error) and said.is_error[index]
+        if spec.server.raises and not is_valid(expected):
+            good = is_error and text is not None and text.endswith(expected)
+        else:
+            good = text == expected and not is_error
+        judged.setdefault("" if spec.group else tool, []).append((expected, good))
+        if not good and not evidence:
+            evidence = f"; {tool} {inputs} gave {show(text)}{' as an error' * is_error}, expected {expected!r}"
+    right = sum(good for each in judged.values() if follows_rules(each) for _, good in each)
+    if any(good for each in judged.values() if not follows_rules(each) for _, good in each):
+        evidence = f"; {CONSTANT}{evidence}"
+    points = [
+        point("mcp", names[0], 1, "initialize, tools/list and tools/call were answered"),
+        point("mcp", names[1], said.server_name == spec.server.name, f"{said.server_name!r} for {spec.server.name!r}"),
+        point(
+            "mcp", names[2], said.tools == wanted, f"offers {said.tools}" if said.tools != wanted else "as specified"
+        ),
+        point("mcp", names[3], right / len(calls), f"{right} of {len(calls)} calls right{evidence}"),
     ]
-    if not all(right):
-        problems.append(f"MCP server answered {sum(right)} of {len(right)} calls right")
-    return 0.25 + 0.25 * schema_right + 0.5 * _share(right) if any(right) else 0.0
-
-
-def _tests(
-    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], problems: list[str], *, is_right: bool
-) -> float:
-    """Half for tests that hold on the model's code and on a right solution, half for the wrong ones they catch.
-
-    Code that `is_right` in every hidden case behaves as the right solution does, so the tests need not run on both.
-    """
-    path, logic = f"tests/test_{spec.package}.py", f"src/{spec.package}/logic.py"
-    if path not in files or logic not in files:
-        return 0.0
-    own = {f"src/{spec.package}/__init__.py": "", path: files[path], logic: files[logic]}
-    if not is_right and not _all_passed(toolkit.run_tests(own, targets=[path])):
-        problems.append("the tests fail on the project's own code")
-        return 0.0
-    module = f"{spec.package}/logic.py"
-    verdict = toolkit.grade_tests(
-        files,
-        path=path,
-        modules=[f"{spec.package}.logic"],
-        reference={f"{spec.package}/__init__.py": "", module: render_logic(spec)},
-        mutants=[{module: render_logic(spec, body)} for body in FAMILIES[spec.family].mutants(spec)],
-    )
-    if not verdict.full:
-        problems.append(f"the tests catch {verdict.passed} of {verdict.total} wrong solutions; {verdict.evidence}")
-    return 0.5 + 0.5 * verdict.score if verdict.passed else 0.0
-
-
-def _all_passed(evidence: TestsEvidence) -> bool:
-    return not evidence.error and evidence.passed > 0 and evidence.passed == evidence.collected
-
-
-def _static(spec: NATSpec, register: Any, logic: Any, problems: list[str]) -> float:
-    """Share of structural points of the outlines of register.py and logic.py, which were read and not run for this."""
-    classes, builders = _entries(register, "classes"), _entries(register, "functions")
-    points = {
-        "register.py and logic.py are valid Python": register is not None and logic is not None,
-        f"a config class with name={spec.type_name!r}": any(
-            each["documented"] and each["keywords"].get("name") == spec.type_name for each in classes
-        ),
-        "a builder under @register_function": any(
-            each["is_async"] and "register_function" in each["decorators"] and each["documented"] and each["returns"]
-            for each in builders
-        ),
-        f"{spec.function} has type hints and a docstring": any(
-            each["name"] == spec.function and each["hinted"] and each["returns"] and each["documented"]
-            for each in _entries(logic, "functions")
-        ),
-    }
-    problems += [f"register.py or logic.py lacks: {name}" for name, holds in points.items() if not holds]
-    return _share(list(points.values()))
-
-
-def _entries(outline: Any, kind: str) -> list[dict[str, Any]]:
-    return outline[kind] if outline else []
+    refused = bool(said.unknown_tool_refused)
+    points.append(point("mcp", "unknown tool", refused, "refused" if refused else "was not refused"))
+    return points

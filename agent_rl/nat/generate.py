@@ -1,132 +1,221 @@
-"""Seeded specs: the offline source of tasks. The same seed gives the same spec, byte for byte, on any machine.
+"""Seeded specs: the offline source of tasks. The same seed gives the same specs, byte for byte, on any machine.
 
-Specs are divided by fingerprint (what the tool does, not what it is called), so a renamed copy of a training task can
-never be in the held-out set: 10 % of fingerprints are held out, 30 % are for reinforcement learning, and 60 % are
-for demonstrations of the supervised warm start.
+Specs are divided by fingerprint (what the agent does, not what it is called), so a renamed copy of a training task can
+never be in the held-out set. Of the fingerprints, 10 % are held out (`val`), 30 % are for training alone (`train`), and
+60 % also for demonstrations of a supervised warm start (`sft`). One family and some combinations of operations are in
+none of them: they are the generalisation set.
 """
 
+import itertools
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from agent_rl.nat import oracle
+from agent_rl.errors import ConfigError, nearest
 from agent_rl.nat.cases import hidden_cases
-from agent_rl.nat.families import FAMILIES
-from agent_rl.nat.families.base import Draft, Family
-from agent_rl.nat.spec import Example, NATSpec, fingerprint
+from agent_rl.nat.compose import Composition, compose
+from agent_rl.nat.compose_group import compose_group
+from agent_rl.nat.draw import TooFewCasesError
+from agent_rl.nat.families import FAMILIES, GROUPS
+from agent_rl.nat.oracle import workflow as flow_oracle
+from agent_rl.nat.plan import plan_of
+from agent_rl.nat.requests_of import flow_inputs, line_of
+from agent_rl.nat.spec import DIFFICULTY, Difficulty, Direct, Example, Group, McpServer, NATSpec, Plan, React, digest
+from agent_rl.nat.wording import request
 
-Split = Literal["val", "train", "sft"]
+Split = Literal["val", "train", "sft", "test_generalisation"]
+Cell = tuple[str, int]
+"""A task family and a level."""
 
 WORDS = [
     "amber", "brisk", "cobalt", "delta", "ember", "frost", "gravel", "hazel", "indigo", "jasper", "kelp",
     "linen", "maple", "north", "opal", "pine", "quartz", "river", "slate", "timber", "umber", "velvet",
     "willow", "yarrow", "zephyr",
 ]  # fmt: skip
-INSTANCES = ["main_tool", "primary", "worker", "engine", "helper", "service", "unit", "agent_tool"]
-_DRAFT_ATTEMPTS = 50
-_EXAMPLE_DRAWS = 25
+LEVELS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(FAMILIES, (1, 2, 3, 4, 5)),
+    "tool_workflow": (3, 4, 5),
+    "react_agent": (5,),
+    "mcp_served": (2, 3, 4),
+    **dict.fromkeys(GROUPS, (4, 5)),
+}
+"""The levels of each task family."""
+STARTER_FAMILIES = ("unit_converter", "text_pipeline", "calculator", "code_validator")
+STARTER_LEVELS = (1, 2)
+"""What the shipped small model knows: the demonstrations of its warm start are of these."""
+HELD_OUT_FAMILY = "date_tool"
+_DIFFICULTIES: tuple[Difficulty, ...] = (
+    "easy", "medium", "medium", "easy", "medium", "hard", "medium", "easy", "medium", "hard",
+)  # fmt: skip
+"""30 % easy, 50 % medium, 20 % hard, well mixed."""
+_ATTEMPTS = 400
+_NO_PLAN = Plan(scaffold_type="simple_tool", mcp_servers=(), custom_tools=(), test_cases=())
 
 
-def split_of(digest: str) -> Split:
+def split_of(fingerprint: str) -> Split:
     """Which set a fingerprint belongs to."""
-    bucket = int(digest, 16) % 10
+    bucket = int(fingerprint, 16) % 10
     return "val" if bucket == 0 else "train" if bucket <= 3 else "sft"
 
 
-def generate_specs(seed: int, split: Split) -> Iterator[NATSpec]:
-    """Endless stream of specs of one split; families and levels take turns, fingerprints never repeat."""
+def turns(families: Sequence[str] | None = None, levels: Sequence[int] | None = None) -> Iterator[Cell]:
+    """Cells of these families and levels in the order in which they take turns, for ever: 30/50/20 by difficulty where
+    all three are there. Raises ConfigError when there is no such cell."""
+    for family in families or ():
+        if family not in LEVELS:
+            raise ConfigError(
+                f"there is no task family {family!r}{nearest(family, LEVELS) or f'; known: {list(LEVELS)}'}"
+            )
+    chosen = [
+        (family, level)
+        for level in (levels or range(1, 6))
+        for family in (families or LEVELS)
+        if level in LEVELS[family]
+    ]
+    if not chosen:
+        raise ConfigError(f"no task family of {list(families or LEVELS)} has a level in {list(levels or range(1, 6))}")
+    queues = {
+        each: itertools.cycle(cells)
+        for each in dict.fromkeys(_DIFFICULTIES)
+        if (cells := [cell for cell in chosen if DIFFICULTY[cell[1]] == each])
+    }
+    for each in itertools.cycle([each for each in _DIFFICULTIES if each in queues]):
+        yield next(queues[each])
+
+
+def generate_specs(
+    seed: int, splits: Sequence[Split], *, families: Sequence[str] | None = None, levels: Sequence[int] | None = None
+) -> Iterator[NATSpec]:
+    """Endless stream of specs of some splits; cells take turns, fingerprints never repeat."""
     seen: set[str] = set()
-    names = sorted(FAMILIES)
+    name = "+".join(splits)
+    generalisation = "test_generalisation" in splits
+    if not generalisation:
+        families = [each for each in (families or LEVELS) if each != HELD_OUT_FAMILY]
     index = 0
-    while True:
-        family = FAMILIES[names[index % len(names)]]
-        level = 1 + (index // len(names)) % 2
-        rng = random.Random(f"nat-spec-{seed}-{split}-{index}")
-        spec = make_spec(family, level, rng, task_id=f"{split}-{seed}-{index:06d}")
+    for family, level in turns(families, levels):
+        for attempt in range(_ATTEMPTS):
+            rng = random.Random(f"nat-spec-{seed}-{name}-{index}-{attempt}")
+            drawn = draw_parts(family, level, rng, task_id=f"{splits[0]}-{seed}-{index:06d}")
+            if drawn.fingerprint in seen or is_held_out(drawn) != generalisation:
+                continue
+            if generalisation or split_of(drawn.fingerprint) in splits:
+                spec = finish(drawn, rng)
+                if spec is not None:
+                    seen.add(spec.fingerprint)
+                    yield spec
+                    break
         index += 1
-        if split_of(spec.fingerprint) == split and spec.fingerprint not in seen:
-            seen.add(spec.fingerprint)
-            yield spec
 
 
-def make_spec(family: Family, level: int, rng: random.Random, *, task_id: str) -> NATSpec:
-    """Draw one spec; drafts on which the oracle and the family's own error inputs disagree are drawn again."""
-    for _ in range(_DRAFT_ATTEMPTS):
-        spec = _named(family, level, family.draft(rng, level), rng, task_id)
-        if spec and _is_sound(spec, rng):
-            return spec.model_copy(update={"request": request(spec, rng)})
-    raise AssertionError(f"family {family.name} gave no sound spec in {_DRAFT_ATTEMPTS} drafts")
+def is_held_out(spec: NATSpec) -> bool:
+    """Whether a spec belongs to the generalisation set: the held-out family, or a held-out combination."""
+    if HELD_OUT_FAMILY in (spec.family, *(tool.family for tool in spec.tools)):
+        return True
+    if spec.group and GROUPS[spec.group.family].is_held_out(spec.group.rules):
+        return True
+    return any(FAMILIES[tool.family].is_held_out(tool.rules) for tool in spec.tools)
 
 
-def _named(family: Family, level: int, draft: Draft, rng: random.Random, task_id: str) -> NATSpec | None:
-    first, second = rng.sample(WORDS, 2)
+def draw_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:
+    """One spec, or None when the rules drawn are too narrow to judge an agent by."""
+    return finish(draw_parts(family, level, rng, task_id=task_id), rng)
+
+
+def draw_parts(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec:
+    """A spec without the workflow's example, wording and plan."""
+    package = "nat_" + "_".join(rng.sample(WORDS, 2))
+    group = None
+    if family in GROUPS:
+        group, flow = compose_group(GROUPS[family], level, package, rng)
+        parts = Composition(tools=(), workflow=flow, server=McpServer(name=package))
+    else:
+        parts = compose(family, level, package, rng)
     spec = NATSpec(
         task_id=task_id,
-        family=family.name,
+        family=family,
         level=level,
-        fingerprint=fingerprint(family.name, level, draft.rules, draft.config_field),
-        package=f"nat_{first}_{second}",
-        type_name=f"nat_{first}_{second}_tool",
-        instance=rng.choice(INSTANCES),
-        function=family.function,
-        inputs=draft.inputs,
-        rules=draft.rules,
-        config_field=draft.config_field,
-        errors=draft.errors,
-        example=Example(inputs={}, output=""),
+        difficulty=DIFFICULTY[level],
+        fingerprint="",
+        package=package,
+        tools=parts.tools,
+        group=group,
+        workflow=parts.workflow,
+        server=parts.server,
+        client_group=parts.client_group,
+        plan=_NO_PLAN,
         request="",
     )
-    candidates = []
-    for _ in range(_EXAMPLE_DRAWS):
-        inputs = family.valid_inputs(spec, rng)
-        output = oracle.answer(spec, inputs, spec.defaults)
-        if not output.startswith("error") and oracle.is_robust(spec, inputs, spec.defaults):
-            candidates.append(Example(inputs=inputs, output=output))
-    if not candidates:
-        return None
-    shortest = min(candidates, key=lambda example: len(str(example)))  # an example is there to be read
-    return spec.model_copy(update={"example": shortest})
+    return spec.model_copy(update={"fingerprint": fingerprint_of(spec)})
 
 
-def _is_sound(spec: NATSpec, rng: random.Random) -> bool:
-    errors = FAMILIES[spec.family].error_inputs(spec, rng)
-    if any(oracle.answer(spec, inputs, spec.defaults) != text for text, inputs in errors.items()):
-        return False
+def finish(spec: NATSpec, rng: random.Random) -> NATSpec | None:
+    """The spec with an example of its workflow, its plan and its request; None when it allows too few cases."""
     try:
+        spec = _with_example(spec, rng)
         hidden_cases(spec, seed=0)
-    except ValueError:
-        return False
-    return True
+    except TooFewCasesError:
+        return None
+    spec = spec.model_copy(update={"plan": plan_of(spec)})
+    return spec.model_copy(update={"request": request(spec, rng)})
 
 
-def request(spec: NATSpec, rng: random.Random) -> str:
-    """The task in a user's words: what to build, how it behaves, one example."""
-    opening = rng.choice(
+def _with_example(spec: NATSpec, rng: random.Random) -> NATSpec:
+    """The spec with an example of its workflow, where that is not a tool itself."""
+    flow = spec.workflow
+    if isinstance(flow, Direct | React):
+        return spec
+    config = flow_oracle.defaults(spec)
+    if spec.group:
+        call = spec.group.example[0]
+        asked = [{"request": line_of(spec, f"{spec.group.instances[0]}__{call.function}", call.inputs)}]
+    else:
+        asked = sorted(flow_inputs(spec, config, rng, 2), key=lambda inputs: len(str(inputs)))
+    answers = flow_oracle.conversation(spec, asked, config)
+    pairs = [Example(inputs=each, output=text) for each, text in zip(asked, answers, strict=True)]
+    good = next((each for each in pairs if not each.output.startswith("error")), pairs[0])
+    return spec.model_copy(update={"workflow": flow.model_copy(update={"example": good})})
+
+
+def fingerprint_of(spec: NATSpec) -> str:
+    """16 hex digits that two specs share exactly when their agents do the same, whatever they are called."""
+    tools = [
         [
-            f"Build a NeMo Agent Toolkit agent in the package `{spec.package}`.",
-            f"Write the NAT agent `{spec.package}`.",
-            f"Please create a complete NAT project called `{spec.package}`.",
-            f"I need a NAT agent; its package is `{spec.package}`.",
+            tool.family,
+            FAMILIES[tool.family].canonical(tool.rules, tool.inputs),
+            tool.config_field.model_dump() if tool.config_field else None,
         ]
-    )
-    naming = rng.choice(
-        [
-            f"Register the type `{spec.type_name}` and configure it as `{spec.instance}`.",
-            f"The function type is `{spec.type_name}`, the instance `{spec.instance}`.",
-            f"Name the instance `{spec.instance}`; its type is `{spec.type_name}`.",
-        ]
-    )
-    arguments = ", ".join(f"`{field.name}` ({field.type})" for field in spec.inputs)
-    sentences = FAMILIES[spec.family].sentences(spec, rng)
-    inputs = rng.choice([f"Inputs: {arguments}.", f"It takes {arguments}."])
-    field = spec.config_field
-    config = []
-    if field:
-        wording = [f"Config field `{field.name}`, default {field.default}", f"Setting `{field.name}` = {field.default}"]
-        config = [f"{rng.choice(wording)} ({field.low} to {field.high})."]
-    return " ".join([opening, naming, *sentences, inputs, *config, example_sentence(spec, rng)])
+        for tool in spec.tools
+    ]
+    if isinstance(spec.workflow, Direct) and not spec.server.raises:
+        return digest([spec.tools[0].family, spec.level, *tools[0][1:]])
+    core = {
+        "tools": tools,
+        "group": _anonymous_group(spec.group) if spec.group else None,
+        "workflow": _anonymous_workflow(spec),
+        "raises": spec.server.raises,
+        "client": spec.client_group is not None,
+    }
+    return digest(core)
 
 
-def example_sentence(spec: NATSpec, rng: random.Random) -> str:
-    given = ", ".join(f'"{value}"' if isinstance(value, str) else repr(value) for value in spec.example.inputs.values())
-    return rng.choice([f"Example: {given} gives", f"For instance, {given} gives"]) + f' "{spec.example.output}".'
+def _anonymous_group(group: Group) -> object:
+    field = group.config_field.model_dump() if group.config_field else None
+    hidden = len(group.hidden)
+    return [group.family, GROUPS[group.family].canonical(group.rules), len(group.instances), hidden, field]
+
+
+def _anonymous_workflow(spec: NATSpec) -> object:
+    """What the workflow does, without names: of a step's arguments only which one is an earlier answer."""
+    flow = spec.workflow
+    if flow.kind != "pipeline":
+        return flow.kind
+    numbers = {tool.instance: number for number, tool in enumerate(spec.tools)}
+    steps = []
+    for step in flow.steps:
+        rules = json.dumps(spec.tool(step.tool).rules, sort_keys=True)
+        names = sorted(step.arguments, key=rules.find)  # by first use, whatever the names are
+        sources = [source if (source := step.arguments[name]).startswith("step ") else "input" for name in names]
+        steps.append([numbers[step.tool], sources, step.only_if_digit])
+    return ["pipeline", steps, flow.joiner is None, flow.on_error]

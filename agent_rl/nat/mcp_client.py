@@ -37,14 +37,14 @@ class Conversation:
     """Messages that answered no request of ours."""
 
 
-def converse(session: Session, tool: str, inputs: list[dict[str, Any]], timeout_s: float) -> Conversation:
-    """Shake hands, list the tools, call `tool` with every input and a tool that does not exist once.
+def converse(session: Session, calls: list[tuple[str, dict[str, Any]]], timeout_s: float) -> Conversation:
+    """Shake hands, list the tools, make every call (tool, arguments), and one to a tool that does not exist.
 
     Raises SandboxError only; what the server does wrong is in the result.
     """
     said = Conversation()
     try:
-        _converse(_Peer(session, said, timeout_s), tool, inputs)
+        _converse(_Peer(session, said, timeout_s), calls)
     except ProtocolError as error:
         said.error = str(error)[:ERROR_CHARS]
     except SessionEnded as end:
@@ -56,7 +56,7 @@ def converse(session: Session, tool: str, inputs: list[dict[str, Any]], timeout_
     return said
 
 
-def _converse(peer: "_Peer", tool: str, inputs: list[dict[str, Any]]) -> None:
+def _converse(peer: "_Peer", calls: list[tuple[str, dict[str, Any]]]) -> None:
     said = peer.said
     said.stage = "initialize"
     client = {"name": "agent_rl", "version": "1"}
@@ -67,8 +67,8 @@ def _converse(peer: "_Peer", tool: str, inputs: list[dict[str, Any]]) -> None:
     tools = _result(peer.request("tools/list", {})[0])["tools"]
     said.tools = {str(entry["name"])[:200]: _types(entry["inputSchema"]) for entry in tools[:64]}
     said.stage = "tools/call"
-    calls = [{"name": tool, "arguments": given} for given in inputs]
-    *answers, unknown = map(_tool_answer, peer.request("tools/call", *calls, {"name": "no_such_tool", "arguments": {}}))
+    asked = [{"name": name, "arguments": given} for name, given in [*calls, ("no_such_tool", {})]]
+    *answers, unknown = map(_tool_answer, peer.request("tools/call", *asked))
     said.answers = [text for text, _ in answers]
     said.is_error = [is_error for _, is_error in answers]
     said.unknown_tool_refused = unknown[1]

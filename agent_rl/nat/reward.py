@@ -1,4 +1,4 @@
-"""From a check report to a reward: 0.3 tools + 0.3 integration + 0.4 workflow, a bonus for a complete agent, and a
+"""From a validation report to a reward: 0.3 tools + 0.3 integration + 0.4 workflow, a bonus for a complete agent, and a
 smaller one for doing it in few turns. All weights are configuration. *Success* is reported apart from the reward.
 """
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent_rl.nat.checker import CheckReport
+from agent_rl.nat.report import ValidationReport
 
 Weight = Annotated[float, Field(ge=0.0)]
 
@@ -28,7 +28,9 @@ class RewardWeights(BaseModel):
     """Turns after the first over which the efficiency bonus falls to 0."""
 
 
-def reward_parts(report: CheckReport, weights: RewardWeights, *, num_turns: int, submitted: bool) -> dict[str, float]:
+def reward_parts(
+    report: ValidationReport, weights: RewardWeights, *, num_turns: int, submitted: bool
+) -> dict[str, float]:
     """Named parts that sum to the reward, each already weighted."""
     success = report.complete and submitted
     saved = max(0.0, 1.0 - (num_turns - 1) / weights.efficiency_turns)

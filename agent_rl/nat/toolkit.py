@@ -15,14 +15,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, cast
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, TypeVar, cast
 
 from agent_rl.errors import NatUnavailableError, SandboxError, UserError
-from agent_rl.nat.mcp_client import Conversation, converse
+from agent_rl.nat.evidence import (
+    AgentEvidence,
+    EvidenceT,
+    McpEvidence,
+    TestsEvidence,
+    agent_evidence,
+    mcp_evidence,
+    tests_evidence,
+)
+from agent_rl.nat.mcp_client import converse
 from agent_rl.sandbox.grading import Files
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.mutation import MutationGrader
@@ -33,91 +40,27 @@ from agent_rl.sandbox.verdict import Verdict
 PYTHON_VARIABLE = "AGENT_RL_NAT_PYTHON"
 DEFAULT_LIMITS = Limits(wall_s=8.0, cpu_s=5, memory_mb=512, output_kb=16, output_hard_kb=256)
 TESTS_LIMITS = Limits(wall_s=4.0, cpu_s=3, memory_mb=256, output_kb=8, output_hard_kb=256)
-_DEFAULT_PYTHON = Path(__file__).resolve().parents[2] / ".venv-nat" / "bin" / "python"
+REACT_PYTHON_VARIABLE = "AGENT_RL_NAT_REACT_PYTHON"
+_ROOT = Path(__file__).resolve().parents[2]
+_DEFAULT_PYTHON = _ROOT / ".venv-nat" / "bin" / "python"
+_DEFAULT_REACT_PYTHON = _ROOT / ".venv-nat-react" / "bin" / "python"
 _JOBS = ("agent_rl.nat.worker_jobs", *BASE_JOBS)
 _CACHE_ENTRIES = 4096
 _USES_TOOLKIT = re.compile(r"\bnat\.|\bmcp\b|\bregister\b|\bmcp_server\b")
 """Tests with these words run where the toolkit is imported already; elsewhere they would work too, but slowly."""
 
-AgentStage = Literal["import", "load", "build", "run", "done"]
-EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence")
 AnswerT = TypeVar("AnswerT")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentRun:
-    """Answers under one set of overrides, in the order of the inputs; `{"exception": ...}` where a call raised."""
-
-    workflow: tuple[Any, ...]
-    """Answers of the whole workflow."""
-    function: tuple[Any, ...]
-    """Answers of the registered function asked by itself."""
-    override_applied: bool
-    """True when the configs of both the function and the workflow have every overridden field."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentEvidence:
-    """A project imported, loaded, built and run by the toolkit."""
-
-    stage: AgentStage
-    """The last stage reached; `import` when the process gave no report at all."""
-    error: str | None
-    workflow_type: str | None
-    function_schemas: dict[str, dict[str, str]]
-    """Instance name -> argument name -> JSON type."""
-    function_schema: dict[str, str]
-    """The entry of the instance that was asked for; empty when it was not built."""
-    runs: tuple[AgentRun, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class McpEvidence:
-    """A conversation with the MCP server over its standard input and output."""
-
-    stage: str
-    """start, initialize, tools/list, tools/call or done."""
-    error: str | None
-    server_name: str | None
-    tools: dict[str, dict[str, str]]
-    """Tool name -> argument name -> JSON type."""
-    answers: tuple[str, ...]
-    """Text of each call, in the order of the inputs."""
-    is_error: tuple[bool, ...]
-    unknown_tool_refused: bool | None
-    """Whether a call to a tool that does not exist came back as an error; None when it was not reached."""
-    num_unasked: int
-    """Messages that answered no request of ours: notifications, forged or repeated answers."""
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestsEvidence:
-    """One run of pytest. A file that cannot be collected counts as one collected test with outcome `error`."""
-
-    __test__: ClassVar[bool] = False  # pytest must not collect this class
-
-    error: str | None
-    """Why there is no report; None when pytest ran, whatever the outcomes."""
-    collected: int
-    passed: int
-    failed: int
-    errors: int
-    skipped: int
-    outcomes: dict[str, str]
-    """Test id -> passed, failed, error or skipped."""
-    exit_code: int | None
-    seconds: float
 
 
 class NatToolkit:
     """Warm toolkit processes, shared by threads. Make it with `NatToolkit.open`, use it as a context manager."""
 
-    def __init__(self, sandbox: Sandbox, tests_sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, tests_sandbox: Sandbox, open_react: Callable[[], Sandbox]) -> None:
         self._sandbox = sandbox
         self._tests_sandbox = tests_sandbox
-        self._lock = threading.Lock()
+        self._open_react = open_react
+        self._react_sandbox: Sandbox | None = None
+        self._lock, self._react_lock = threading.Lock(), threading.Lock()
         self._cache: OrderedDict[str, Future[Any]] = OrderedDict()
         self._counters = {"calls": 0, "cache_hits": 0, "seconds": 0.0}
 
@@ -126,13 +69,16 @@ class NatToolkit:
         cls,
         *,
         python: str | Path | None = None,
+        react_python: str | Path | None = None,
         processes: int = 1,
         limits: Limits = DEFAULT_LIMITS,
         tier: str = "auto",
     ) -> "NatToolkit":
         """Start `processes` warm processes of `python`, else of $AGENT_RL_NAT_PYTHON, else of `.venv-nat`.
 
-        Raises NatUnavailableError when the interpreter is missing or cannot import the toolkit.
+        `react_python` ($AGENT_RL_NAT_REACT_PYTHON, `.venv-nat-react`) has the toolkit's agents too; it is started when
+        the first project needs it. Raises NatUnavailableError when the interpreter is missing or cannot import the
+        toolkit.
         """
         path = python or os.environ.get(PYTHON_VARIABLE) or _DEFAULT_PYTHON
         try:
@@ -142,7 +88,8 @@ class NatToolkit:
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
                 tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
-                return cls(sandbox, tests_sandbox)
+                react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _DEFAULT_REACT_PYTHON
+                return cls(sandbox, tests_sandbox, partial(_open_react, react, limits, tier))
         except (UserError, SandboxError) as error:
             raise NatUnavailableError(
                 f"the NAT toolkit is not usable with {path} ({error}); run `make setup`, which makes .venv-nat, "
@@ -154,42 +101,65 @@ class NatToolkit:
         files: Mapping[str, str],
         *,
         package: str,
-        config_path: str,
-        instance: str,
+        schemas: Sequence[str] | None,
         runs: Sequence[Mapping[str, Any]],
+        react: bool = False,
+        modules: Sequence[str] = (),
+        roots: Sequence[str] = ("src",),
     ) -> AgentEvidence:
-        """Import `package`.register, load `config_path`, build, and ask for every input of every run.
+        """Import `package`.register, then for every run load, build and ask; `schemas` names functions to describe.
 
-        `runs` holds `{"overrides": {field: value}, "inputs": [{argument: value}, ...]}`; overrides are written into the
-        config sections of the instance and of the workflow before validation.
+        `modules` are imported in its place, from the folders `roots`; with `schemas` None all functions are described.
+        A run is `{"config": path, "overrides": [[section, name or None, {field: value}]], "swapped": {name: {"answer",
+        "inputs"}}, "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "asks": [[target, inputs,
+        via]]}` (`questions.py` makes them). With `react` it takes place where the toolkit's agents are installed.
         """
-        request = {"package": package, "config_path": config_path, "instance": instance, "runs": list(runs)}
-        return self._run_job(self._sandbox, "run_agent", files, request, lambda job: _agent_evidence(job, instance))
+        request = {
+            "package": package,
+            "schemas": None if schemas is None else list(schemas),
+            "runs": [dict(run) for run in runs],
+            "modules": list(modules),
+            "roots": list(roots),
+        }
+        sandbox = self._react() if react else self._sandbox
+        return self._run_job(sandbox, "run_agent", files, request, agent_evidence)
 
     def run_mcp(
         self,
         files: Mapping[str, str],
         *,
         server_path: str,
-        tool: str,
-        inputs: Sequence[Mapping[str, Any]],
+        calls: Sequence[tuple[str, Mapping[str, Any]]],
+        exchanges: Mapping[str, Mapping[str, Any]] | None = None,
         request_timeout_s: float = 3.0,
+        roots: Sequence[str] = (),
     ) -> McpEvidence:
-        """Serve the file over stdio, shake hands, list its tools and call `tool` with every input."""
-        asked = [dict(given) for given in inputs]
-        call = Call(job="serve_mcp", files=files, request={"server_path": server_path})
+        """Serve the file over stdio, shake hands, list its tools and make every call, in order.
+
+        The server can import from its own folder and from `roots`.
+        """
+        asked = [(name, dict(inputs)) for name, inputs in calls]
+        request = {"server_path": server_path, "exchanges": dict(exchanges or {}), "roots": list(roots)}
+        call = Call(job="serve_mcp", files=files, request=request)
 
         def run() -> tuple[McpEvidence, bool]:
-            said, job = self._sandbox.converse(call, lambda session: converse(session, tool, asked, request_timeout_s))
-            return _mcp_evidence(said, job), not said.error
+            said, job = self._sandbox.converse(call, lambda session: converse(session, asked, request_timeout_s))
+            return mcp_evidence(said, job), not said.error
 
-        return self._remembered(["run_mcp", dict(files), server_path, tool, asked, request_timeout_s], run)
+        return self._remembered(["run_mcp", dict(files), request, asked, request_timeout_s], run)
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""
         uses_toolkit = any(_USES_TOOLKIT.search(files.get(target, "")) for target in targets)
         sandbox = self._sandbox if uses_toolkit else self._tests_sandbox
-        return self._run_job(sandbox, "run_tests", files, {"targets": list(targets)}, _tests_evidence)
+        return self._run_job(sandbox, "run_tests", files, {"targets": list(targets)}, tests_evidence)
+
+    def run_project_tests(
+        self, files: Mapping[str, str], *, targets: Sequence[str], roots: Sequence[str]
+    ) -> TestsEvidence:
+        """Run the tests of a person's project, with `roots` importable and `async def` tests awaited."""
+        request = {"targets": list(targets), "roots": list(roots)}
+        return self._run_job(self._sandbox, "run_project_tests", files, request, tests_evidence)
 
     def grade_tests(
         self, files: Mapping[str, str], *, path: str, modules: Sequence[str], reference: Files, mutants: Sequence[Files]
@@ -233,6 +203,14 @@ class NatToolkit:
     def close(self) -> None:
         self._sandbox.close()
         self._tests_sandbox.close()
+        if self._react_sandbox is not None:
+            self._react_sandbox.close()
+
+    def _react(self) -> Sandbox:
+        with self._react_lock:
+            if self._react_sandbox is None:
+                self._react_sandbox = self._open_react()
+            return self._react_sandbox
 
     def __enter__(self) -> "NatToolkit":
         return self
@@ -293,42 +271,12 @@ class NatToolkit:
             self._cache.pop(key, None)
 
 
-def _agent_evidence(job: JobResult, instance: str) -> AgentEvidence:
-    blank = {"stage": "import", "workflow_type": None, "function_schemas": {}, "runs": ()}
-    evidence = _validated(AgentEvidence, job, {**blank, "function_schema": {}})
-    return replace(evidence, function_schema=evidence.function_schemas.get(instance, {}))
-
-
-def _mcp_evidence(said: Conversation, job: JobResult) -> McpEvidence:
-    error = said.error
-    if said.has_ended:
-        last = job.stderr.strip().splitlines()[-1:]
-        error = f"the server ended: {last[0]}"[:300] if last else f"the server ended with exit code {job.exit_code}"
-    return McpEvidence(
-        stage=said.stage,
-        error=error,
-        server_name=said.server_name,
-        tools=said.tools,
-        answers=tuple(said.answers),
-        is_error=tuple(said.is_error),
-        unknown_tool_refused=said.unknown_tool_refused,
-        num_unasked=said.num_unasked,
-        seconds=job.wall_s,
-    )
-
-
-def _tests_evidence(job: JobResult) -> TestsEvidence:
-    counts = dict.fromkeys(("collected", "passed", "failed", "errors", "skipped"), 0)
-    return _validated(TestsEvidence, job, {**counts, "outcomes": {}, "exit_code": None})
-
-
-def _validated(kind: type[EvidenceT], job: JobResult, blank: dict[str, Any]) -> EvidenceT:
-    """The job's report as a record, or `blank` with `error` set; a report of another shape can only be forged."""
-    error = job.error
-    if job.status is Status.OK and isinstance(job.result, dict):
-        try:
-            report = {"error": None, **blank, **job.result, "seconds": job.wall_s}
-            return TypeAdapter(kind).validate_python(report)
-        except ValidationError:
-            error = None
-    return kind(**blank, error=error or "the process sent back a report of the wrong shape", seconds=job.wall_s)
+def _open_react(python: str | Path, limits: Limits, tier: str) -> Sandbox:
+    try:
+        return Sandbox.open(python=python, jobs=(*_JOBS, "agent_rl.nat.worker_react"), limits=limits, size=1, tier=tier)
+    except (UserError, SandboxError) as error:
+        raise NatUnavailableError(
+            f"this task needs the toolkit's own agents, which are not usable with {python} ({error}); run "
+            f"`make setup-react`, which makes .venv-nat-react, or set {REACT_PYTHON_VARIABLE} to an interpreter with "
+            f"nvidia-nat-langchain"
+        ) from error

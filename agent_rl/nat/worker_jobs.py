@@ -9,13 +9,11 @@ import asyncio
 import copy
 import importlib
 import importlib.metadata
-import io
+import inspect
 import json
 import logging
 import os
-import runpy
 import sys
-import traceback
 import warnings
 from typing import Any
 
@@ -31,31 +29,39 @@ from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
+from agent_rl.nat import worker_stand_ins as stand_ins
+from agent_rl.sandbox.guest.base_jobs import outcomes_of_tests
 from agent_rl.sandbox.guest.run import direct
 
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
 
 ERROR_CHARS = 300
+RUN_S = 3.0
+"""How long one build with its questions may take, as far as it waits; the whole run has the sandbox's deadline."""
 
 
 # ---------------------------------------------------------------- the project inside the toolkit
 
 
 def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Import, load, build and run a project; `stage` is the last one reached, `done` when nothing raised."""
+    """Import a project, then load, build and ask it once for every run; `stage` is the last one reached, `done` when
+    nothing raised. `schemas` names the functions to describe; None is all of them."""
     report: dict[str, Any] = {
         "stage": "import",
         "error": None,
         "workflow_type": None,
-        "function_schemas": {},
+        "workflow_schema": {},
+        "schemas": {},
         "runs": [],
     }
-    sys.path.append(os.path.join(workdir, "src"))
+    _add_roots(request.get("roots", ["src"]), workdir)
+    os.chdir(workdir)
     try:
         with GlobalTypeRegistry.get().pause_registration_changed_hooks():
-            importlib.import_module(request["package"] + ".register")
-        asyncio.run(_build_and_run(request, os.path.join(workdir, request["config_path"]), report))
+            for module in request.get("modules") or [request["package"] + ".register"]:
+                importlib.import_module(module)
+        asyncio.run(_all_runs(request, report))
     except BaseException as error:  # the boundary to the candidate's code: SystemExit included
         report["error"] = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
     else:
@@ -63,48 +69,76 @@ def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     return report
 
 
-async def _build_and_run(request: dict[str, Any], config_path: str, report: dict[str, Any]) -> None:
-    report["stage"] = "load"
-    raw = yaml_load(config_path)
-    base = validate_schema(raw, Config)
+def _add_roots(roots: list[str], workdir: str) -> None:
+    """At the end, so that no project file can shadow an installed module."""
+    sys.path += [os.path.join(workdir, root) for root in roots]
+
+
+async def _all_runs(request: dict[str, Any], report: dict[str, Any]) -> None:
     for wanted in request["runs"]:
         report["stage"] = "load"
-        config, applied = _override(raw, base, request["instance"], wanted["overrides"])
+        config, applied = _configured(wanted)
+        report["runs"].append({"applied": applied, "answers": []})
+        stand_ins.set_exchanges(wanted["exchanges"])
+        stand_ins.set_served(wanted["swapped"] if wanted["through_client"] else {})
         report["stage"] = "build"
-        async with WorkflowBuilder.from_config(config=config) as builder:
+        async with asyncio.timeout(RUN_S), WorkflowBuilder.from_config(config=config) as builder:
             workflow = await builder.build()
-            function = await builder.get_function(request["instance"])
-            report["workflow_type"] = str(config.workflow.type)
-            for name in config.functions:
-                if name not in report["function_schemas"]:
-                    schema = (await builder.get_function(name)).input_schema.model_json_schema()
-                    report["function_schemas"][name] = _types(schema)
+            if not report["schemas"]:
+                await _describe(request["schemas"], config, workflow, builder, report)
             report["stage"] = "run"
-            answers = {"override_applied": applied, "workflow": [], "function": []}
-            report["runs"].append(answers)
-            for given in wanted["inputs"]:
-                value = given if len(given) > 1 else next(iter(given.values()))
-                answers["workflow"].append(await _answer(_ask_workflow(workflow, value)))
-                answers["function"].append(await _answer(function.ainvoke(value)))
+            for target, inputs, via in wanted["asks"]:
+                answer = await _ask(builder, workflow, target, inputs, via)
+                report["runs"][-1]["answers"].append(answer)
 
 
-def _override(raw: dict[str, Any], base: Config, instance: str, overrides: dict[str, Any]) -> tuple[Config, bool]:
-    """(the configuration with `overrides` in the sections of the instance and of the workflow, whether both took all).
+def _configured(wanted: dict[str, Any]) -> tuple[Config, bool]:
+    """(the configuration with overrides, stand-ins and scripted LLMs, whether every overridden field exists).
 
     They are written before validation, so that they mean what the same text in the file would mean.
     """
-    if not overrides:
-        return base, True
-    raw = copy.deepcopy(raw)
-    applied = True
-    tool = (base.functions.get(instance), raw.get("functions", {}).get(instance))
-    for model, section in (tool, (base.workflow, raw.get("workflow"))):
-        for field, value in overrides.items():
-            if isinstance(section, dict) and field in type(model).model_fields:
-                section[field] = value
+    raw = yaml_load(wanted["config"])
+    base = validate_schema(raw, Config)
+    raw, applied = copy.deepcopy(raw), True
+    for section, name, values in wanted["overrides"]:
+        model, place = getattr(base, section), raw.get(section)
+        if name is not None:
+            model, place = model.get(name), (place or {}).get(name)
+        for field, value in values.items():
+            if isinstance(place, dict) and field in type(model).model_fields:
+                place[field] = value
             else:
                 applied = False
+    if not wanted["through_client"]:
+        stand_ins.swap(raw, wanted["swapped"])
+    for name in wanted["scripted"]:
+        raw["llms"][name] = {"_type": "checker_scripted_llm"}
     return validate_schema(raw, Config), applied
+
+
+async def _describe(
+    names: list[str] | None, config: Config, workflow: Any, builder: Any, report: dict[str, Any]
+) -> None:
+    report["workflow_type"] = str(config.workflow.type)
+    functions = {name: await builder.get_function(name) for name in (config.functions if names is None else names)}
+    for group in config.function_groups if names is None else ():
+        functions |= await (await builder.get_function_group(group)).get_accessible_functions()
+    for name, function in functions.items():
+        report["schemas"][name] = _types(function.input_schema.model_json_schema())
+    report["workflow_schema"] = _types(workflow.input_schema.model_json_schema())
+
+
+async def _ask(builder: Any, workflow: Any, target: str, inputs: dict[str, Any], via: str) -> Any:
+    if target:
+        try:
+            function = await builder.get_function(target)
+        except (ValueError, KeyError):
+            return {"missing": target}
+        return await _answer(function.acall_invoke(**inputs))
+    if via:
+        stand_ins.set_script(via, inputs)
+        return await _answer(_ask_workflow(workflow, f"Use {via} on {json.dumps(inputs)}."))
+    return await _answer(_ask_workflow(workflow, inputs if len(inputs) > 1 else next(iter(inputs.values()))))
 
 
 async def _ask_workflow(workflow: Any, value: Any) -> Any:
@@ -139,17 +173,30 @@ def _types(schema: dict[str, Any]) -> dict[str, str]:
 
 def serve_mcp(request: dict[str, Any], workdir: str) -> None:
     """Be `python PATH`, on the pipes the host talks to; what ends it is the last thing on stderr."""
-    path = os.path.join(workdir, request["server_path"])
-    # Line-buffered, so that a stray print shows between the messages and not after the last one.
-    sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), line_buffering=True)
-    sys.argv = [path]
-    sys.path.append(os.path.dirname(path))
-    try:
-        runpy.run_path(path, run_name="__main__")
-        sys.stdout.flush()
-        os.write(2, b"the file ran to its end without serving\n")
-    except BaseException:  # as the interpreter would: print it and end
-        os.write(2, traceback.format_exc(limit=-3).encode())
+    sys.stdout = stand_ins.line_buffered_stdout()
+    stand_ins.set_exchanges(request["exchanges"])
+    _add_roots(request.get("roots", []), workdir)
+    stand_ins.serve_file(os.path.join(workdir, request["server_path"]))
+
+
+# ---------------------------------------------------------------- the tests of a person's project
+
+
+def run_project_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
+    """As the sandbox's `run_tests`, with `roots` importable, and `async def` tests run without a plugin."""
+    _add_roots(request["roots"], workdir)
+    return outcomes_of_tests(request["targets"], workdir, _CoroutineTests())
+
+
+class _CoroutineTests:
+    """Pytest plugin: does what pytest-asyncio does for a test without async fixtures, which pytest alone fails."""
+
+    def pytest_pyfunc_call(self, pyfuncitem: Any) -> bool | None:
+        if not inspect.iscoroutinefunction(pyfuncitem.obj):
+            return None
+        names = pyfuncitem._fixtureinfo.argnames
+        asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+        return True
 
 
 # ---------------------------------------------------------------- before the forks
@@ -170,25 +217,33 @@ async def tool(config: ToolConfig, _builder: Builder) -> AsyncGenerator[Function
         return f"{{value}} {{unit}}"
     yield FunctionInfo.from_fn(run, description=run.__doc__)
 '''
-_WARM_UP_CONFIG = f"functions:\n  tool:\n    _type: {_WARM_UP_PACKAGE}\nworkflow:\n  _type: {_WARM_UP_PACKAGE}\n"
+_WARM_UP_TOOL = f"functions:\n  tool:\n    _type: {_WARM_UP_PACKAGE}\n"
 
 
 def prepare(workdir: str) -> None:
     """Build one agent and answer one MCP call, so that late imports and caches are there before the forks."""
-    folder, path = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path)
-    os.makedirs(folder)
-    for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_CONFIG)):
+    inputs = {"value": 1.0, "unit": "m"}
+    run = {"overrides": [["functions", "tool", {"digits": 1}]], "asks": [["", inputs, ""], ["tool", inputs, ""]]}
+    warm_up(workdir, f"workflow:\n  _type: {_WARM_UP_PACKAGE}\n", run)
+    asyncio.run(_answer_one_mcp_call())
+
+
+def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
+    """Build an agent with one tool and this workflow section, ask it, and forget it."""
+    folder, path, here = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path), os.getcwd()
+    os.makedirs(folder, exist_ok=True)
+    for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_TOOL + workflow)):
         with open(os.path.join(folder, name), "w") as file:
             file.write(text)
-    runs = [{"overrides": {"digits": 1}, "inputs": [{"value": 1.0, "unit": "m"}]}]
-    config_path = f"src/{_WARM_UP_PACKAGE}/config.yml"
-    request = {"package": _WARM_UP_PACKAGE, "config_path": config_path, "instance": "tool", "runs": runs}
+    config = f"src/{_WARM_UP_PACKAGE}/config.yml"
+    defaults = {"overrides": [], "swapped": {}, "through_client": False, "exchanges": {}, "scripted": []}
+    request = {"package": _WARM_UP_PACKAGE, "schemas": ["tool"], "runs": [{**defaults, "config": config, **run}]}
     with GlobalTypeRegistry.push():
         report = run_agent(request, workdir)
     if report["error"]:
         raise RuntimeError(f"the toolkit cannot run a minimal agent: at {report['stage']}, {report['error']}")
-    asyncio.run(_answer_one_mcp_call())
     sys.path[:] = path
+    os.chdir(here)
     for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
         del sys.modules[name]
 
@@ -207,5 +262,9 @@ def _warm_up_tool(value: float, unit: str) -> str:
 
 
 discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
-JOBS = {"run_agent": direct(run_agent), "serve_mcp": direct(serve_mcp)}
+JOBS = {
+    "run_agent": direct(run_agent),
+    "serve_mcp": direct(serve_mcp),
+    "run_project_tests": direct(run_project_tests),
+}
 ABOUT = {"nvidia-nat-core": importlib.metadata.version("nvidia-nat-core")}

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from agent_rl.sandbox.limits import Limits
 from agent_rl.sandbox.sandbox import Sandbox
 
-Kind = Literal["yaml", "json", "python"]
+Kind = Literal["yaml", "json", "toml", "python"]
 LIMITS = Limits(wall_s=2.0, cpu_s=2, memory_mb=256, processes=4, output_kb=4)
 
 
@@ -16,7 +16,7 @@ class Parsed:
     """`Parsed(value={"a": 1}, refused=None)`, or a sentence in `refused`."""
 
     value: Any
-    """YAML and JSON: the value. Python: the outline of `guest/parse_jobs.py`."""
+    """YAML, JSON and TOML: the value. Python: the outline of `guest/outline.py`."""
     refused: str | None
 
 

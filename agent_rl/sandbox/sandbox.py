@@ -169,7 +169,8 @@ class Sandbox:
         """Run `server` in one sandbox, and each client after the other in its own, with a socket between the two.
 
         The server's ends are descriptors LINK_FD, LINK_FD+1, ...; a client's is LINK_FD. `limits` hold for each
-        client; the server may live as long as all of them and is killed after the last one.
+        client; the server may live as long as all of them and is killed after the last one. After a client that had
+        to be killed at a limit no other is started: they end with its status.
         """
         first, *others = self._exchange([server, *clients], limits or self.limits)
         return first, tuple(others)

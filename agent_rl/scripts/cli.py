@@ -2,7 +2,7 @@
 
 import typer
 
-from agent_rl.scripts import prepare_dataset, sandbox_info, train, train_sft
+from agent_rl.scripts import check_data, nat_tools, prepare_dataset, sandbox_info, train, train_sft
 from agent_rl.scripts.common import run_app
 
 app = typer.Typer(
@@ -13,10 +13,12 @@ app = typer.Typer(
 )
 app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
+app.command("check-data", help="Check task files without a model: references succeed, sabotage does not.")(
+    check_data.main
+)
 app.command("sft", help="Train the warm start on demonstrations.")(train_sft.main)
-
-
 app.add_typer(sandbox_info.app, name="sandbox")
+app.add_typer(nat_tools.app, name="nat")
 
 
 def main() -> None:

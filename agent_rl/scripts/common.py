@@ -19,7 +19,8 @@ def run_app(app: typer.Typer) -> None:
         sys.exit(130)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
-            print(f"error: {error.format_message()}", file=sys.stderr)
+            if message := error.format_message():  # none when help was shown for want of a command
+                print(f"error: {message}", file=sys.stderr)
             sys.exit(2)
         raise
     sys.exit(exit_code if isinstance(exit_code, int) else 0)  # Typer returns the code of an exit or an interrupt

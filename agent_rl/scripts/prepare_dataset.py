@@ -1,39 +1,110 @@
-"""Make the NAT task files: seeded specs, training and held-out, divided by what the tool does.
+"""Make the NAT task files: specs to train on, held out, and to generalise to, divided by what the agent does.
 
     python agent_rl/scripts/prepare_dataset.py --num-samples 1200 --seed 0 --output-dir dataset/nat_tasks
 
-Writes train.jsonl (90 %) and val.jsonl (10 %), the same bytes for the same seed. No fingerprint, and so no renamed
-copy, is in both files, nor in the demonstrations of the warm start.
+Writes train (90 %), val (10 %) and test_generalisation (another 10 %), each as .jsonl and .parquet, the same bytes for
+the same seed. No fingerprint, and so no renamed copy, is in two files. `--source gemini` turns free requests into specs
+with the google-genai planner instead (requirements-gemini.txt, GEMINI_API_KEY); it goes on where it stopped.
 """
 
 import itertools
+import time
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import run_app
+
+if TYPE_CHECKING:
+    from agent_rl.nat.spec import NATSpec
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command(help=__doc__)
 def main(
-    output_dir: Annotated[Path, typer.Option(help="Folder the two files are written to.")],
-    num_samples: Annotated[int, typer.Option(min=10, help="Specs in both files together.")] = 1200,
+    output_dir: Annotated[Path, typer.Option(help="Folder the files are written to.")],
+    source: Annotated[Literal["offline", "gemini"], typer.Option(help="Where specs come from.")] = "offline",
+    num_samples: Annotated[int, typer.Option(min=10, help="Specs in train and val together.")] = 1200,
     seed: Annotated[int, typer.Option(help="Seed of the specs.")] = 0,
+    families: Annotated[str | None, typer.Option(help="Only these task families, separated by commas.")] = None,
+    levels: Annotated[str | None, typer.Option(help="Only these levels, such as 1,2.")] = None,
+    without_demonstrations: Annotated[
+        bool, typer.Option(help="Leave out the fingerprints that train_sft.py draws its demonstrations from.")
+    ] = False,
+    requests_file: Annotated[
+        Path | None, typer.Option(help="gemini: one request a line, instead of the built-in library.")
+    ] = None,
+    gemini_model: Annotated[str, typer.Option(help="gemini: the planner's model.")] = "gemini-3.8-flash",
+    requests_per_minute: Annotated[float, typer.Option(help="gemini: rate limit.")] = 60.0,
+    price_in: Annotated[float | None, typer.Option(help="gemini: price per million tokens read, for the cost.")] = None,
+    price_out: Annotated[float | None, typer.Option(help="gemini: the same for tokens written.")] = None,
 ) -> None:
-    from agent_rl.nat.generate import generate_specs
-
+    start = time.monotonic()
     output_dir.mkdir(parents=True, exist_ok=True)
+    if source == "offline":
+        only_families = families.split(",") if families else None
+        only_levels = _levels(levels)
+        sets = offline(num_samples, seed, only_families, only_levels, without_demonstrations)
+    else:
+        if families or levels or without_demonstrations:
+            raise ConfigError(
+                "--families, --levels and --without-demonstrations are for --source offline; leave them out"
+            )
+        from agent_rl.scripts.planned_dataset import planned
+
+        sets = planned(
+            output_dir, num_samples, seed, requests_file, gemini_model, requests_per_minute, price_in, price_out
+        )
+    for name, specs in sets.items():
+        write(output_dir, name, specs)
+    print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
+
+
+def _levels(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if not all(part.strip().isdigit() for part in text.split(",")):
+        raise ConfigError(f"--levels is {text!r}; give numbers from 1 to 5 separated by commas, such as 1,2")
+    return [int(part) for part in text.split(",")]
+
+
+def offline(
+    num_samples: int,
+    seed: int,
+    families: list[str] | None = None,
+    levels: list[int] | None = None,
+    without_demonstrations: bool = False,
+) -> "dict[str, list[NATSpec]]":
+    """train, val and test_generalisation from the generator."""
+    from agent_rl.nat.generate import Split, generate_specs
+
     num_val = num_samples // 10
-    for split, count, name in (("train", num_samples - num_val, "train.jsonl"), ("val", num_val, "val.jsonl")):
-        specs = list(itertools.islice(generate_specs(seed, split), count))
-        path = output_dir / name
-        path.write_text("".join(f"{spec.model_dump_json()}\n" for spec in specs), encoding="utf-8")
-        families = Counter(f"{spec.family} level {spec.level}" for spec in specs)
-        print(f"{path}: {len(specs)} specs; " + ", ".join(f"{name} {num}" for name, num in sorted(families.items())))
+    wanted: list[tuple[str, list[Split], int]] = [
+        ("train", ["train"] if without_demonstrations else ["train", "sft"], num_samples - num_val),
+        ("val", ["val"], num_val),
+        ("test_generalisation", ["test_generalisation"], num_val),
+    ]
+    return {
+        name: list(itertools.islice(generate_specs(seed, splits, families=families, levels=levels), count))
+        for name, splits, count in wanted
+    }
+
+
+def write(output_dir: Path, name: str, specs: "list[NATSpec]") -> None:
+    """NAME.jsonl and NAME.parquet, and a line that says what is in them."""
+    from agent_rl.data.tasks import write_tasks
+
+    rows = [spec.model_dump(mode="json") for spec in specs]
+    for suffix in (".jsonl", ".parquet"):
+        write_tasks(output_dir / f"{name}{suffix}", rows)
+    difficulty = Counter(spec.difficulty for spec in specs)
+    families = Counter(spec.family for spec in specs)
+    shares = ", ".join(f"{each} {difficulty[each]}" for each in ("easy", "medium", "hard") if difficulty[each])
+    print(f"{output_dir / name}: {len(specs)} specs ({shares}); " + ", ".join(f"{k} {v}" for k, v in families.items()))
 
 
 if __name__ == "__main__":

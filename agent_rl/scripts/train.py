@@ -18,10 +18,13 @@ _FLAG_KEYS = {
 }
 
 
+_DATASET_FILES = {"train_path": "train", "eval_path": "val"}
+
+
 def train_command(
     config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
-    dataset_dir: Annotated[Path | None, typer.Option(help="Folder with train.jsonl and val.jsonl.")] = None,
+    dataset_dir: Annotated[Path | None, typer.Option(help="Folder with train and val, .jsonl or .parquet.")] = None,
     model_path: Annotated[Path | None, typer.Option(help="Model folder to start from (model.path).")] = None,
     policy_type: Annotated[str | None, typer.Option(help="Policy back end (policy.type): minimind.")] = None,
     hf_model_name: Annotated[
@@ -47,7 +50,7 @@ def train_command(
     }
     settings = [f"{_FLAG_KEYS[name]}={value}" for name, value in flags.items() if value is not None]
     if dataset_dir is not None:
-        settings += [f"data.train_path={dataset_dir / 'train.jsonl'}", f"data.eval_path={dataset_dir / 'val.jsonl'}"]
+        settings += [f"data.{key}={_task_file(dataset_dir, name)}" for key, name in _DATASET_FILES.items()]
     resolved = load_config(config, [*settings, *(overrides or [])])
     if preview_tasks:
         preview(resolved, preview_tasks)
@@ -58,6 +61,13 @@ def train_command(
         trainer.train()
 
 
+def _task_file(folder: Path, name: str) -> Path:
+    """The Parquet file where there is no JSONL file of that name."""
+    jsonl = folder / f"{name}.jsonl"
+    parquet = jsonl.with_suffix(".parquet")
+    return parquet if parquet.is_file() and not jsonl.is_file() else jsonl
+
+
 def preview(config: Config, count: int) -> None:
     """Print the first training tasks as the policy will read them, token counts included; loads no model."""
     from rich.console import Console
@@ -66,16 +76,16 @@ def preview(config: Config, count: int) -> None:
 
     from agent_rl.agent.chat_format import ChatFormat
     from agent_rl.core.minimind_policy import load_tokenizer
-    from agent_rl.data.sampler import TaskSampler
+    from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.registry import make_env_factory
 
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
     tasks = read_tasks(config.data.train_path, factory.check_task)
     chat = ChatFormat(load_tokenizer(config.model.path))
-    sampler = TaskSampler(len(tasks), seed=config.run.seed, shuffle=True)
+    curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
     console = Console()
-    for index in sampler.next(min(count, len(tasks))):
+    for index in curriculum.next(min(count, len(tasks)), step=1):
         task = tasks[index]
         env = factory()
         messages = env.reset(task)

@@ -103,10 +103,10 @@ def _as_dict(message) -> dict:
 
 def _demonstrations(faulty_share: float, seed: int) -> Iterator[tuple]:
     from agent_rl.envs.nat_demonstrations import demonstration_turns
-    from agent_rl.nat.generate import generate_specs
+    from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
     from agent_rl.nat.prompts import initial_messages
 
-    for spec in generate_specs(seed, "sft"):
+    for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS):
         yield initial_messages(spec), demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
 
 

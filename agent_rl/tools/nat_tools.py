@@ -7,6 +7,9 @@ them, on hidden cases.
 from collections.abc import Callable
 from typing import Any
 
+from agent_rl.nat.cases import example_run
+from agent_rl.nat.check_static import refused_config
+from agent_rl.nat.questions import agent_runs
 from agent_rl.nat.spec import NATSpec
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.tools.base import BaseTool, ToolResult
@@ -56,18 +59,16 @@ class NatCheckTool(BaseTool):
 
     def __call__(self, **arguments: Any) -> ToolResult:
         spec = self.nat_spec
-        config_path = f"src/{spec.package}/configs/config.yml"
-        (config,) = self.get_toolkit().parse([("yaml", self.files.get(config_path, ""))])
-        if config.refused:
-            return ToolResult(text=f"error: config.yml is refused: {config.refused}", ok=False)
+        if reason := refused_config(self.get_toolkit(), self.files):
+            return ToolResult(text=f"error: {reason}", ok=False)
         evidence = self.get_toolkit().run_agent(
             self.files,
             package=spec.package,
-            config_path=config_path,
-            instance=spec.instance,
-            runs=[{"overrides": {}, "inputs": [dict(spec.example.inputs)]}],
+            schemas=[],
+            runs=agent_runs(spec, (example_run(spec),)),
+            react=spec.workflow.kind == "react",
         )
         if evidence.error:
             return ToolResult(text=f"error at {evidence.stage}: {evidence.error}", ok=False)
-        answer = evidence.runs[0].workflow[0]
+        answer = evidence.runs[0].answers[0]
         return ToolResult(text=f"built; the example gives {answer!r}", ok=True)

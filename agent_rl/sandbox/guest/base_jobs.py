@@ -99,8 +99,13 @@ def run_pytest(request: dict[str, Any], workdir: str) -> dict[str, Any]:
 def run_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """Run pytest on `targets` as fast as it goes and return the outcome of every test."""
     _add_sources(workdir)
+    return outcomes_of_tests(request["targets"], workdir)
+
+
+def outcomes_of_tests(targets: Sequence[str], workdir: str, *plugins: object) -> dict[str, Any]:
+    """Counts, and the outcome by test id."""
     seen = Outcomes()
-    exit_code = pytest_main("outcomes", request["targets"], workdir, seen)
+    exit_code = pytest_main("outcomes", targets, workdir, seen, *plugins)
     outcomes = list(seen.outcomes.values())
     return {
         "collected": seen.num_collected,

@@ -1,15 +1,16 @@
-"""Jobs that read text a model wrote without running it: YAML, JSON and the outline of Python source.
+"""Jobs that read text a model wrote without running it: YAML, JSON, TOML and the outline of Python source.
 
 They run in a process that never executes the candidate's code, under the caps of every run, because parsers can be made
 to hang, to exhaust memory or to crash. YAML loses what makes it dangerous: aliases, merge keys, tags, double keys. The
 answer is `{"value": ...}` or `{"refused": why}`; a parser that had to be killed is the host's to report.
 """
 
-import ast
 import json
+import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from agent_rl.sandbox.guest.outline import read_python
 from agent_rl.sandbox.guest.run import direct
 
 MAX_CHARS = 64 * 1024
@@ -61,42 +62,17 @@ def read_yaml(text: str) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def read_python(text: str) -> dict[str, list[dict[str, Any]]]:
-    """Functions and classes of a source, nested ones too: names, hints, docstrings, decorators, class keywords."""
-    outline: dict[str, list[dict[str, Any]]] = {"functions": [], "classes": []}
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            outline["functions"].append(
-                {
-                    "name": node.name,
-                    "is_async": isinstance(node, ast.AsyncFunctionDef),
-                    "arguments": [argument.arg for argument in arguments],
-                    "hinted": all(argument.annotation is not None for argument in arguments),
-                    "returns": node.returns is not None,
-                    "documented": ast.get_docstring(node) is not None,
-                    "decorators": [_last_name(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list],
-                }
-            )
-        elif isinstance(node, ast.ClassDef):
-            keywords = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant) and k.arg}
-            outline["classes"].append(
-                {
-                    "name": node.name,
-                    "bases": [_last_name(base) for base in node.bases],
-                    "keywords": {name: value for name, value in keywords.items() if isinstance(value, str)},
-                    "documented": ast.get_docstring(node) is not None,
-                }
-            )
-    return outline
+def read_toml(text: str) -> Any:
+    """The value of a TOML text, as JSON has it: dates and times as text."""
+    return json.loads(json.dumps(tomllib.loads(text), default=str))
 
 
-def _last_name(node: ast.expr) -> str | None:
-    """`f` of `f` and of `a.b.f`."""
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
-
-
-READERS: dict[str, Callable[[str], Any]] = {"yaml": read_yaml, "json": read_json, "python": read_python}
+READERS: dict[str, Callable[[str], Any]] = {
+    "yaml": read_yaml,
+    "json": read_json,
+    "toml": read_toml,
+    "python": read_python,
+}
 
 
 def read(kind: str, text: str) -> dict[str, Any]:
@@ -126,5 +102,10 @@ JOBS = {"parse_texts": parse_texts, **{f"parse_{kind}": _single(kind) for kind i
 
 def prepare(workdir: str) -> None:
     """Import what the first text would."""
-    for kind, text in (("yaml", "a: [1, 2.5, x]"), ("json", "{}"), ("python", "def f(x: int) -> int: return x")):
+    for kind, text in (
+        ("yaml", "a: [1, 2.5, x]"),
+        ("json", "{}"),
+        ("toml", "a = 1"),
+        ("python", "def f(x: int) -> int: return x"),
+    ):
         read(kind, text)

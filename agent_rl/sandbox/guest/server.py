@@ -24,7 +24,7 @@ from typing import Any
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.cgroups import MemoryGroup, hand_over
 from agent_rl.sandbox.guest.run import DESCRIPTORS
-from agent_rl.sandbox.guest.supervision import HostGone, Run, Supervisor
+from agent_rl.sandbox.guest.supervision import HostGone, NotRun, Run, Supervisor
 from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
 
 MOST_DESCRIPTORS = 253
@@ -90,18 +90,26 @@ class Server:
         self.tier.after_run(set(self.branches))
         send_frame(self.channel, json.dumps([run.header() for run in runs]).encode())
 
-    def linked(self, supervisor: Supervisor, plans: list[dict[str, Any]], shares: list[list[int]]) -> list[Run]:
-        """The first is connected with each of the others, which run one after the other."""
+    def linked(
+        self, supervisor: Supervisor, plans: list[dict[str, Any]], shares: list[list[int]]
+    ) -> list[Run | NotRun]:
+        """The first is connected with each of the others, which run one after the other, until one has to be killed:
+        then nothing is expected of those left, and they end for its reason without having started."""
         pairs = [socket.socketpair() for _ in plans[1:]]
         hub = self.start(plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
         for ours, _ in pairs:
             ours.close()
-        runs = [hub]
+        runs: list[Run | NotRun] = [hub]
+        cause = "ended"
         for plan, share, (_, theirs) in zip(plans[1:], shares[1:], pairs, strict=True):
-            client = self.start(plan, share, [theirs.fileno()])
+            if cause == "ended":
+                client = self.start(plan, share, [theirs.fileno()])
+                runs.append(client)
+                supervisor.drive([hub, client], until=client)
+                cause = client.cause
+            else:
+                runs.append(NotRun(cause, share))
             theirs.close()
-            runs.append(client)
-            supervisor.drive([hub, client], until=client)
         hub.kill("stopped")
         supervisor.drive([hub], until=hub)
         return runs

@@ -103,6 +103,18 @@ class Run:
         return {"cause": self.cause, "wall_s": self._wall_s, **self._exit}
 
 
+class NotRun:
+    """In place of a run that was called off before its start."""
+
+    def __init__(self, cause: str, descriptors: Sequence[int]) -> None:
+        self.cause = cause
+        for fd in descriptors:
+            os.close(fd)
+
+    def header(self) -> dict[str, Any]:
+        return {"cause": self.cause, "wall_s": 0.0}
+
+
 class Supervisor:
     """Drives runs: one loop over their ends and the host's channel."""
 

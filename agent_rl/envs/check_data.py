@@ -1,0 +1,77 @@
+"""Whether the data of an environment can be trusted: plays scripted solutions whose outcome is known, without a model.
+
+A reference that does not succeed, or a sabotaged solution that does, is a fault of the data or of the grader. Knows
+nothing of what the solutions are.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from agent_rl.data.tasks import Task
+from agent_rl.envs.base import EnvFactory, Solution, StepResult
+from agent_rl.records import StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The outcome of one scripted episode."""
+
+    task_id: str
+    group: str
+    """What outcomes are counted by, such as the task's family."""
+    solution: str
+    succeeds: bool
+    """What it should do."""
+    succeeded: bool
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_as_expected(self) -> bool:
+        return self.succeeds == self.succeeded
+
+
+def check_data(
+    factory: EnvFactory, tasks: Sequence[Task], *, workers: int, group_by: Callable[[Task], str]
+) -> Iterator[Played]:
+    """Play every solution of every task, `workers` at a time, and yield outcomes in the order of the tasks.
+
+    The factory must have been started. Raises SandboxError when the grader itself failed.
+    """
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        pending = [
+            pool.submit(_play, factory, task, solution, group_by(task))
+            for task in tasks
+            for solution in factory.solutions(task)
+        ]
+        try:
+            for each in pending:
+                yield each.result()
+        finally:
+            for each in pending:
+                each.cancel()
+
+
+def _play(factory: EnvFactory, task: Task, solution: Solution, group: str) -> Played:
+    env = factory()
+    try:
+        env.reset(task)
+        result = StepResult()
+        for message in solution.messages:
+            result = env.step(message)
+            if result.terminated:
+                break
+        else:
+            result = env.truncate(StopReason.MAX_TURNS)
+    finally:
+        env.close()
+    return Played(
+        task_id=task["task_id"],
+        group=group,
+        solution=solution.name,
+        succeeds=solution.succeeds,
+        succeeded=result.reward_parts.get("success", 0.0) == 1.0,
+        reward_parts=result.reward_parts,
+        problems=tuple(result.info.get("problems", ())),
+    )

@@ -1,0 +1,94 @@
+"""Check task files without a model: every reference solution must succeed, and no sabotaged one may.
+
+    agent-rl check-data dataset/nat_tasks/val.jsonl --sample 50
+
+Plays the solutions through the environment itself and prints the rows that fail, and a table by family. Exit code 1
+when a reference fails, or when more than 2 % of the sabotaged solutions pass.
+"""
+
+import random
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent_rl.scripts.common import run_app
+
+if TYPE_CHECKING:
+    from agent_rl.envs.check_data import Played
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+MIN_CAUGHT = 0.98
+_NUM_SHOWN = 20
+
+
+@app.command(help=__doc__)
+def main(
+    datasets: Annotated[list[Path], typer.Argument(help="Task files (.jsonl or .parquet).")],
+    env: Annotated[str, typer.Option(help="Environment the tasks belong to.")] = "nat_agent_creation",
+    sample: Annotated[int, typer.Option(min=0, help="Check only this many tasks of each file; 0 is all.")] = 0,
+    seed: Annotated[int, typer.Option(help="Draws the sample, the sabotage and the hidden cases.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Solutions played at the same time.")] = 4,
+) -> None:
+    from agent_rl.data.tasks import read_tasks
+    from agent_rl.envs.check_data import check_data
+    from agent_rl.envs.registry import make_env_factory
+    from agent_rl.errors import DataError
+
+    factory = make_env_factory(env, {}, seed=seed)
+    tasks = []
+    for path in datasets:
+        rows = read_tasks(path, factory.check_task)
+        chosen = (
+            sorted(random.Random(seed).sample(range(len(rows)), sample)) if 0 < sample < len(rows) else range(len(rows))
+        )
+        tasks += [rows[index] for index in chosen]
+    if not factory.solutions(tasks[0]):
+        raise DataError(f"environment {env!r} has no solutions to check its data with; override EnvFactory.solutions")
+    factory.start()
+    try:
+        played = []
+        for each in check_data(factory, tasks, workers=workers, group_by=lambda task: str(task.get("family", "tasks"))):
+            played.append(each)
+            if not each.is_as_expected and sum(not one.is_as_expected for one in played) <= _NUM_SHOWN:
+                verdict = "should succeed" if each.succeeds else "should not succeed"
+                print(f"{each.task_id} ({each.group}), {each.solution}: {verdict}; {'; '.join(each.problems[:3])}")
+    finally:
+        factory.close()
+    if not report(played):
+        raise typer.Exit(1)
+
+
+def report(played: "list[Played]") -> bool:
+    """Print the table by family; True when the data holds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    groups = defaultdict(list)
+    for each in played:
+        groups[each.group].append(each)
+    table = Table(title="Scripted solutions", title_justify="left")
+    for name in ("family", "references that succeed", "sabotaged that do not", "rare faults that hidden cases find"):
+        table.add_column(name, justify="left" if name == "family" else "right")
+    for name, members in [*sorted(groups.items()), ("all", played)]:
+        right = [each.succeeded for each in members if each.succeeds]
+        wrong = [not each.succeeded for each in members if not each.succeeds]
+        subtle = [_found(each) for each in members if each.solution.startswith("subtle")]
+        table.add_row(name, _share(right), _share(wrong), _share(subtle))
+    Console(width=120).print(table)
+    wrong = [not each.succeeded for each in played if not each.succeeds]
+    return all(each.succeeded for each in played if each.succeeds) and sum(wrong) >= MIN_CAUGHT * len(wrong)
+
+
+def _found(each: "Played") -> bool:
+    """Whether answers to hidden cases were wrong, whatever the solution's own tests say."""
+    return min(each.reward_parts.get("share/behaviour", 1.0), each.reward_parts.get("share/workflow", 1.0)) < 1.0
+
+
+def _share(outcomes: list[bool]) -> str:
+    return f"{sum(outcomes)} of {len(outcomes)} ({100 * sum(outcomes) / len(outcomes):.1f} %)" if outcomes else "-"
+
+
+if __name__ == "__main__":
+    run_app(app)
