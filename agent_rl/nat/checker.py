@@ -31,11 +31,12 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     server, and its tests.
     """
     kept = {path: files[path] for path in spec.files if path in files}
-    cases = hidden_cases(spec, seed)
     with ThreadPoolExecutor(max_workers=3) as pool:
-        served = pool.submit(_serve, toolkit, spec, kept, cases[0])
         tested = pool.submit(check_tests, toolkit, spec, kept)
-        outlines = read_outlines(toolkit, spec, kept)
+        read = pool.submit(read_outlines, toolkit, spec, kept)
+        cases = hidden_cases(spec, seed)
+        served = pool.submit(_serve, toolkit, spec, kept, cases[0])
+        outlines = read.result()
         agent = None if outlines.unsafe else _run_agent(toolkit, spec, kept, cases)
         points = [_all_files(spec, kept), *check_static(spec, kept, outlines)]
         behaviour = _behaviour(spec, agent, cases)
