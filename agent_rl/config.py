@@ -130,7 +130,7 @@ class EnvConfig(Section):
     name: str = "nat_agent_creation"
     """Registered environment."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of that environment, checked by it (for NAT: reward weights, checker processes, time limits)."""
+    """Options of that environment, checked by it (for NAT: `agent_rl/envs/nat_agent_env.py`)."""
 
 
 class RolloutConfig(Section):

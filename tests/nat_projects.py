@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent_rl.nat.checker import check_project
-from agent_rl.nat.generate import draw_spec, finish
+from agent_rl.nat.draw import TooFewCasesError
+from agent_rl.nat.generate import draw_parts, finish
 from agent_rl.nat.render import render_project
 from agent_rl.nat.report import ValidationReport
 from agent_rl.nat.reward import RewardWeights, reward_parts
@@ -27,6 +28,14 @@ _REACT = Path(os.environ.get(REACT_PYTHON_VARIABLE) or Path(__file__).parents[1]
 needs_react = pytest.mark.skipif(not _REACT.exists(), reason=f"there is no {_REACT}; run `make setup-react`")
 
 
+def draw_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:
+    """One spec, or None when the rules drawn are too narrow to judge an agent by."""
+    try:
+        return finish(draw_parts(family, level, rng, task_id=task_id), rng)
+    except TooFewCasesError:
+        return None
+
+
 @cache
 def drawn(family: str, level: int, seed: int = 0, of: frozenset[str] = STEADY) -> NATSpec:
     """The first spec from `seed` on whose tools are all of the families `of`."""
@@ -34,7 +43,7 @@ def drawn(family: str, level: int, seed: int = 0, of: frozenset[str] = STEADY) -
         rng = random.Random(f"nat-project-{family}-{level}-{number}")
         spec = draw_spec(family, level, rng, task_id=f"test-{number}")
         if spec is not None and {tool.family for tool in spec.tools} <= of:
-            return finish(spec, rng)
+            return spec
     raise AssertionError(f"no {family} of level {level} with tools of {sorted(of)}")
 
 

@@ -4,7 +4,6 @@ import random
 from datetime import date, timedelta
 from typing import Any
 
-import nat_family_checks as checks
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,27 +186,3 @@ def test_every_operation_is_drawn() -> None:
     hard = {FAMILY.draft(random.Random(seed), 5).rules["operation"]["op"] for seed in range(60)}
     assert easy == {"shift", "difference", "weekday", "period", "workdays", "add_workdays"}
     assert hard == {"nth_weekday", "to_zone", "add_workdays", "shift"}
-
-
-@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_agrees_with_the_oracle_on_drawn_tools(level: int) -> None:
-    checks.reference_agrees_with_the_oracle(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_the_reference_tests_kill_the_mutants(level: int) -> None:
-    checks.mutants_fail_the_assertions(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_subtle_mistakes_show_on_drawn_cases(level: int) -> None:
-    checks.subtle_bodies_are_caught(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_a_seed_gives_the_same_rules_and_a_request_that_names_every_error(level: int) -> None:
-    checks.rules_and_requests(FAMILY, level)
-
-
-def test_about_a_tenth_of_the_rules_is_held_out() -> None:
-    checks.held_out_share(FAMILY)

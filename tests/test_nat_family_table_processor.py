@@ -185,27 +185,3 @@ def test_examples_are_answered_with_more_than_none() -> None:
     outputs = [tool.example.output for tool, _ in checks.drawn(FAMILY, 3, 40)]
     assert "none" not in outputs
     assert len(set(outputs)) > 30
-
-
-@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_agrees_with_the_oracle_on_drawn_tools(level: int) -> None:
-    checks.reference_agrees_with_the_oracle(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_the_reference_tests_kill_the_mutants(level: int) -> None:
-    checks.mutants_fail_the_assertions(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_subtle_mistakes_show_on_drawn_cases(level: int) -> None:
-    checks.subtle_bodies_are_caught(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_a_seed_gives_the_same_rules_and_a_request_that_names_every_error(level: int) -> None:
-    checks.rules_and_requests(FAMILY, level)
-
-
-def test_about_a_tenth_of_the_rules_is_held_out() -> None:
-    checks.held_out_share(FAMILY)

@@ -2,7 +2,6 @@
 
 import random
 
-import nat_family_checks as checks
 import pytest
 from pydantic import ValidationError
 
@@ -87,30 +86,6 @@ def test_a_rounding_tie_and_absolute_zero_are_not_asked_for() -> None:
 def test_a_wrong_row_is_refused_with_its_place(change: dict[str, object], place: str) -> None:
     with pytest.raises(ValidationError, match=place):
         FAMILY.Rules.model_validate(LENGTH | change)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_agrees_with_the_oracle_on_drawn_tools(level: int) -> None:
-    checks.reference_agrees_with_the_oracle(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_the_reference_tests_kill_the_mutants(level: int) -> None:
-    checks.mutants_fail_the_assertions(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_subtle_mistakes_show_on_drawn_cases(level: int) -> None:
-    checks.subtle_bodies_are_caught(FAMILY, level)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_a_seed_gives_the_same_rules_and_a_request_that_names_every_error(level: int) -> None:
-    checks.rules_and_requests(FAMILY, level)
-
-
-def test_about_a_tenth_of_the_rules_is_held_out() -> None:
-    checks.held_out_share(FAMILY)
 
 
 def test_a_drawn_tool_of_level_2_is_what_it_has_always_been() -> None:

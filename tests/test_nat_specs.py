@@ -7,8 +7,10 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nat_projects import draw_spec
 
 from agent_rl.errors import ConfigError, DataError
+from agent_rl.nat import generate
 from agent_rl.nat.cases import WORKFLOW, hidden_cases
 from agent_rl.nat.draw import NUM_VALID, draw_tool
 from agent_rl.nat.families import FAMILIES, GROUPS
@@ -16,7 +18,6 @@ from agent_rl.nat.generate import (
     HELD_OUT_FAMILY,
     LEVELS,
     STARTER_FAMILIES,
-    draw_spec,
     fingerprint_of,
     generate_specs,
     is_held_out,
@@ -81,6 +82,24 @@ def test_families_and_levels_can_be_chosen_and_none_is_an_error() -> None:
         next(turns(["react_agent"], [1]))
     with pytest.raises(ConfigError, match="did you mean 'calculator'"):
         next(turns(["calculater"]))
+    with pytest.raises(ConfigError, match="held out"):
+        take("train", 1, families=[HELD_OUT_FAMILY])
+    assert {spec.family for spec in take("test_generalisation", 2, families=[HELD_OUT_FAMILY])} == {HELD_OUT_FAMILY}
+
+
+def test_a_choice_without_any_more_specs_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "_ATTEMPTS", 20)
+    with pytest.raises(ConfigError, match=r"^only \d+ different specs for val were found in families"):
+        take("val", 10_000, families=["text_pipeline"], levels=[1])
+
+
+def test_a_terse_request_is_the_same_task_in_fewer_words() -> None:
+    long, short = (take("train", 8, families=["text_pipeline"], levels=[2], terse=terse) for terse in (False, True))
+    for one, other in zip(long, short, strict=True):
+        assert one.model_copy(update={"request": other.request}) == other
+        assert len(other.request) < len(one.request)
+        assert all(f"`{op}`: " in one.request for op in one.tools[0].rules["ops"])
+        assert f"`{one.tools[0].function}` has `max_length` as its last argument" in one.request
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nat_projects import draw_spec
 
 from agent_rl.nat.families import FAMILIES
-from agent_rl.nat.generate import LEVELS, draw_spec
+from agent_rl.nat.generate import LEVELS
 from agent_rl.nat.outline import Kind
 from agent_rl.nat.render import render_project
 from agent_rl.nat.spec import NATSpec

@@ -41,8 +41,8 @@ def divided(
         return specs
 
     monkeypatch.setattr(planned_dataset, "plan_specs", plan_specs)
-    arguments: dict[str, Any] = {"requests_file": None, "gemini_model": "m", "requests_per_minute": 60.0}
-    arguments |= {"price_in": None, "price_out": None, "num_samples": 10, "seed": 0, **options}
+    arguments: dict[str, Any] = {"requests_file": None, "settings": {"model": "m"}, "num_samples": 10, "seed": 0}
+    arguments |= options
     sets = planned(folder, **arguments)
     assert given["progress_path"] == folder / "planner_progress.jsonl"
     return sets, given["asked"], given["count"]

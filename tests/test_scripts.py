@@ -100,8 +100,7 @@ def test_the_dataset_is_the_same_for_a_seed(tmp_path: Path) -> None:
 
 
 def test_the_shipped_tasks_are_what_the_script_makes(tmp_path: Path) -> None:
-    starter = ["--families", "unit_converter,text_pipeline,calculator,code_validator", "--levels", "1,2"]
-    for folder, options in ((".", []), ("starter", [*starter, "--without-demonstrations"])):
+    for folder, options in ((".", []), ("starter", ["--starter"])):
         made = tmp_path / folder
         command = ["agent_rl/scripts/prepare_dataset.py", "--num-samples", "100", *options, "--output-dir", made]
         done = run(*command)
@@ -114,6 +113,8 @@ def test_bad_options_of_the_dataset_script_are_one_line(tmp_path: Path) -> None:
     command = ["agent_rl/scripts/prepare_dataset.py", "--output-dir", tmp_path, "--num-samples", "10"]
     assert "did you mean 'calculator'" in one_line_error(run(*command, "--families", "calculater"))
     assert "--levels" in one_line_error(run(*command, "--levels", "easy"))
+    assert "--source offline" in one_line_error(run(*command, "--gemini-model", "x"))
+    assert "--starter" in one_line_error(run(*command, "--starter", "--levels", "1"))
     assert "no task family" in one_line_error(run(*command, "--families", "react_agent", "--levels", "1"))
 
 

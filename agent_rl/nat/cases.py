@@ -15,7 +15,7 @@ from agent_rl.nat.families.base import Exchange
 from agent_rl.nat.families.group_base import Sequence
 from agent_rl.nat.oracle import workflow as flow_oracle
 from agent_rl.nat.requests_of import flow_errors, flow_inputs, line_of, reached
-from agent_rl.nat.spec import Group, Inputs, NATSpec, Tool
+from agent_rl.nat.spec import ConfigField, Group, Inputs, NATSpec, Tool
 
 NUM_OVERRIDDEN = 4
 NUM_SEQUENCES = 3
@@ -67,7 +67,7 @@ def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
     config = flow_oracle.defaults(spec)
     drawn = {tool.instance: _drawn(tool, rng) for tool in spec.tools}
     runs = [_run(spec, "hidden cases", [(t, i) for t, each in drawn.items() for i in each], config, rng)]
-    if overrides := {tool.instance: other_setting(tool, rng) for tool in spec.tools if tool.config_field}:
+    if overrides := {tool.instance: other_setting(tool.config_field, rng) for tool in spec.tools if tool.config_field}:
         changed = {name: {**values, **overrides.get(name, {})} for name, values in config.items()}
         asked = [
             (tool.instance, inputs)
@@ -82,15 +82,13 @@ def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
     return tuple(runs)
 
 
-def other_setting(tool: Tool, rng: random.Random) -> dict[str, int]:
-    """Another value of the tool's config field."""
-    each = tool.config_field
-    assert each is not None
-    if each.name == "precision":
-        return {each.name: rng.choice([digits for digits in range(0, 5) if digits != each.default])}
+def other_setting(field: ConfigField, rng: random.Random) -> dict[str, int]:
+    """Another value of a config field."""
+    if field.name == "precision":
+        return {field.name: rng.choice([digits for digits in range(0, 5) if digits != field.default])}
     # A limit that some ordinary inputs overstep.
-    low = max(each.low, each.default // 2)
-    return {each.name: low if low != each.default else min(each.high, each.default + 1)}
+    low = max(field.low, field.default // 2)
+    return {field.name: low if low != field.default else min(field.high, field.default + 1)}
 
 
 def _drawn(tool: Tool, rng: random.Random) -> list[Inputs]:
@@ -198,9 +196,7 @@ def _group_runs(spec: NATSpec, group: Group, rng: random.Random) -> list[CaseRun
     covering = _covering(group, rng)
     settings = [group.defaults] * NUM_SEQUENCES
     if group.config_field:
-        each = group.config_field
-        low = max(each.low, each.default // 2)
-        settings.append({each.name: low if low != each.default else min(each.high, each.default + 1)})
+        settings.append(other_setting(group.config_field, rng))
     for number, config in enumerate(settings):
         overrides = dict.fromkeys(instances, config) if config != group.defaults else {}
         played = {name: family.sequence(group, rng, config, SEQUENCE_LENGTH) for name in instances}

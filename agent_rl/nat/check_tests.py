@@ -7,7 +7,6 @@ from agent_rl.nat.render import render_logic
 from agent_rl.nat.report import Point, point
 from agent_rl.nat.spec import NATSpec
 from agent_rl.nat.toolkit import NatToolkit
-from agent_rl.sandbox.limits import Status
 from agent_rl.sandbox.verdict import Verdict
 
 HOLDS, KILLS = "hold on right code", "catch wrong code"
@@ -31,7 +30,7 @@ def check_tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) ->
         )
 
     verdict = graded(render_logic(spec), mutants_of(spec))
-    holds = _holds(verdict)
+    holds = verdict.holds
     points = [
         point("tests", HOLDS, holds, "pass on the reference" if holds else verdict.evidence or str(verdict.status)),
         point("tests", KILLS, verdict.score, f"{verdict.passed} of {verdict.total} caught; {verdict.evidence}"),
@@ -42,15 +41,11 @@ def check_tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) ->
             return points if verdict.passed else [each.model_copy(update={"score": 0.0}) for each in points]
         # Apart from the tests as well: code in their process could make any test pass.
         own = files[spec.logic_path]
-        if _holds(graded(own, [own])):
+        if graded(own, [own]).holds:
             return points
         return [point("tests", each.name, 0, "the tests fail on the project's own code") for each in points]
 
     return with_own_code
-
-
-def _holds(verdict: Verdict) -> bool:
-    return verdict.status is Status.OK and not verdict.evidence.startswith("on the ")
 
 
 def mutants_of(spec: NATSpec) -> list[str]:

@@ -1,14 +1,16 @@
 """The verdict on a project: hidden cases through the real toolkit, compared with the oracle in this process.
 
 Only files the spec asks for are looked at. The toolkit's process runs the candidate and returns raw answers; it is
-never told what is right, and nothing it says about itself (built, loaded, passed) earns by itself: points come from
-answers that agree with the oracle, schemas that agree with the spec, and tests that tell right code from wrong.
+never told what a tool must answer, and nothing it says about itself (built, loaded, passed) earns by itself: points
+come from answers that agree with the oracle, schemas that agree with the spec, and tests that tell right code from
+wrong.
 This module never runs candidate code, and it decides no weights (`reward.py`).
 """
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 from agent_rl.nat.cases import WORKFLOW, Ask, CaseRun, hidden_cases
@@ -34,7 +36,7 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     with ThreadPoolExecutor(max_workers=3) as pool:
         tested = pool.submit(check_tests, toolkit, spec, kept)
         read = pool.submit(read_outlines, toolkit, spec, kept)
-        cases = hidden_cases(spec, seed)
+        cases = _cases(spec.model_dump_json(), seed)
         served = pool.submit(_serve, toolkit, spec, kept, cases[0])
         outlines = read.result()
         agent = None if outlines.unsafe else _run_agent(toolkit, spec, kept, cases)
@@ -51,6 +53,12 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         gates["mcp"] = "no call to the server is answered right"
     seconds = {"agent": agent.seconds if agent else 0.0, "mcp": ev.seconds if (ev := served.result()) else 0.0}
     return ValidationReport(points=tuple(points), gates=gates, flags=flags_of(spec, files), seconds=seconds)
+
+
+@lru_cache(maxsize=256)
+def _cases(spec: str, seed: int) -> tuple[CaseRun, ...]:
+    """The hidden cases of a spec's JSON; all episodes of a group ask for the same ones."""
+    return hidden_cases(NATSpec.model_validate_json(spec), seed)
 
 
 def flags_of(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:

@@ -18,7 +18,6 @@ SEPARATORS = ["|", ";", "::", "->", "##"]
 KEYWORDS = ["ask", "check", "do", "find", "get", "give", "look", "make", "run", "show", "take", "try"]
 UNKNOWN = ["error: unknown command", "error: no such command", "error: what do you want"]
 MALFORMED = ["error: bad request", "error: malformed request", "error: wrong arguments"]
-TEXT_FAMILIES = ("text_pipeline", "code_validator")
 _NO_EXAMPLE = Example(inputs={}, output="")
 
 
@@ -93,7 +92,7 @@ def _client(level: int, rng: random.Random) -> str | None:
 
 
 def _served(level: int, package: str, rng: random.Random) -> Composition:
-    """Family 11: what counts is the server: its name, its tools, how it reports errors, and its use by a client."""
+    """What counts is the server: its name, its tools, how it reports errors, and its use by a client."""
     families = rng.choices(sorted(set(FAMILIES) - {"api_client"}), k=1 if level == 2 else rng.randint(2, 4))
     tools = draw_tools(families, 2 if level == 2 else rng.choice([1, 2, 3]), package, rng)
     name = "-".join(rng.sample(["desk", "hub", "kit", "lab", "port", "shop"], 2))
@@ -106,7 +105,7 @@ def _served(level: int, package: str, rng: random.Random) -> Composition:
 
 
 def _react(package: str, rng: random.Random) -> Composition:
-    """Family 10: the toolkit's own agent, configured; its tools are ours."""
+    """The toolkit's own agent, configured; its tools are ours."""
     families = rng.sample(sorted(set(FAMILIES) - {"api_client"}), rng.randint(1, 2))
     tools = draw_tools(families, rng.choice([1, 2]), package, rng)
     llm = rng.choice(["main_llm", "thinker", "brain"])
@@ -115,7 +114,7 @@ def _react(package: str, rng: random.Random) -> Composition:
     )
 
 
-# ---------------------------------------------------------------- family 9: pipelines
+# ---------------------------------------------------------------- pipelines
 
 
 def _pipeline(level: int, package: str, rng: random.Random) -> Composition:

@@ -50,6 +50,8 @@ _DIFFICULTIES: tuple[Difficulty, ...] = (
 )  # fmt: skip
 """30 % easy, 50 % medium, 20 % hard, well mixed."""
 _ATTEMPTS = 400
+_MOST_FAILED = 3
+"""Cells in a row without a new spec, after which there are taken to be no more."""
 _NO_PLAN = Plan(scaffold_type="simple_tool", mcp_servers=(), custom_tools=(), test_cases=())
 
 
@@ -62,19 +64,18 @@ def split_of(fingerprint: str) -> Split:
 def turns(families: Sequence[str] | None = None, levels: Sequence[int] | None = None) -> Iterator[Cell]:
     """Cells of these families and levels in the order in which they take turns, for ever: 30/50/20 by difficulty where
     all three are there. Raises ConfigError when there is no such cell."""
-    for family in families or ():
+    families = list(LEVELS) if families is None else families
+    for family in families:
         if family not in LEVELS:
             raise ConfigError(
                 f"there is no task family {family!r}{nearest(family, LEVELS) or f'; known: {list(LEVELS)}'}"
             )
-    chosen = [
-        (family, level)
-        for level in (levels or range(1, 6))
-        for family in (families or LEVELS)
-        if level in LEVELS[family]
-    ]
+    chosen = [(family, level) for level in (levels or range(1, 6)) for family in families if level in LEVELS[family]]
     if not chosen:
-        raise ConfigError(f"no task family of {list(families or LEVELS)} has a level in {list(levels or range(1, 6))}")
+        raise ConfigError(
+            f"no task family of {list(families)} (without {HELD_OUT_FAMILY}, which is held out, unless for "
+            f"test_generalisation) has a level in {list(levels or range(1, 6))}; choose others"
+        )
     queues = {
         each: itertools.cycle(cells)
         for each in dict.fromkeys(_DIFFICULTIES)
@@ -85,28 +86,43 @@ def turns(families: Sequence[str] | None = None, levels: Sequence[int] | None = 
 
 
 def generate_specs(
-    seed: int, splits: Sequence[Split], *, families: Sequence[str] | None = None, levels: Sequence[int] | None = None
+    seed: int,
+    splits: Sequence[Split],
+    *,
+    families: Sequence[str] | None = None,
+    levels: Sequence[int] | None = None,
+    terse: bool = False,
 ) -> Iterator[NATSpec]:
-    """Endless stream of specs of some splits; cells take turns, fingerprints never repeat."""
+    """Endless stream of specs of some splits; cells take turns, fingerprints never repeat. Raises ConfigError when
+    there is nothing to draw, or nothing more."""
     seen: set[str] = set()
     name = "+".join(splits)
     generalisation = "test_generalisation" in splits
     if not generalisation:
-        families = [each for each in (families or LEVELS) if each != HELD_OUT_FAMILY]
-    index = 0
-    for family, level in turns(families, levels):
+        families = [each for each in (LEVELS if families is None else families) if each != HELD_OUT_FAMILY]
+    num_failed = 0
+    for index, (family, level) in enumerate(turns(families, levels)):
         for attempt in range(_ATTEMPTS):
             rng = random.Random(f"nat-spec-{seed}-{name}-{index}-{attempt}")
-            drawn = draw_parts(family, level, rng, task_id=f"{splits[0]}-{seed}-{index:06d}")
-            if drawn.fingerprint in seen or is_held_out(drawn) != generalisation:
+            spec = draw_parts(family, level, rng, task_id=f"{splits[0]}-{seed}-{index:06d}")
+            if spec.fingerprint in seen or is_held_out(spec) != generalisation:
                 continue
-            if generalisation or split_of(drawn.fingerprint) in splits:
-                spec = finish(drawn, rng)
-                if spec is not None:
-                    seen.add(spec.fingerprint)
-                    yield spec
-                    break
-        index += 1
+            if generalisation or split_of(spec.fingerprint) in splits:
+                try:
+                    finished = finish(spec, rng, terse=terse)
+                except TooFewCasesError:
+                    continue
+                seen.add(spec.fingerprint)
+                num_failed = 0
+                yield finished
+                break
+        else:
+            num_failed += 1
+            if num_failed == _MOST_FAILED:
+                raise ConfigError(
+                    f"only {len(seen)} different specs for {name} were found in families {list(families or LEVELS)} "
+                    f"and levels {list(levels or range(1, 6))}; ask for fewer, or for more families or levels"
+                )
 
 
 def is_held_out(spec: NATSpec) -> bool:
@@ -116,11 +132,6 @@ def is_held_out(spec: NATSpec) -> bool:
     if spec.group and GROUPS[spec.group.family].is_held_out(spec.group.rules):
         return True
     return any(FAMILIES[tool.family].is_held_out(tool.rules) for tool in spec.tools)
-
-
-def draw_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:
-    """One spec, or None when the rules drawn are too narrow to judge an agent by."""
-    return finish(draw_parts(family, level, rng, task_id=task_id), rng)
 
 
 def draw_parts(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec:
@@ -150,15 +161,15 @@ def draw_parts(family: str, level: int, rng: random.Random, *, task_id: str) -> 
     return spec.model_copy(update={"fingerprint": fingerprint_of(spec)})
 
 
-def finish(spec: NATSpec, rng: random.Random) -> NATSpec | None:
-    """The spec with an example of its workflow, its plan and its request; None when it allows too few cases."""
-    try:
-        spec = _with_example(spec, rng)
-        hidden_cases(spec, seed=0)
-    except TooFewCasesError:
-        return None
+def finish(spec: NATSpec, rng: random.Random, *, terse: bool = False) -> NATSpec:
+    """The spec with an example of its workflow, its plan and its request (`terse` as in `wording.py`).
+
+    Raises TooFewCasesError when its rules are too narrow to judge an agent by.
+    """
+    spec = _with_example(spec, rng)
+    hidden_cases(spec, seed=0)
     spec = spec.model_copy(update={"plan": plan_of(spec)})
-    return spec.model_copy(update={"request": request(spec, rng)})
+    return spec.model_copy(update={"request": request(spec, rng, terse=terse)})
 
 
 def _with_example(spec: NATSpec, rng: random.Random) -> NATSpec:
@@ -179,7 +190,7 @@ def _with_example(spec: NATSpec, rng: random.Random) -> NATSpec:
 
 
 def fingerprint_of(spec: NATSpec) -> str:
-    """16 hex digits that two specs share exactly when their agents do the same, whatever they are called."""
+    """16 hex digits that do not depend on what anything is called. Tools in another order count as another agent."""
     tools = [
         [
             tool.family,

@@ -180,7 +180,8 @@ Rules of the pieces:
   yield is teardown: close clients there, in a `finally`.
 - The inner function is `async def` with at least one argument. Every argument and the result are annotated with plain
   types (str, int, float, bool), never Any; the argument names are the schema. NAT does not read docstrings by itself,
-  so pass `description=`. Still, every public class and function has a docstring that says what it is for.
+  so pass `description=`. Still, every public class and function has a docstring of at
+  least three words that says what it is for. A function that needs no input takes `unused: str` all the same.
 - A tool that asks a web service: logic.py builds the path and reads the reply, the inner function sends with
   `async with httpx.AsyncClient(base_url=..., timeout=5.0) as client`. Catch httpx.TimeoutException before
   httpx.TransportError, which includes it. In mcp_server.py such a tool is an `async def`.
@@ -210,8 +211,9 @@ workflow:
 `main_tool` and `left` are instance names, `_type` is the registered name. A function of a group is called
 INSTANCE__FUNCTION, with two underscores. Only the functions under `include` can be reached by that name; one that
 must stay hidden is registered and left out of `include`. Write a configuration field below `_type`, as in
-`precision: 3`, only where the request wants another value than the default. A tool can be the workflow itself:
-`workflow: {_type: mass_convert}`. It takes no fields over from the instance of that type.
+`precision: 3`, only where the request wants another value than the default. A single tool is the workflow itself:
+`workflow: {_type: mass_convert}`. It takes no fields over from the instance of that type. A configuration field is also
+an argument of the pure function, the last one, with the same default.
 
 # MCP server
 

@@ -4,13 +4,17 @@ import random
 
 from agent_rl.nat.families import FAMILIES, GROUPS
 from agent_rl.nat.families.base import join_names, literal
-from agent_rl.nat.spec import ConfigField, Group, Inputs, NATSpec, Pipeline, React, Router, Tool
+from agent_rl.nat.spec import ConfigField, Direct, Group, Inputs, NATSpec, Pipeline, Router, Tool
 
 
-def request(spec: NATSpec, rng: random.Random) -> str:
-    """The whole request. One tool that is the workflow itself is asked for in one paragraph, the rest in several."""
+def request(spec: NATSpec, rng: random.Random, *, terse: bool = False) -> str:
+    """The whole request. One tool that is the workflow itself is asked for in one paragraph, the rest in several.
+
+    `terse`, for one tool only, leaves out what the shipped small model has learnt from demonstrations: the meaning of
+    the names of operations, and what every project of one tool has in common.
+    """
     if len(spec.tools) == 1 and spec.workflow.kind == "direct" and spec.server.name == spec.package:
-        return _one_tool(spec, spec.tools[0], rng)
+        return _one_tool(spec, spec.tools[0], rng, terse=terse)
     parts = [_opening(spec, rng)]
     parts += [_tool(tool, rng) for tool in spec.tools]
     if spec.group:
@@ -30,7 +34,7 @@ def _opening(spec: NATSpec, rng: random.Random) -> str:
     )
 
 
-def _one_tool(spec: NATSpec, tool: Tool, rng: random.Random) -> str:
+def _one_tool(spec: NATSpec, tool: Tool, rng: random.Random, *, terse: bool) -> str:
     opening = _opening(spec, rng)
     naming = rng.choice(
         [
@@ -39,19 +43,28 @@ def _one_tool(spec: NATSpec, tool: Tool, rng: random.Random) -> str:
             f"Name the instance `{tool.instance}`; its type is `{tool.type_name}`.",
         ]
     )
-    return " ".join([opening, naming, *_behaviour(tool, rng)])
+    parts = [opening, naming, *_behaviour(tool, rng, terse=terse)]
+    if not terse:
+        parts.append(f"This tool is the workflow; mcp_server.py serves it over stdio as `{spec.server.name}`.")
+    return " ".join(parts)
 
 
-def _behaviour(tool: Tool, rng: random.Random) -> list[str]:
+def _behaviour(tool: Tool, rng: random.Random, *, terse: bool = False) -> list[str]:
     arguments = ", ".join(f"`{field.name}` ({field.type})" for field in tool.inputs)
     sentences = FAMILIES[tool.family].sentences(tool, rng)
     inputs = rng.choice([f"Inputs: {arguments}.", f"It takes {arguments}."])
-    return [
-        *sentences,
-        inputs,
-        *_setting(tool.config_field, rng),
-        _example(tool.example.inputs, tool.example.output, rng),
-    ]
+    setting = _setting(tool.config_field, rng)
+    if not terse:
+        sentences += FAMILIES[tool.family].glossary(tool)
+        setting += _as_argument(tool)
+    return [*sentences, inputs, *setting, _example(tool.example.inputs, tool.example.output, rng)]
+
+
+def _as_argument(tool: Tool) -> list[str]:
+    """Where the setting enters the logic, which the tests call as well."""
+    if tool.config_field is None or FAMILIES[tool.family].exports(tool) != (tool.function,):
+        return []
+    return [f"`{tool.function}` has `{tool.config_field.name}` as its last argument, with that default."]
 
 
 def _setting(field: ConfigField | None, rng: random.Random) -> list[str]:
@@ -117,17 +130,17 @@ def _take(names: list[str]) -> str:
 
 def _workflow(spec: NATSpec, rng: random.Random) -> str:
     flow = spec.workflow
+    if isinstance(flow, Direct):
+        return f"- The workflow is of type `{spec.tools[0].type_name}`: the tool itself."
     if isinstance(flow, Router):
         return _router(spec, flow, rng)
     if isinstance(flow, Pipeline):
         return _pipeline(flow, rng)
-    if isinstance(flow, React):
-        names = join_names([tool.instance for tool in spec.tools])
-        return (
-            f"- The workflow is NAT's `react_agent` with the tools {names}, `llm_name` `{flow.llm}` and "
-            f"`max_tool_calls` {flow.max_tool_calls}. Configure `{flow.llm}` as an `openai` model."
-        )
-    return ""
+    names = join_names([tool.instance for tool in spec.tools])
+    return (
+        f"- The workflow is NAT's `react_agent` with the tools {names}, `llm_name` `{flow.llm}` and "
+        f"`max_tool_calls` {flow.max_tool_calls}. Configure `{flow.llm}` as an `openai` model."
+    )
 
 
 def _router(spec: NATSpec, flow: Router, rng: random.Random) -> str:

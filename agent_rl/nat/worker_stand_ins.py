@@ -1,8 +1,8 @@
 """What the checker puts in place of the world around a candidate's agent: tools, the network, MCP servers, the LLM.
 
 Loaded into the toolkit's interpreter before the forks, so that a candidate finds them there. They answer what the host
-tells them for one run; they know no right answer. The scripted LLM itself
-is in `worker_react.py`, because it needs nvidia-nat-langchain.
+tells them for one run. They know no right answer of a tool; what a stand-in answers, a workflow must pass on. The
+scripted LLM itself is in `worker_react.py`, because it needs nvidia-nat-langchain.
 """
 
 import asyncio

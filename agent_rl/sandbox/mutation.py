@@ -8,6 +8,7 @@ import fnmatch
 import random
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from agent_rl.errors import UserError
 from agent_rl.sandbox.freeze import Flag, screen
@@ -78,7 +79,7 @@ class MutationGrader:
         return Verdict(per_test=per_test, flags=flags, evidence=f"survived: {', '.join(survivors) or 'none'}")
 
     def _zero(self, status: Status, flags: tuple[Flag, ...], evidence: str) -> Verdict:
-        return all_with(self._mutants, Outcome.FAILED, status, flags, evidence)
+        return replace(all_with(self._mutants, Outcome.FAILED, status, flags, evidence), holds=False)
 
     def _problem(self, run: JobResult) -> str | None:
         """Why this run of the tests on a right module is not a pass."""

@@ -8,6 +8,7 @@ when a reference fails, or when more than 2 % of the sabotaged solutions pass.
 
 import random
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,16 +49,32 @@ def main(
         raise DataError(f"environment {env!r} has no solutions to check its data with; override EnvFactory.solutions")
     factory.start()
     try:
-        played = []
-        for each in check_data(factory, tasks, workers=workers, group_by=lambda task: str(task.get("family", "tasks"))):
-            played.append(each)
-            if not each.is_as_expected and sum(not one.is_as_expected for one in played) <= _NUM_SHOWN:
-                verdict = "should succeed" if each.succeeds else "should not succeed"
-                print(f"{each.task_id} ({each.group}), {each.solution}: {verdict}; {'; '.join(each.problems[:3])}")
+        outcomes = check_data(factory, tasks, workers=workers, group_by=lambda task: str(task.get("family", "tasks")))
+        played = list(_shown(outcomes))
     finally:
         factory.close()
     if not report(played):
         raise typer.Exit(1)
+
+
+def _shown(outcomes: "Iterable[Played]") -> "Iterator[Played]":
+    """Pass outcomes on, counting them on a terminal and printing those that are not as they should be."""
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    num_shown = 0
+    columns = (TextColumn("solutions played"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        for each in outcomes:
+            progress.advance(task)
+            if not each.is_as_expected and num_shown < _NUM_SHOWN:
+                num_shown += 1
+                verdict = "should succeed" if each.succeeds else "should not succeed"
+                problems = "; ".join(each.problems[:3])
+                progress.console.print(
+                    f"{each.task_id} ({each.group}), {each.solution}: {verdict}; {problems}", markup=False
+                )
+            yield each
 
 
 def report(played: "list[Played]") -> bool:

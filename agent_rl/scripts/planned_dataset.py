@@ -5,6 +5,7 @@ writes nothing but the planner's progress file, from which a run that was stoppe
 """
 
 from pathlib import Path
+from typing import Any
 
 from agent_rl.errors import DataError
 from agent_rl.nat.generate import is_held_out, split_of
@@ -22,20 +23,18 @@ def planned(
     num_samples: int,
     seed: int,
     requests_file: Path | None,
-    gemini_model: str,
-    requests_per_minute: float,
-    price_in: float | None,
-    price_out: float | None,
+    settings: dict[str, Any],
 ) -> dict[str, list[NATSpec]]:
-    """train, val and test_generalisation, those that are not empty: `num_samples` specs in all, if requests last."""
+    """train, val and test_generalisation, those that are not empty: `num_samples` specs in all, if requests last.
+
+    `settings` are those of `PlannerSettings` that differ from its defaults.
+    """
     asked = _read(requests_file) if requests_file else requests(_REQUESTS_PER_SPEC * num_samples, seed)
     specs = plan_specs(
         asked,
         count=num_samples,
         seed=seed,
-        settings=PlannerSettings(
-            model=gemini_model, requests_per_minute=requests_per_minute, price_in=price_in, price_out=price_out
-        ),
+        settings=PlannerSettings(**settings),
         progress_path=output_dir / PROGRESS_FILE,
         report=lambda text: print(text, flush=True),
     )

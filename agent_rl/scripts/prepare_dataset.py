@@ -32,33 +32,40 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of the specs.")] = 0,
     families: Annotated[str | None, typer.Option(help="Only these task families, separated by commas.")] = None,
     levels: Annotated[str | None, typer.Option(help="Only these levels, such as 1,2.")] = None,
-    without_demonstrations: Annotated[
-        bool, typer.Option(help="Leave out the fingerprints that train_sft.py draws its demonstrations from.")
+    starter: Annotated[
+        bool,
+        typer.Option(
+            help="Tasks for the shipped small model: its families and levels, without the fingerprints of the "
+            "demonstrations it has seen, in requests that leave out what it has learnt from them."
+        ),
     ] = False,
     requests_file: Annotated[
         Path | None, typer.Option(help="gemini: one request a line, instead of the built-in library.")
     ] = None,
-    gemini_model: Annotated[str, typer.Option(help="gemini: the planner's model.")] = "gemini-3.8-flash",
-    requests_per_minute: Annotated[float, typer.Option(help="gemini: rate limit.")] = 60.0,
+    gemini_model: Annotated[str | None, typer.Option(help="gemini: the planner's model.")] = None,
+    requests_per_minute: Annotated[float | None, typer.Option(help="gemini: rate limit; 60 by default.")] = None,
     price_in: Annotated[float | None, typer.Option(help="gemini: price per million tokens read, for the cost.")] = None,
     price_out: Annotated[float | None, typer.Option(help="gemini: the same for tokens written.")] = None,
 ) -> None:
     start = time.monotonic()
     output_dir.mkdir(parents=True, exist_ok=True)
+    given = {
+        "model": gemini_model,
+        "requests_per_minute": requests_per_minute,
+        "price_in": price_in,
+        "price_out": price_out,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
     if source == "offline":
-        only_families = families.split(",") if families else None
-        only_levels = _levels(levels)
-        sets = offline(num_samples, seed, only_families, only_levels, without_demonstrations)
+        if settings or requests_file:
+            raise ConfigError("options for gemini were given with --source offline; leave them out")
+        sets = offline(num_samples, seed, families.split(",") if families else None, _levels(levels), starter)
     else:
-        if families or levels or without_demonstrations:
-            raise ConfigError(
-                "--families, --levels and --without-demonstrations are for --source offline; leave them out"
-            )
+        if families or levels or starter:
+            raise ConfigError("--families, --levels and --starter are for --source offline; leave them out")
         from agent_rl.scripts.planned_dataset import planned
 
-        sets = planned(
-            output_dir, num_samples, seed, requests_file, gemini_model, requests_per_minute, price_in, price_out
-        )
+        sets = planned(output_dir, num_samples, seed, requests_file, settings)
     for name, specs in sets.items():
         write(output_dir, name, specs)
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
@@ -77,20 +84,24 @@ def offline(
     seed: int,
     families: list[str] | None = None,
     levels: list[int] | None = None,
-    without_demonstrations: bool = False,
+    starter: bool = False,
 ) -> "dict[str, list[NATSpec]]":
     """train, val and test_generalisation from the generator."""
-    from agent_rl.nat.generate import Split, generate_specs
+    from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
 
+    if starter and (families or levels):
+        raise ConfigError("--starter chooses families and levels itself; leave out --families and --levels")
+    if starter:
+        families, levels = list(STARTER_FAMILIES), list(STARTER_LEVELS)
     num_val = num_samples // 10
     wanted: list[tuple[str, list[Split], int]] = [
-        ("train", ["train"] if without_demonstrations else ["train", "sft"], num_samples - num_val),
+        ("train", ["train"] if starter else ["train", "sft"], num_samples - num_val),
         ("val", ["val"], num_val),
         ("test_generalisation", ["test_generalisation"], num_val),
     ]
+    chosen = {"families": families, "levels": levels, "terse": starter}
     return {
-        name: list(itertools.islice(generate_specs(seed, splits, families=families, levels=levels), count))
-        for name, splits, count in wanted
+        name: list(itertools.islice(generate_specs(seed, splits, **chosen), count)) for name, splits, count in wanted
     }
 
 

@@ -2,8 +2,8 @@
 
     python agent_rl/scripts/train_sft.py --output-dir model/nat_minimind
 
-Demonstrations are drawn on the fly from specs whose fingerprints are in neither the reinforcement-learning tasks nor
-the held-out set; `--faulty-share` of them are faulty on purpose (agent_rl/nat/demonstrations.py says how).
+Demonstrations are drawn on the fly from specs whose fingerprints are neither held out nor among the starter's
+training tasks; `--faulty-share` of them are faulty on purpose (agent_rl/envs/nat_demonstrations.py says how).
 """
 
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def _demonstrations(faulty_share: float, seed: int) -> Iterator[tuple]:
     from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
     from agent_rl.nat.prompts import initial_messages
 
-    for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS):
+    for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True):
         yield initial_messages(spec), demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
 
 

@@ -84,6 +84,10 @@ class Family(ABC):
     def sentences(self, tool: Tool, rng: random.Random) -> list[str]:
         """The behaviour in a user's words, one sentence per rule, in one of several phrasings."""
 
+    def glossary(self, tool: Tool) -> list[str]:
+        """What the names in `sentences` mean, where they do not say so themselves."""
+        return []
+
     @abstractmethod
     def body(self, tool: Tool) -> tuple[list[str], list[str]]:
         """Module-level lines and function-body lines (not indented) of the reference logic.

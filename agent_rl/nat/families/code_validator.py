@@ -83,6 +83,9 @@ class CodeValidator(Family):
         ]
         return out + [wording(kind, value, with_field=True) for kind, value in tool.rules["rules"]]
 
+    def glossary(self, tool: Tool) -> list[str]:
+        return [f"A code may have `{tool.config_field.name}` characters."] if tool.config_field else []
+
     def body(self, tool: Tool) -> tuple[list[str], list[str]]:
         rules, with_field = tool.rules, tool.config_field is not None
         lists_all = rules.get("report") == "all"

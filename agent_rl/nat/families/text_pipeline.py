@@ -169,6 +169,15 @@ class TextPipeline(Family):
             out.append(rng.choice([f"A longer text gives `{TOO_LONG}`.", f"Beyond the limit say `{TOO_LONG}`."]))
         return out
 
+    def glossary(self, tool: Tool) -> list[str]:
+        out = []
+        if "scope" not in tool.rules:
+            meanings = "; ".join(f"`{op}`: {MEANINGS[op]}" for op in dict.fromkeys(tool.rules["ops"]))
+            out = [f"Meaning of the steps: {meanings}. Words are split at white space and joined by one space."]
+        if tool.config_field:
+            out.append(f"The text as given may have `{tool.config_field.name}` characters.")
+        return out
+
     def body(self, tool: Tool) -> tuple[list[str], list[str]]:
         lines = self.forgotten_check(tool)
         if tool.config_field:

@@ -1,7 +1,11 @@
 """Names that the files of a reference project share."""
 
+from collections.abc import Iterable
+
 from agent_rl.nat.families import FAMILIES
-from agent_rl.nat.spec import Group, InputField, NATSpec, Tool
+from agent_rl.nat.spec import InputField, NATSpec, Tool
+
+MAX_LINE = 120
 
 
 def signature(inputs: tuple[InputField, ...]) -> str:
@@ -32,16 +36,19 @@ def exports(spec: NATSpec) -> list[str]:
 
 
 def import_logic(spec: NATSpec) -> str:
-    """The import line; sorted, as import sorters have it."""
-    return f"from {spec.package}.logic import {', '.join(sorted(exports(spec), key=_import_order))}\n"
+    """The import of all that logic.py offers."""
+    return f"{import_line(f'{spec.package}.logic', exports(spec))}\n"
+
+
+def import_line(module: str, names: Iterable[str]) -> str:
+    """Sorted, and over several lines when it is long, as formatters have it."""
+    ordered = sorted(names, key=_import_order)
+    line = f"from {module} import {', '.join(ordered)}"
+    if len(line) <= MAX_LINE:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
 
 
 def _import_order(name: str) -> tuple[int, str]:
     """Constants, then classes, then the rest."""
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
-
-
-def qualified(group: Group, instance: str, function: str) -> str:
-    """What NAT calls a function of a group."""
-    assert instance in group.instances
-    return f"{instance}__{function}"

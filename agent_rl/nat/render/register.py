@@ -3,10 +3,8 @@
 from agent_rl.nat.families import FAMILIES
 from agent_rl.nat.families.base import literal
 from agent_rl.nat.render.configs import field_name, references
-from agent_rl.nat.render.names import arguments, builder_name, class_name, import_logic, signature
+from agent_rl.nat.render.names import arguments, builder_name, class_name, import_line, import_logic, signature
 from agent_rl.nat.spec import ConfigField, Group, InputField, NATSpec, Pipeline, Router, Tool
-
-_PYTHON_TYPES = {"float": "float", "int": "int", "str": "str"}
 
 
 def register(spec: NATSpec) -> str:
@@ -29,9 +27,7 @@ def _head(spec: NATSpec) -> str:
         names.add("FunctionRef")
     if spec.group:
         names |= {"FunctionGroup", "FunctionGroupBaseConfig", "register_function_group"}
-    line = f"from nat.plugin_api import {', '.join(sorted(names))}"
-    if len(line) > 120:
-        line = "from nat.plugin_api import (\n" + "".join(f"    {name},\n" for name in sorted(names)) + ")"
+    line = import_line("nat.plugin_api", names)
     fields = any(tool.config_field for tool in spec.tools) or (spec.group and spec.group.config_field)
     pydantic = "from pydantic import Field\n" if fields or references(spec) else ""
     extra = sorted({each for tool in spec.tools for each in FAMILIES[tool.family].answer(tool, None).imports})
@@ -130,7 +126,7 @@ def inputs_of(spec: NATSpec, reference: str) -> tuple[InputField, ...]:
 def _router(spec: NATSpec, router: Router) -> str:
     head = "    commands = {\n"
     for keyword, reference in router.commands.items():
-        kinds = ", ".join(f'"{each.name}": {_PYTHON_TYPES[each.type]}' for each in inputs_of(spec, reference))
+        kinds = ", ".join(f'"{each.name}": {each.type}' for each in inputs_of(spec, reference))
         head += f"        {literal(keyword)}: ({reference}, {{{kinds}}}),\n"
     head += "    }\n"
     bare = any(not inputs_of(spec, reference) for reference in router.commands.values())
