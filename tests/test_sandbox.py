@@ -1,6 +1,7 @@
 """The sandbox with its own jobs, run by the interpreter that runs these tests."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -533,3 +534,36 @@ def test_an_accepted_path_always_stays_inside(path: str) -> None:
     except WorkspaceError:
         return
     assert os.path.normpath(f"/ws/{path}") == f"/ws/{path}"
+
+
+def test_a_session_works_beside_more_than_a_thousand_open_descriptors(sandbox: Sandbox) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip(f"no more than {hard} descriptors are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with sandbox.session("echo.py", {"echo.py": "print(input())\n"}) as session:
+            assert session.request("x", 2.0) == "x"
+    finally:
+        for fd in others:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_calls_that_wait_for_a_server_hold_no_descriptors() -> None:
+    with Sandbox.open(python=sys.executable, limits=LIMITS) as sandbox:
+        start, most = threading.Event(), 0
+        before = len(os.listdir("/proc/self/fd"))
+
+        def call() -> bool:
+            start.wait()
+            return sandbox.run_python("import time; time.sleep(0.05)").exit_code == 0
+
+        with ThreadPoolExecutor(16) as pool:
+            calls = [pool.submit(call) for _ in range(16)]
+            start.set()
+            while not all(each.done() for each in calls):
+                most = max(most, len(os.listdir("/proc/self/fd")))
+        assert all(each.result() for each in calls)
+    assert most - before < 30  # each call has about ten

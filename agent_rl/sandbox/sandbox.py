@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -179,12 +179,15 @@ class Sandbox:
         wall_s = limits.wall_s * max(1, len(calls) - 1)
         failure = ""
         for _attempt in range(2):
+            # First the server: the files of calls that wait for one would use up the descriptors of this process.
+            server = self._take()
             with ExitStack() as stack:
-                runs = [RunFiles(calls[0], replace(limits, wall_s=wall_s))]
-                runs += [RunFiles(call, limits) for call in calls[1:]]
-                for run in runs:
-                    stack.callback(run.close)
-                server = self._take()
+                try:
+                    runs = [stack.enter_context(closing(RunFiles(calls[0], replace(limits, wall_s=wall_s))))]
+                    runs += [stack.enter_context(closing(RunFiles(call, limits))) for call in calls[1:]]
+                except BaseException:
+                    self._free.put(server)
+                    raise
                 try:
                     server.channel.send_runs(runs)
                     for run in runs:

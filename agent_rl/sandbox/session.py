@@ -61,7 +61,7 @@ class Session:
             try:
                 data = data[os.write(self._stdin, data) :]
             except BlockingIOError:
-                if not select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))[1]:
+                if not _is_ready(self._stdin, select.POLLOUT, deadline):
                     raise SessionEnded("silent", f"the program read no input within {timeout_s:g} s") from None
             except BrokenPipeError:
                 raise SessionEnded("closed", "the program ended or closed its input") from None
@@ -72,7 +72,7 @@ class Session:
         while b"\n" not in self._buffer:
             if len(self._buffer) > self._line_cap:
                 raise SessionEnded("flood", f"the program wrote a line longer than {self._line_cap} bytes")
-            if not select.select([self._stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not _is_ready(self._stdout, select.POLLIN, deadline):
                 raise SessionEnded("silent", f"no line within {timeout_s:g} s")
             chunk = os.read(self._stdout, 65536)
             if not chunk:
@@ -116,3 +116,10 @@ class Session:
     def __exit__(self, *_: object) -> None:
         if not self.closed:
             self.close()
+
+
+def _is_ready(fd: int, event: int, deadline: float) -> bool:
+    """Wait until `deadline` at most. By `poll`, because `select` takes no descriptor above 1023."""
+    poller = select.poll()
+    poller.register(fd, event)
+    return bool(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))
