@@ -108,7 +108,9 @@ CASES = (
     # time
     _timeout("cpu_spin", says=""),
     _timeout("cpu_spin_many", C.KILL_TREE, says=""),
-    _case("cpu_limit_ignored", says="", status=frozenset({S.TIMEOUT}), limits={"cpu_s": 1, "wall_s": 12.0}, within_s=8.0),
+    _case(
+        "cpu_limit_ignored", says="", status=frozenset({S.TIMEOUT}), limits={"cpu_s": 1, "wall_s": 12.0}, within_s=8.0
+    ),
     _timeout("sleep_forever"),
     _timeout("ignore_every_signal", C.KILL_TREE),
     _timeout("nondaemon_thread_never_ends"),
