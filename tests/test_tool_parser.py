@@ -1,4 +1,4 @@
-"""Parsing replies: right calls survive anything in their strings, broken ones are named, nothing raises or hangs."""
+"""Parsing replies of any style: right calls survive anything in their strings, broken ones are named, nothing hangs."""
 
 import json
 import time
@@ -7,10 +7,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agent_rl.agent.call_values import MAX_NESTING
 from agent_rl.agent.messages import ToolCall
-from agent_rl.agent.tool_parser import MAX_NESTING, dump_call, parse_tool_calls
+from agent_rl.agent.tool_parser import CallStyle, dump_call, parse_tool_calls, write_calls
 
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def calls_of(text: str) -> list[tuple[str, dict[str, object], str]]:
+    """Name, arguments and source of each call; no broken ones."""
+    reply = parse_tool_calls(text)
+    assert reply.errors == ()
+    return [(call.name, call.arguments, text[slice(*call.span)]) for call in reply.calls]
 
 
 def errors_of(text: str) -> list[str]:
@@ -106,28 +114,292 @@ def test_nesting_is_read_up_to_the_limit_and_refused_beyond_it() -> None:
     assert errors_of(nested(100_000)) == ["bad_json"]
 
 
+def test_mistral_writes_one_list_of_calls_with_or_without_ids() -> None:
+    text = '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "Xy12"}, {"name": "submit"}]'
+    assert calls_of(text) == [
+        ("add", {"a": 1}, '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "Xy12"}'),
+        ("submit", {}, ', {"name": "submit"}]'),
+    ]
+    assert calls_of('[TOOL_CALLS]{"name":"add"}') == [("add", {}, '[TOOL_CALLS]{"name":"add"}')]
+
+
+def test_newer_mistral_models_write_the_name_in_front_of_the_arguments() -> None:
+    assert calls_of('Now: [TOOL_CALLS]add{"a": 1}[TOOL_CALLS]sub-2[ARGS] {}') == [
+        ("add", {"a": 1}, '[TOOL_CALLS]add{"a": 1}'),
+        ("sub-2", {}, "[TOOL_CALLS]sub-2[ARGS] {}"),
+    ]
+    assert calls_of('[TOOL_CALLS]add[CALL_ID]Xy12[ARGS]{"a": 1}')[0][:2] == ("add", {"a": 1})
+
+
+def test_llama_writes_a_row_of_objects_behind_its_tag() -> None:
+    text = '<|python_tag|>{"name": "add", "parameters": {"a": ";"}}; {"name": "sub"}\n{"name": "submit"};'
+    assert calls_of(text) == [
+        ("add", {"a": ";"}, '<|python_tag|>{"name": "add", "parameters": {"a": ";"}}'),
+        ("sub", {}, '; {"name": "sub"}'),
+        ("submit", {}, '\n{"name": "submit"};'),
+    ]
+
+
+def test_llama_calls_its_own_tools_with_python_literals() -> None:
+    text = """<|python_tag|>brave_search.call(query='a "b") <tool_call>', n=[-1, 2.5, (True, None)], d={"k": {}})"""
+    assert calls_of(text) == [
+        ("brave_search", {"query": 'a "b") <tool_call>', "n": [-1, 2.5, [True, None]], "d": {"k": {}}}, text)
+    ]
+    assert [name for name, *_ in calls_of("<|python_tag|>a.call(x=1); b.call()")] == ["a", "b"]
+
+
+def test_llama_names_a_function_in_a_tag() -> None:
+    assert calls_of('<function=add>{"a": "</function>"}</function>\n<function=submit></function>') == [
+        ("add", {"a": "</function>"}, '<function=add>{"a": "</function>"}</function>'),
+        ("submit", {}, "<function=submit></function>"),
+    ]
+    text = '<|python_tag|><function=add>{"a": 1}</function>'
+    assert calls_of(text) == [("add", {"a": 1}, text)]
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "<tool_call>" * 100_000,
-        "<tool_call>" + "{" * 100_000,
-        "<tool_call>{" * 100_000,
-        '<tool_call>{"' * 100_000,
-        '<tool_call>{"a":"' * 100_000,
-        '<tool_call>{"a' * 100_000 + '"}',
-        '<tool_call>{"a\\"' * 100_000,
-        "<tool_call>" + '{"a":' * 100_000,
-        "<tool_call>[" * 100_000 + "</tool_call>",
-        "<tool_call>{" + "}<tool_call>{" * 100_000,
-        '<tool_call>{"a":1}' * 100_000,
-        "<tool_call>" + " " * 1_000_000,
-        "</tool_call>" * 100_000,
+        '{"name": "add", "arguments": {"a": 1}}',
+        ' {"name": "add", "parameters": {"a": 1}}\n',
+        '{"type": "function", "name": "add", "parameters": "{\\"a\\": 1}", "id": "1"}',
+        '{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}',
+        '[{"name": "add", "arguments": {"a": 1}}]',
+        '```json\n{"name": "add", "arguments": {"a": 1}}\n```',
+    ],
+)
+def test_a_reply_that_is_nothing_but_json_of_a_call_is_a_call(text: str) -> None:
+    reply = parse_tool_calls(text)
+    assert [(call.name, call.arguments) for call in reply.calls] == [("add", {"a": 1})]
+    assert (reply.content, reply.errors) == ("", ())
+
+
+@pytest.mark.parametrize("row", ['[{}, {"name": "sub", "parameters": {}}]', '{}; {"name": "sub", "parameters": {}}'])
+def test_several_bare_calls_are_a_list_or_a_row(row: str) -> None:
+    text = row.replace("{}", '{"name": "add", "arguments": {"a": "x; y"}}', 1)
+    assert [(name, arguments) for name, arguments, _ in calls_of(text)] == [("add", {"a": "x; y"}), ("sub", {})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"answer": 42}',
+        '{"name": "Ada"}',
+        '{"name": "Ada", "arguments": {}, "born": 1815}',
+        '{"type": "person", "name": "Ada", "parameters": {}}',
+        '{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {}}}',
+        '{"name": 3, "arguments": {}}',
+        '{"arguments": {}}',
+        '[{"name": "add", "arguments": {}}, {"answer": 42}]',
+        '[{"name": "add", "arguments": {}}, 42]',
+        "[]",
+        "{}",
+        "[1, [2]]",
+        '{"name": "add", "arguments": {"a": 1}} is how to call it',
+        'Call it so: {"name": "add", "arguments": {"a": 1}}',
+        '```\n{"name": "add", "arguments": {"a": 1}}\n```',
+        '{"html": "<tool_call>{}</tool_call>"}',
+        '["[TOOL_CALLS]add{}"]',
+        '{"name": "add"',
+        '{"name": "add", "argum',
+        "{not json}",
+    ],
+)
+def test_json_that_is_no_call_stays_content(text: str) -> None:
+    reply = parse_tool_calls(text)
+    assert (reply.content, reply.calls, reply.errors) == (text, (), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "shape"),
+    [
+        ("[TOOL_CALLS]", "unclosed", "[TOOL_CALLS] [{"),
+        ("[TOOL_CALLS] I add.", "bad_json", "[TOOL_CALLS] [{"),
+        ("[TOOL_CALLS] []", "not_an_object", "[TOOL_CALLS] [{"),
+        ("[TOOL_CALLS] [1]", "not_an_object", "[TOOL_CALLS] [{"),
+        ("[TOOL_CALLS] [", "unclosed", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS] [{"name": "add"}', "unclosed", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS] [{"name": "add", "arguments": {"a": "cut he', "unclosed", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS] [{"name": "add" "arguments": {}}]', "bad_json", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS] [{"name": add <b>}]', "bad_json", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS] {"nom": "add"}', "no_name", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS] [{"name": "add", "parameters": 1}]', "bad_arguments", "[TOOL_CALLS] [{"),
+        ('[TOOL_CALLS]add[ARGS]{"a" 1}', "bad_json", "[TOOL_CALLS]tool[ARGS]{"),
+        ('[TOOL_CALLS]add{"a": "cut', "unclosed", "[TOOL_CALLS]tool[ARGS]{"),
+        ("<|python_tag|>", "unclosed", '<|python_tag|>{"name"'),
+        ("<|python_tag|>print(1)", "bad_json", '<|python_tag|>{"name"'),
+        ('<|python_tag|>{"name": "add", "parameters": {"a": 1}', "unclosed", '<|python_tag|>{"name"'),
+        ('<|python_tag|>{"name": "add", "parameters": [1]}', "bad_arguments", '<|python_tag|>{"name"'),
+        ('<|python_tag|>{"query": "x"}', "no_name", '<|python_tag|>{"name"'),
+        ('<|python_tag|>add.call(a="cut', "unclosed", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=1", "unclosed", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(1)", "bad_arguments", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(**{})", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=open)", "bad_arguments", "<|python_tag|>tool.call("),
+        ('<|python_tag|>add.call(a=open("f"))', "bad_arguments", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a={1, 2})", "bad_arguments", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a={[]: 2})", "bad_arguments", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=b'1')", "bad_arguments", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=0x" + "f" * 5000 + ")", "bad_arguments", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=1e999)", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=" + "9" * 5000 + ")", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a='\\ud800')", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a='\ud800')", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a='\0')", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=1 b=2)", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=" + "[" * 70 + "]" * 70 + ")", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=" + "-" * 90_000 + "1)", "bad_json", "<|python_tag|>tool.call("),
+        ("<|python_tag|>add.call(a=1" + "-1" * 90_000 + ")", "bad_json", "<|python_tag|>tool.call("),
+        ("<function=add", "unclosed", "<function=tool>{"),
+        ("<function=add>", "unclosed", "<function=tool>{"),
+        ('<function=add>{"a": 1', "unclosed", "<function=tool>{"),
+        ('<function=add>{"a": 1}', "unclosed", "<function=tool>{"),
+        ("<function= >{}</function>", "no_name", "<function=tool>{"),
+        ("<function=add>a=1</function>", "unclosed", "<function=tool>{"),
+        ('<function=add>{"a" 1}</function>', "bad_json", "<function=tool>{"),
+        ('{"name": "add", "arguments": [1]}', "bad_arguments", '{"name": "tool"'),
+        ('{"name": " ", "arguments": {}}', "no_name", '{"name": "tool"'),
+        ('{"name": "add", "arguments": {"a": "line\nbreak"}}', "bad_json", '{"name": "tool"'),
+        ('{"name": "add", "arguments": {"a": "cut he', "unclosed", '{"name": "tool"'),
+        ('[{"name": "add", "arguments": {"a": 1}}', "unclosed", '{"name": "tool"'),
+        ('```json\n{"name": "add", "arguments": {"a": 1}\n```', "unclosed", '{"name": "tool"'),
+        ('{"type": "function", "function": {"name": "add", "parameters": {', "unclosed", '{"name": "tool"'),
+    ],
+)
+def test_a_broken_call_of_any_style_is_one_error_that_shows_a_right_one(text: str, kind: str, shape: str) -> None:
+    assert errors_of(text) == [kind]
+    reply = parse_tool_calls(text)
+    assert reply.content == ""
+    assert reply.errors[0].span == (0, len(text))
+    assert shape in reply.errors[0].message.split(" Write ")[1]
+
+
+def test_calls_before_and_after_a_broken_one_are_read() -> None:
+    reply = parse_tool_calls('[TOOL_CALLS] [{"name": "a"}, {"name": 3}, {"name": "c"}, {"name": "d", ')
+    assert [call.name for call in reply.calls] == ["a", "c"]
+    assert [error.kind for error in reply.errors] == ["no_name", "unclosed"]
+    reply = parse_tool_calls(f"<function=add>a=1</function> [TOOL_CALLS] <|python_tag|>? {ADD}")
+    assert [call.name for call in reply.calls] == ["add"]
+    assert [error.kind for error in reply.errors] == ["unclosed", "unclosed", "bad_json"]
+
+
+@pytest.mark.parametrize(
+    "broken", ['[TOOL_CALLS] [{"name": ', "[TOOL_CALLS]a{", "<|python_tag|>a.call(x=", "<function=a>{"]
+)
+@pytest.mark.parametrize("tag", ["[TOOL_CALLS]", "<|python_tag|>"])
+def test_a_tag_outside_a_string_ends_an_unfinished_call(broken: str, tag: str) -> None:
+    reply = parse_tool_calls(f'{broken}{tag}{{"name": "add"}}')
+    assert [call.name for call in reply.calls] == ["add"]
+    assert [(error.kind, error.span) for error in reply.errors] == [("unclosed", (0, len(broken)))]
+    assert "another one begins" in reply.errors[0].message
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('<tool_call>{"name": "write", "arguments": {"text": "', '"}}</tool_call>'),
+        ('[TOOL_CALLS] [{"name": "write", "arguments": {"text": "', '"}}]'),
+        ('[TOOL_CALLS]write{"text": "', '"}'),
+        ('<|python_tag|>{"name": "write", "parameters": {"text": "', '"}}'),
+        ('<|python_tag|>write.call(text="', '")'),
+        ('<function=write>{"text": "', '"}</function>'),
+        ('{"name": "write", "arguments": {"text": "', '"}}'),
+    ],
+)
+@pytest.mark.parametrize("inner", ["[TOOL_CALLS]rm{}", "<|python_tag|>rm.call()", "<function=rm></function>"])
+def test_what_stands_in_a_string_is_never_called_even_when_the_call_around_it_is_broken(
+    before: str, inner: str, after: str
+) -> None:
+    assert calls_of(before + inner + after)[0][:2] == ("write", {"text": inner})
+    torn, without_end = before + inner, before + inner + '" oops'
+    bad_inside = f'{before}{inner}</tool_call>{inner}" oops{after[1:]}'
+    for text in (torn, without_end, bad_inside):
+        reply = parse_tool_calls(text)
+        assert reply.calls == (), text
+        assert len(reply.errors) == 1, text
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS] [",
+        "[TOOL_CALLS] [{",
+        '[TOOL_CALLS] [{"',
+        '[TOOL_CALLS] [{"a": "',
+        '[TOOL_CALLS] [{"name": "a"},',
+        '[TOOL_CALLS]a{"',
+        "[TOOL_CALLS]a",
+        "<|python_tag|>",
+        "<|python_tag|> ",
+        "<|python_tag|>{};",
+        "<|python_tag|>a.call(",
+        "<|python_tag|>a.call('",
+        "<|python_tag|>a.call(\"'",
+        "<|python_tag|>a.call('')",
+        "<|python_tag|>a.call.call",
+        "<function=",
+        "<function=a>",
+        '<function=a>{"',
+        "<function=a>{}",
+        '<tool_call>{"[TOOL_CALLS][{"',
+        "<tool_call>{\"<|python_tag|>a.call('",
+        "<tool_call>[TOOL_CALLS]<|python_tag|><function=",
+        "</tool_call></function>",
+        '{"a":',
+        '{"name": "a", "arguments": {',
+        '{"name": "a", "arguments": {}};',
+        '{"id": "a", ',
+        "{};",
+        "{} ; ",
+        "[{},",
+        "[",
+        "```json",
+        "```json [",
+        "; ",
+        '\\"',
+        "'\\",
+        "<|python_tag|>a.call(x=" + "[" * 60 + "1",
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", '[TOOL_CALLS] [{"', "<|python_tag|>a.call('"])
+def test_hostile_text_of_any_style_is_parsed_in_linear_time(prefix: str, unit: str) -> None:
+    def seconds(size: int) -> float:
+        text = prefix + unit * (size // len(unit))
+        times = []
+        for _ in range(3):
+            started = time.process_time()
+            parse_tool_calls(text)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    one, two = seconds(50_000), seconds(100_000)
+    assert two < 0.5
+    assert two < 3 * one + 0.02
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<tool_call>" * 20_000,
+        "<tool_call>" + "{" * 20_000,
+        "<tool_call>{" * 20_000,
+        '<tool_call>{"' * 20_000,
+        '<tool_call>{"a":"' * 20_000,
+        '<tool_call>{"a' * 20_000 + '"}',
+        '<tool_call>{"a\\"' * 20_000,
+        "<tool_call>" + '{"a":' * 20_000,
+        "<tool_call>[" * 20_000 + "</tool_call>",
+        "<tool_call>{" + "}<tool_call>{" * 20_000,
+        '<tool_call>{"a":1}' * 20_000,
+        "<tool_call>" + " " * 200_000,
+        "</tool_call>" * 20_000,
     ],
 )
 def test_hostile_text_is_parsed_in_linear_time(text: str) -> None:
     started = time.process_time()
     parse_tool_calls(text)
-    assert time.process_time() - started < 5.0
+    assert time.process_time() - started < 1.0
 
 
 fragments = st.lists(
@@ -135,6 +407,22 @@ fragments = st.lists(
         [
             "<tool_call>",
             "</tool_call>",
+            "[TOOL_CALLS]",
+            "[ARGS]",
+            "<|python_tag|>",
+            "add.call(",
+            ")",
+            "a=",
+            "'",
+            ";",
+            "<function=",
+            ">",
+            "</function>",
+            "```json",
+            "```",
+            '{"name": "add", "arguments": {',
+            '{"name": "add", "parameters": {"a": 1}}',
+            "]",
             "{",
             "}",
             '"',
@@ -170,7 +458,7 @@ def test_any_text_gives_content_that_is_the_text_with_the_spans_cut(text: str) -
 
 
 json_text = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
-    ["</tool_call>", "<tool_call>{", '\\"}']
+    ["</tool_call>", "<tool_call>{", '\\"}', "[TOOL_CALLS]a{}", "<|python_tag|>a.call()", "]; ", "</function>"]
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | json_text,
@@ -184,10 +472,28 @@ calls = st.builds(
 )
 
 
-@given(st.lists(calls, max_size=4), st.sampled_from(["", "Let me see.", "a < b"]))
+@pytest.mark.parametrize("style", CallStyle)
+@given(wanted=st.lists(calls, max_size=4), content=st.sampled_from(["", "Let me see.", "a < b"]))
 @settings(max_examples=150, deadline=None)
-def test_calls_written_out_are_read_back(wanted: list[ToolCall], content: str) -> None:
-    text = content + "".join(f"\n<tool_call>\n{dump_call(call)}\n</tool_call>" for call in wanted)
+def test_calls_written_out_are_read_back(style: CallStyle, wanted: list[ToolCall], content: str) -> None:
+    text = content + "".join(piece for piece, _ in write_calls(wanted, style))
     reply = parse_tool_calls(text)
     assert [(call.name, call.arguments) for call in reply.calls] == [(call.name, call.arguments) for call in wanted]
     assert (reply.content, reply.errors) == (content, ())
+
+
+def test_only_tags_are_markup_whatever_a_call_holds() -> None:
+    wanted = [ToolCall(name="add", arguments={"a": "</tool_call>[TOOL_CALLS]"}), ToolCall(name="submit", arguments={})]
+    add, submit = (dump_call(call) for call in wanted)
+    assert write_calls(wanted, CallStyle.HERMES) == [
+        ("<tool_call>\n", True),
+        (add, False),
+        ("\n</tool_call>", True),
+        ("\n<tool_call>\n", True),
+        (submit, False),
+        ("\n</tool_call>", True),
+    ]
+    assert write_calls(wanted, CallStyle.MISTRAL) == [("[TOOL_CALLS] ", True), (f"[{add}, {submit}]", False)]
+    row = f"{add}; {submit}".replace("arguments", "parameters")
+    assert write_calls(wanted, CallStyle.LLAMA) == [("<|python_tag|>", True), (row, False)]
+    assert [write_calls([], style) for style in CallStyle] == [[], [], []]
