@@ -1,245 +1,189 @@
 """Messages to token ids and back, for any chat template whose turns end with a special token.
 
 The model is always given what it really sampled: a conversation grows by the sampled ids, then by the ids of the
-environment's answer (`render_env_messages`), and nothing sampled is ever decoded and encoded again. Text of users,
-tools and models is encoded without special tokens, so `<|im_end|>` in a tool's output stays six harmless characters.
+environment's answer (`render_env_messages`), and nothing sampled is ever decoded and encoded again. So earlier turns
+stay as they were even where the template would show them differently once later messages follow (Qwen3 strips earlier
+reasoning, Mistral moves the tools to the last user message). Text of users, tools and models is encoded without special
+tokens, so `<|im_end|>` in a tool's output stays six harmless characters.
 This module renders and parses; it calls no model, and does not know which tools exist.
 """
 
 import json
-import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from jinja2.exceptions import TemplateError
-from tokenizers import Tokenizer
-
-from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.agent.chat_template import THINK_CLOSE, THINK_OPEN, ChatTemplate, Part, call_id
+from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.phrase_bpe import TOOLS_FOOTER, TOOLS_HEADER
-from agent_rl.agent.tool_parser import CALL_CLOSE, CALL_OPEN, dump_call, parse_tool_calls
+from agent_rl.agent.segments import Segment, SegmentEncoder
+from agent_rl.agent.tool_parser import LLAMA_OPEN, MISTRAL_OPEN, CallStyle, dump_call, parse_tool_calls, write_calls
 from agent_rl.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-
-class _Segment(NamedTuple):
-    """A stretch of a rendered conversation."""
-
-    text: str
-    is_markup: bool
-    """Comes from the template or from us: special tokens in it count. Otherwise they are plain text."""
-    starts_turn: bool = False
-    """First of an assistant's turn: generation starts here, so no token may reach over this seam."""
-
-
-# Contents are replaced by numbered slots before the template sees them: what it cannot see it cannot strip, escape or
-# mistake for markup. The two characters are of the Unicode private use area.
-_SLOT = re.compile("\ue000([0-9]+)\ue001")
-
-
-def _slot(number: int) -> str:
-    return f"\ue000{number}\ue001"
+_OTHER_STOP = "<|eom_id|>"
+"""Also ends a turn where a tokenizer has it: with it Llama 3 hands a call to its interpreter."""
 
 
 class ChatFormat:
     """One tokenizer and its chat template. Safe to call from many threads.
 
     Raises UserError when the tokenizer has no chat template or no fast backend, when its template does not end a turn
-    with a special token, or when adding a message changes how earlier ones are rendered.
+    with a special token, cannot show an answer to a reply, or when its ids depend on what stands beyond special tokens.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        self._tokenizer = tokenizer
-        self._name = tokenizer.name_or_path or type(tokenizer).__name__
+        name = tokenizer.name_or_path or type(tokenizer).__name__
         if not tokenizer.chat_template:
-            raise self._error("has no chat template; add chat_template.jinja to its folder")
+            raise UserError(f"{name}: the tokenizer has no chat template; add chat_template.jinja to its folder")
         if not tokenizer.is_fast:
-            raise self._error("has no fast backend; save it with a tokenizer.json")
-        self._added_ids: dict[str, int] = dict(tokenizer.get_added_vocab())
-        by_length = sorted(self._added_ids, key=len, reverse=True)
-        self._added = re.compile("|".join(map(re.escape, by_length)) or "(?!)")
-        # Private copies that are never changed, so any number of threads may use them: some releases of `tokenizers`
-        # raise "Already borrowed" when one thread encodes while another sets padding on the same object.
-        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        self._plain = _without_added_tokens(self._backend)
-        self._check_seams()
-        self._end_of_turn = self._find_end_of_turn()
-        question = Message.user("")
-        self._shows_tools = self._renders([question], "probe_tool", [ToolSpec(name="probe_tool", description="")])
-        self._shows_results = self._renders([question, Message.assistant(""), Message.tool("")], _slot(2))
-        for answer in (Message.tool(""), Message.user("")):
+            raise UserError(f"{name}: the tokenizer has no fast backend; save it with a tokenizer.json")
+        self._encoder = SegmentEncoder(tokenizer.backend_tokenizer, dict(tokenizer.get_added_vocab()))
+        self._template = ChatTemplate(tokenizer, self._encoder.added)
+        added_ids = self._encoder.added_ids
+        stops = (added_ids[self._template.frame.end_of_turn], tokenizer.eos_token_id, added_ids.get(_OTHER_STOP))
+        self._stop_token_ids = tuple(dict.fromkeys(token for token in stops if token is not None))
+        self._replies_behind_text = self._encoder.ends_in_text(self._template.generation_prompt)
+        for answer in (Message.user(""), Message.tool("")):
             self.render_env_messages([answer])
+        self._check_encoding(tokenizer)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a completion: the template's end of turn first, then the tokenizer's eos if it is another."""
-        ids = (self._added_ids[self._end_of_turn], self._tokenizer.eos_token_id)
-        return tuple(dict.fromkeys(token for token in ids if token is not None))
+        """Ids that end a completion: the template's end of turn first, then the tokenizer's eos and `<|eom_id|>`."""
+        return self._stop_token_ids
+
+    @property
+    def rewrites_history(self) -> bool:
+        """Whether the template itself would show an earlier turn differently once later messages follow.
+
+        Conversations here never change behind the model's back, so they then differ from what the template renders.
+        """
+        return self._template.rewrites_history
 
     def render_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
-        """Ids of a whole conversation, generation prompt included. Assistant turns are as in `render_completion`.
+        """Ids of a whole conversation, generation prompt included.
 
-        A template that cannot list tools gets them at the end of the system message.
+        Up to the first reply it is what the template renders, tools where a prompt without replies has them. A template
+        that cannot list tools gets them at the end of the system message; one that takes no system message gets it at
+        the start of the user's. From the first reply on it is `render_completion` and `render_env_messages` by turns.
         """
-        return self._encode(self._segments(messages, tools))
+        replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        boundaries = [*replies, len(messages)]
+        ids = self._encoder.encode(self._head(messages[: boundaries[0]], tools))
+        for start, end in pairwise(boundaries):
+            ids += self.render_completion(messages[start])
+            ids += self.render_env_messages(messages[start + 1 : end])
+        return ids
 
     def render_env_messages(self, messages: Sequence[Message]) -> list[int]:
         """Ids to append after a completion that ended with its end-of-turn id: separator, answers, generation prompt.
 
-        Raises UserError when the template renders what came before differently once these messages follow.
+        Tool results become user messages when the template has no other place for them, and neighbouring user messages
+        one when it must. Raises UserError when the template cannot show these roles after a reply at all.
         """
-        messages = self._in_known_roles(messages)
-        before = self._template([Message.user("")], generation_prompt=True) + _slot(1) + self._end_of_turn
-        conversation = [Message.user(""), Message.assistant(""), *messages]
-        text = self._template(conversation, generation_prompt=True)
-        if not text.startswith(before):
-            raise self._error("changes earlier turns when a message is added, so a conversation cannot be extended")
-        return self._encode(self._fill(text[len(before) :], conversation, first=2))
+        return self._encoder.encode(self._template.suffix([_part(message) for message in messages]))
 
     def render_completion(self, message: Message) -> list[int]:
-        """Ids of an assistant message as the model should write it, end-of-turn id included: a supervised target."""
-        return [*self._encode(_assistant_segments(message)), self._added_ids[self._end_of_turn]]
+        """Ids of an assistant message as the model should write it, end-of-turn id included: a supervised target.
+
+        Calls are in the template's own style, Hermes blocks where it has none, and written even where the template
+        leaves them out or refuses more than one. Reasoning stands in the template's marks, else in `<think>`.
+        """
+        frame = self._template.frame
+        opening = frame.opening if message.content or not message.tool_calls else frame.call_opening
+        segments = [Segment(opening, True)]
+        if message.reasoning:
+            before, behind = frame.reasoning_marks
+            segments = [Segment(before, True), Segment(message.reasoning, False), Segment(behind, True)]
+        segments.append(Segment(message.content, False))
+        segments += self._calls(message) if message.tool_calls else [Segment(frame.closing, True)]
+        segments.append(Segment(frame.end_of_turn, True))
+        return self._encoder.encode(segments, behind_text=self._replies_behind_text)
 
     def parse_completion(self, token_ids: Sequence[int]) -> Message:
         """The assistant message in sampled ids, calls and broken calls parsed. A last stop id is left out."""
         ids = list(token_ids)
-        if ids and ids[-1] in self.stop_token_ids:
+        if ids and ids[-1] in self._stop_token_ids:
             ids.pop()
-        text = self._backend.decode(ids, skip_special_tokens=False)
-        reply = parse_tool_calls(text)
-        return Message(role="assistant", content=reply.content, tool_calls=reply.calls, tool_errors=reply.errors)
+        reasoning, ids = self._split_reasoning(ids)
+        reply = parse_tool_calls(self._encoder.decode(ids))
+        return Message(
+            role="assistant",
+            content=reply.content,
+            tool_calls=reply.calls,
+            tool_errors=reply.errors,
+            reasoning=reasoning,
+        )
 
-    def _segments(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[_Segment]:
-        """The conversation with generation prompt, contents in place."""
-        messages = self._in_known_roles(messages)
-        if self._shows_tools or not tools:
-            text = self._template(messages, tools, generation_prompt=True)
-            return self._fill(text, messages)
-        if not messages or messages[0].role != "system":
-            messages = [Message.system(""), *messages]
-        text = self._template(messages, generation_prompt=True)
-        separator = "\n\n" if messages[0].content else ""
-        return self._fill(text, messages, first_suffix=separator + _tools_block(tools))
+    def _head(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Segment]:
+        parts = [_part(message) for message in messages]
+        if self._template.shows_tools or not tools:
+            return self._template.head(parts, tools)
+        listing = _tools_block(tools)
+        if parts and parts[0].role == "system":
+            separator = Segment("\n\n" if messages[0].content else "", True)
+            listing = (*parts.pop(0).content, separator, *listing)
+        return self._template.head([Part("system", listing), *parts])
 
-    def _fill(
-        self, text: str, messages: Sequence[Message], *, first: int = 0, first_suffix: str = ""
-    ) -> list[_Segment]:
-        """Put contents into the slots of a rendered template; every message from `first` on must be there."""
-        segments: list[_Segment] = []
-        parts = _SLOT.split(text)
-        for markup, number in zip(parts[::2], [*parts[1::2], None], strict=True):
-            segments.append(_Segment(markup, True))
-            if number is not None:
-                segments += _content_segments(messages[int(number)])
-            if number == "0":
-                segments.append(_Segment(first_suffix, True))
-        dropped = set(range(first, len(messages))) - {int(number) for number in parts[1::2]}
-        if dropped:
-            raise self._error(f"leaves out messages of role {messages[min(dropped)].role!r}; use another template")
-        return segments
+    def _calls(self, message: Message) -> list[Segment]:
+        """Calls in the template's style, behind the content."""
+        style, calls = self._template.call_style, message.tool_calls
+        separator = "\n" if message.content and style is not CallStyle.MISTRAL else ""
+        if style is CallStyle.MISTRAL and self._template.shows_call_ids:
+            listing = ", ".join(_with_id(call, number) for number, call in enumerate(calls))
+            return [Segment(f"{MISTRAL_OPEN} ", True), Segment(f"[{listing}]", False)]
+        pieces = [Segment(*piece) for piece in write_calls(calls, style)]
+        # Llama 3.1's own templates write a lone call without the tag, which only tells it from text and other calls.
+        if not message.content and len(calls) == 1 and not self._template.shows_python_tag:
+            pieces = [piece for piece in pieces if piece != Segment(LLAMA_OPEN, True)]
+        return [Segment(separator, True), *pieces]
 
-    def _encode(self, segments: Iterable[_Segment]) -> list[int]:
-        """Ids of segments. Neighbouring plain text is encoded in one go, as the tokenizer itself would."""
-        ids: list[int] = []
-        plain = ""
-        for segment in segments:
-            if segment.starts_turn:
-                ids += self._plain.encode(plain, add_special_tokens=False).ids
-                plain = ""
-            position = 0
-            for match in self._added.finditer(segment.text) if segment.is_markup else ():
-                plain += segment.text[position : match.start()]
-                ids += self._plain.encode(plain, add_special_tokens=False).ids
-                ids.append(self._added_ids[match.group()])
-                plain, position = "", match.end()
-            plain += segment.text[position:]
-        return ids + self._plain.encode(plain, add_special_tokens=False).ids
+    def _split_reasoning(self, ids: list[int]) -> tuple[str, list[int]]:
+        """Reasoning and the ids of the reply proper, for a tokenizer that has `</think>`.
 
-    def _template(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, generation_prompt: bool) -> str:
-        """Rendered text with a numbered slot for every content. An assistant's calls are part of its slot."""
-        conversation = [{"role": message.role, "content": _slot(number)} for number, message in enumerate(messages)]
-        try:
-            return self._tokenizer.apply_chat_template(
-                conversation,
-                tools=[tool.to_openai() for tool in tools] or None,
-                add_generation_prompt=generation_prompt,
-                tokenize=False,
+        Up to the last `</think>`, and from a `<think>` without one, it is reasoning. Only the tokens count: their
+        characters in a file that the model writes do not.
+        """
+        opening, closing = (self._encoder.added_ids.get(tag) for tag in (THINK_OPEN, THINK_CLOSE))
+        if closing is None:
+            return "", ids
+        start = len(ids) - ids[::-1].index(closing) if closing in ids else 0
+        is_cut_off = self._template.opens_reasoning and start == 0
+        end = 0 if is_cut_off else next((i for i in range(start, len(ids)) if ids[i] == opening), len(ids))
+        thoughts = [
+            self._encoder.decode([token for token in part if token not in (opening, closing)]).strip()
+            for part in (ids[:start], ids[end:])
+        ]
+        return "\n".join(filter(None, thoughts)), ids[start:end]
+
+    def _check_encoding(self, tokenizer: "PreTrainedTokenizerBase") -> None:
+        """Encoding between special tokens must give what encoding in one go gives, and plain text must stay plain."""
+        reply = Segment(f"{self._template.frame.opening}Well. I say{self._template.frame.closing}", True)
+        part = Part("user", (Segment("Say it. Again", False),))
+        end_of_turn = Segment(self._template.frame.end_of_turn, True)
+        segments = [*self._template.head([part]), reply, end_of_turn, *self._template.suffix([part])]
+        text = "".join(segment.text for segment in segments)
+        if self._encoder.encode(segments) != tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise self._template.error(
+                "changes text next to special tokens (spaces added or stripped), so it cannot be spliced"
             )
-        except TemplateError as error:
-            roles = ", ".join(message.role for message in messages)
-            raise self._error(f"refuses a conversation of roles {roles} ({error}); use another template") from error
-
-    def _renders(self, messages: Sequence[Message], needle: str, tools: Sequence[ToolSpec] = ()) -> bool:
-        try:
-            return needle in self._template(messages, tools, generation_prompt=True)
-        except UserError:
-            return False
-
-    def _in_known_roles(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages in roles the template renders: neighbouring tool results become one user message if it must be."""
-        if self._shows_results:
-            return list(messages)
-        known: list[Message] = []
-        results: list[str] = []
-        for message in messages:
-            if message.role == "tool":
-                results.append(f"<tool_response>\n{message.content}\n</tool_response>")
-                continue
-            if results:
-                known.append(Message.user("\n".join(results)))
-                results = []
-            known.append(message)
-        return [*known, Message.user("\n".join(results))] if results else known
-
-    def _find_end_of_turn(self) -> str:
-        """The special token right after an assistant's content."""
-        question = [Message.user("")]
-        text = self._template([*question, Message.assistant("")], generation_prompt=False)
-        before = self._template(question, generation_prompt=True) + _slot(1)
-        if not text.startswith(before):
-            raise self._error("renders an assistant's turn differently from its own generation prompt")
-        end = self._added.match(text, len(before))
-        if end is None:
-            raise self._error("does not end an assistant's turn with a special token, so generation could not stop")
-        return end.group()
-
-    def _check_seams(self) -> None:
-        """Encoding between special tokens must give what encoding in one go gives."""
-        text = self._template([Message.user("")], generation_prompt=True)
-        if self._encode([_Segment(text, True)]) != self._tokenizer(text, add_special_tokens=False)["input_ids"]:
-            raise self._error("changes text next to special tokens (spaces added or stripped), so it cannot be spliced")
-
-    def _error(self, complaint: str) -> UserError:
-        return UserError(f"{self._name}: the tokenizer or its chat template {complaint}")
+        token = self._encoder.token_in_plain_text()
+        if token is not None:
+            raise self._template.error(f"encodes the plain text {token!r} as the special token")
 
 
-def _without_added_tokens(backend: Tokenizer) -> Tokenizer:
-    """A private copy for which every text is plain text."""
-    state: dict[str, Any] = json.loads(backend.to_str())
-    state.update(added_tokens=[], post_processor=None, truncation=None, padding=None)
-    return Tokenizer.from_str(json.dumps(state))
+def _part(message: Message) -> Part:
+    return Part(message.role, (Segment(message.content, False),), message.name or "")
 
 
-def _content_segments(message: Message) -> list[_Segment]:
-    if message.role == "assistant":
-        return _assistant_segments(message)
-    # Undecodable bytes in a tool's output may arrive as lone surrogates, which no tokenizer takes.
-    return [_Segment(message.content.encode(errors="replace").decode(), False)]
+def _with_id(call: ToolCall, number: int) -> str:
+    return f'{dump_call(call)[:-1]}, "id": "{call_id(number)}"}}'
 
 
-def _assistant_segments(message: Message) -> list[_Segment]:
-    """An assistant's content and calls, one call a block, as Hermes and Qwen2.5 templates write them."""
-    segments = [_Segment(message.content, False, starts_turn=True)]
-    for index, call in enumerate(message.tool_calls):
-        separator = "\n" if index or message.content else ""
-        segments.append(_Segment(f"{separator}{CALL_OPEN}\n", True))
-        segments.append(_Segment(dump_call(call), False))
-        segments.append(_Segment(f"\n{CALL_CLOSE}", True))
-    return segments
-
-
-def _tools_block(tools: Sequence[ToolSpec]) -> str:
+def _tools_block(tools: Sequence[ToolSpec]) -> tuple[Segment, ...]:
     """The tools as Qwen2.5's template lists them, for templates that cannot."""
-    lines = [json.dumps(tool.to_openai(), ensure_ascii=False) for tool in tools]
-    return "\n".join([TOOLS_HEADER, *lines]) + TOOLS_FOOTER
+    lines = [f"\n{json.dumps(tool.to_openai(), ensure_ascii=False)}" for tool in tools]
+    return (Segment(TOOLS_HEADER, True), Segment("".join(lines), False), Segment(TOOLS_FOOTER, True))

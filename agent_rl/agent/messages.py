@@ -55,6 +55,8 @@ class Message:
     """Calls of an assistant message that could not be read, in order."""
     name: str | None = None
     """For role `tool`: the tool that answers."""
+    reasoning: str = ""
+    """What an assistant thought before `content`, for models with `<think>` tokens. Calls in it are only thoughts."""
 
     @classmethod
     def system(cls, content: str) -> "Message":

@@ -58,6 +58,8 @@ def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
 
 def _message(message: Message) -> dict[str, Any]:
     record: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.reasoning:
+        record["reasoning"] = message.reasoning
     if message.name is not None:
         record["name"] = message.name
     if message.tool_calls:
