@@ -2,7 +2,9 @@
 
 RMSNorm, rotary positions, grouped-query attention with normalised queries and keys, SwiGLU, no biases. Folders are
 written as `Qwen3ForCausalLM`, so Transformers and vLLM read them; parameter names are those of public MiniMind.
-Not here: tokenizers, sampling (the generation engine), losses, mixture of experts, rotary scaling, sharded checkpoints.
+Its older generation does not normalise queries and keys, which makes it a plain `LlamaForCausalLM`.
+Not here: files of weights (`minimind_weights.py`), tokenizers, sampling (the generation engine), losses, mixture of
+experts, rotary scaling.
 """
 
 import json
@@ -13,16 +15,22 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agent_rl.errors import CheckpointError
+from model.minimind_weights import (
+    EMBEDDING_KEY,
+    HEAD_KEY,
+    STATE_DICT_SUFFIX,
+    WEIGHTS_FILE,
+    read_weights,
+    sizes_of,
+    weights_file,
+)
 
 CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
-READABLE_MODEL_TYPES = ("qwen3", "minimind")
-TIED_KEY, EMBEDDING_KEY = "lm_head.weight", "model.embed_tokens.weight"
+READABLE_MODEL_TYPES = ("qwen3", "llama", "minimind")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -41,6 +49,8 @@ class MiniMindConfig:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 1e6
     tie_word_embeddings: bool = True
+    qk_norm: bool = True
+    """Whether queries and keys are normalised: Qwen3 and MiniMind-3; Llama and MiniMind2 do not."""
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
@@ -69,6 +79,13 @@ class MiniMindConfig:
         rope = raw.get("rope_parameters") or {}
         raw.setdefault("rope_theta", rope.get("rope_theta"))
         optional = {"bos_token_id", "eos_token_id", "pad_token_id"}
+        if raw["model_type"] != "qwen3":
+            optional.add("head_dim")
+        if raw["model_type"] == "minimind":
+            # Transformers 4 leaves it out where it is its own default.
+            raw.setdefault("tie_word_embeddings", True)
+        # Public MiniMind's generations have one model type; the key is the older one's alone.
+        raw["qk_norm"] = raw["model_type"] != "llama" and "n_routed_experts" not in raw
         names = [field.name for field in fields(cls)]
         missing = [name for name in names if raw.get(name) is None and name not in optional]
         if missing:
@@ -80,10 +97,12 @@ class MiniMindConfig:
 
     def to_dict(self, dtype: torch.dtype) -> dict[str, Any]:
         """Return the content of `config.json`, readable by Transformers 4 and 5."""
+        sizes = asdict(self)
+        family = "Qwen3" if sizes.pop("qk_norm") else "Llama"
         return {
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            **asdict(self),
+            "architectures": [f"{family}ForCausalLM"],
+            "model_type": family.lower(),
+            **sizes,
             "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
             "hidden_act": "silu",
             "attention_bias": False,
@@ -99,12 +118,13 @@ def _refuse_foreign(raw: dict[str, Any], path: Path) -> None:
     if model_type not in READABLE_MODEL_TYPES:
         raise CheckpointError(
             f"{path} has model_type {model_type!r}, expected one of {', '.join(READABLE_MODEL_TYPES)}: "
-            "use a dense Qwen3 or MiniMind checkpoint"
+            "use a dense MiniMind, Qwen3 or Llama checkpoint"
         )
     rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {"rope_type": "default"}
     unsupported = {
         "use_moe (mixture of experts)": raw.get("use_moe", False),
         "attention_bias": raw.get("attention_bias", False),
+        "mlp_bias": raw.get("mlp_bias", False),
         "use_sliding_window": raw.get("use_sliding_window", False),
         f"rotary scaling {rope}": rope.get("rope_type") != "default",
         f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
@@ -156,16 +176,20 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
         self.v_proj = nn.Linear(config.hidden_size, key_value_size, bias=False)
         self.o_proj = nn.Linear(query_size, config.hidden_size, bias=False)
-        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.has_norms = config.qk_norm
+        if self.has_norms:
+            self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
         """x [B, T, d]; cos, sin [B or 1, T, 1, head_dim]; mask None (causal) or [B, 1, T, T] bool, True = attend."""
         heads = (*x.shape[:2], -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
+        if self.has_norms:
+            q, k = self.q_norm(q), self.k_norm(k)
         cos, sin = cos.to(q.dtype), sin.to(q.dtype)
-        q = apply_rope(self.q_norm(q), cos, sin).transpose(1, 2)
-        k = apply_rope(self.k_norm(k), cos, sin).transpose(1, 2)
+        q = apply_rope(q, cos, sin).transpose(1, 2)
+        k = apply_rope(k, cos, sin).transpose(1, 2)
         out = F.scaled_dot_product_attention(
             q, k, v.transpose(1, 2), attn_mask=mask, is_causal=mask is None, enable_gqa=True
         )
@@ -279,46 +303,44 @@ class MiniMindForCausalLM(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
         if self.config.tie_word_embeddings:
-            del state[TIED_KEY]
+            del state[HEAD_KEY]
         save_file(state, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         config = json.dumps(self.config.to_dict(self.dtype), indent=2) + "\n"
         (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, dtype: torch.dtype | None = None) -> "MiniMindForCausalLM":
-        """Read a folder written by `save_pretrained`, Transformers or public MiniMind, onto the CPU.
+    def from_pretrained(cls, path: str | Path, dtype: torch.dtype | None = None) -> "MiniMindForCausalLM":
+        """Read a model onto the CPU: a folder in Hugging Face format, or a `.pth` state dict of public MiniMind.
 
-        `dtype` None keeps the file's. Raises CheckpointError when a file is missing or torn, or the network is another.
+        Folders are those that `save_pretrained`, Transformers or public MiniMind's conversions write. A `.pth` file
+        has no config: see `minimind_weights.sizes_of`. `dtype` None keeps the file's, except for float16, which
+        becomes float32. Raises CheckpointError when a file is missing or torn, or the network is another.
         """
-        folder = Path(folder)
-        config = MiniMindConfig.from_file(folder / CONFIG_FILE)
-        state = _read_weights(folder / WEIGHTS_FILE, dtype)
+        path = Path(path)
+        if path.suffix == STATE_DICT_SUFFIX:
+            source, asker = path, "its first layer"
+            state = read_weights(source, dtype)
+            config = MiniMindConfig(**sizes_of(state, source))
+        else:
+            source, asker = weights_file(path), CONFIG_FILE
+            config = MiniMindConfig.from_file(path / CONFIG_FILE)
+            state = read_weights(source, dtype)
         with torch.device("meta"):
             model = cls(config)
         if config.tie_word_embeddings and EMBEDDING_KEY in state:
-            head = state.setdefault(TIED_KEY, state[EMBEDDING_KEY])
+            head = state.setdefault(HEAD_KEY, state[EMBEDDING_KEY])
             if not torch.equal(head, state[EMBEDDING_KEY]):
-                raise CheckpointError(f"{folder} ties its embeddings in {CONFIG_FILE}, but {WEIGHTS_FILE} has two")
-        _check_shapes(model.state_dict(), state, folder / WEIGHTS_FILE)
+                raise CheckpointError(f"{path} ties its embeddings in {CONFIG_FILE}, but {source.name} has two")
+        _check_shapes(model.state_dict(), state, source, asker)
         model.load_state_dict(state, assign=True)
         if config.tie_word_embeddings:
             model.lm_head.weight = model.model.embed_tokens.weight
         return model
 
 
-def _read_weights(path: Path, dtype: torch.dtype | None) -> dict[str, Tensor]:
-    try:
-        # Copies, because the tensors are a view of the file: writing a new one in its place would crash the process.
-        return {name: tensor.to(dtype=dtype, copy=True) for name, tensor in load_file(path).items()}
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist: expected all weights in this one file") from None
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}): the file is torn, copy or download it again") from None
-
-
-def _check_shapes(expected: dict[str, Tensor], got: dict[str, Tensor], path: Path) -> None:
+def _check_shapes(expected: dict[str, Tensor], got: dict[str, Tensor], path: Path, asker: str) -> None:
     for name in sorted(expected.keys() | got.keys()):
         want = tuple(expected[name].shape) if name in expected else "no such tensor"
         have = tuple(got[name].shape) if name in got else "no such tensor"
         if want != have:
-            raise CheckpointError(f"{path}: {name} has {have}, but {CONFIG_FILE} asks for {want}: they do not belong")
+            raise CheckpointError(f"{path}: {name} has {have}, but {asker} asks for {want}: they do not belong")
