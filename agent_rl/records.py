@@ -22,6 +22,8 @@ class FinishReason(StrEnum):
     """A stop id was sampled; it is the last of `token_ids`."""
     LENGTH = "length"
     """The token budget of this completion was used up."""
+    CANCELLED = "cancelled"
+    """Nobody waits for the rest: the caller gave up or its deadline passed."""
 
 
 class StopReason(StrEnum):

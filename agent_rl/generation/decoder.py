@@ -1,96 +1,161 @@
-"""A snapshot of the model's weights laid out for inference, and the forward pass over it.
+"""The forward pass of generation: new tokens in, last hidden states and logits out, keys and values into the cache.
 
-Query, key and value projections are one matrix, gate and up another, so a decode step is few, large products.
-Attention itself is passed in, because prefill and decode differ in nothing else. Not here: gradients, the cache.
+`make_decoder` picks: models of Llama's shape (MiniMind, Llama, Qwen2, Qwen3, Mistral) get a pass of our own with few
+operations; every other Hugging Face causal LM, and adapters, go through their own code (`hf_decoder.py`). Weights are
+read where they are, but for a copy of an eighth of them. Not here: gradients, batching, drawing.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from model.model_minimind import DecoderLayer, MiniMindForCausalLM, apply_rope, rope_tables
+from agent_rl.generation.attention import attend
+from agent_rl.generation.kv_cache import CachePass
+from agent_rl.generation.linear import add_linear, gated, linear, num_spare_rows
+from model.model_minimind import MiniMindForCausalLM, rope_tables
 
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, queries [N, heads, D], keys [N, kv_heads, D], values [N, kv_heads, D]) -> [N, heads * D]."""
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedLayer:
-    """Weights of one layer, copied; D is the head size, d the hidden size, F the feed-forward size."""
-
-    attention_norm: Tensor
-    """[d]"""
-    qkv: Tensor
-    """[(heads + 2 * kv_heads) * D, d]"""
-    qk_norm: Tensor
-    """[heads + kv_heads, D]: the query norm once per query head, then the key norm once per key head."""
-    out: Tensor
-    """[d, heads * D]"""
-    mlp_norm: Tensor
-    """[d]"""
-    gate_up: Tensor
-    """[2 * F, d]"""
-    down: Tensor
-    """[d, F]"""
-
-    @classmethod
-    def copy_of(cls, layer: DecoderLayer, num_heads: int, num_kv_heads: int) -> "FusedLayer":
-        attention, mlp = layer.self_attn, layer.mlp
-        return cls(
-            attention_norm=layer.input_layernorm.weight.detach().clone(),
-            qkv=torch.cat([p.weight.detach() for p in (attention.q_proj, attention.k_proj, attention.v_proj)]),
-            qk_norm=torch.cat(
-                [
-                    attention.q_norm.weight.detach().expand(num_heads, -1),
-                    attention.k_norm.weight.detach().expand(num_kv_heads, -1),
-                ]
-            ),
-            out=attention.o_proj.weight.detach().clone(),
-            mlp_norm=layer.post_attention_layernorm.weight.detach().clone(),
-            gate_up=torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()]),
-            down=mlp.down_proj.weight.detach().clone(),
-        )
+LLAMA_SHAPED = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM")
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+"""Kinds of rotary positions whose angles depend on the position alone."""
 
 
-class FusedDecoder:
-    """The forward pass on flat tokens [N]; `reload` takes the model's weights of that moment."""
+class Decoder(Protocol):
+    """What the batch needs of a model."""
 
-    def __init__(self, model: MiniMindForCausalLM, max_context: int) -> None:
-        config = model.config
-        self.num_heads, self.num_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.eps = config.head_dim, config.rms_norm_eps
-        cos, sin = rope_tables(torch.arange(max_context, device=model.device), config.head_dim, config.rope_theta)
-        self.cos, self.sin = cos.to(model.dtype), sin.to(model.dtype)
-        self.reload(model)
+    vocab_size: int
+    max_positions: int | None
+    """Longest sequence that the model was made for; None where it names none (ALiBi)."""
+    device: torch.device
+    dtype: torch.dtype
 
-    def reload(self, model: MiniMindForCausalLM) -> None:
-        """Copy all weights, so that later optimizer steps leave this decoder as it is."""
-        self.layers = [FusedLayer.copy_of(layer, self.num_heads, self.num_kv_heads) for layer in model.model.layers]
-        self.embedding = model.model.embed_tokens.weight.detach().clone()
-        self.final_norm = model.model.norm.weight.detach().clone()
-        is_tied = model.lm_head.weight is model.model.embed_tokens.weight
-        self.head = self.embedding if is_tied else model.lm_head.weight.detach().clone()
-
-    def hidden_states(self, token_ids_N: Tensor, positions_N: Tensor, attend: Attend) -> Tensor:
-        """Return the normalised last hidden states [N, d]."""
-        x = F.embedding(token_ids_N, self.embedding)
-        cos, sin = self.cos[positions_N][:, None], self.sin[positions_N][:, None]
-        num_rotated = self.num_heads + self.num_kv_heads
-        for index, layer in enumerate(self.layers):
-            heads = F.linear(self._norm(x, layer.attention_norm), layer.qkv).view(len(x), -1, self.head_dim)
-            rotated = apply_rope(self._norm(heads[:, :num_rotated]) * layer.qk_norm, cos, sin)
-            queries, keys = rotated.split((self.num_heads, self.num_kv_heads), dim=1)
-            x = torch.addmm(x, attend(index, queries, keys, heads[:, num_rotated:]), layer.out.t())
-            gate, up = F.linear(self._norm(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
-        return self._norm(x, self.final_norm)
+    def hidden_states(self, token_ids_RT: Tensor, work: CachePass) -> Tensor:
+        """Run new tokens; return the hidden states that `logits` takes, [R, T, d]."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return next-token logits [N, vocab_size], in the dtype of the weights."""
-        return F.linear(hidden, self.head)
+        """Return next-token logits [..., vocab_size]."""
 
-    def _norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.eps)
+    def reload(self) -> None:
+        """Look the weights up again, after they were changed or exchanged."""
+
+
+def make_decoder(model: nn.Module, width: int) -> Decoder:
+    """The fastest decoder for a model, for sequences of up to `width` tokens."""
+    if isinstance(model, MiniMindForCausalLM):
+        config = model.config
+        cos, sin = rope_tables(torch.arange(width, device=model.device), config.head_dim, config.rope_theta)
+        return LlamaDecoder(model, cos.to(model.dtype), sin.to(model.dtype))
+    if _is_llama_shaped(model, width):
+        sample = model.lm_head.weight.new_empty(1, 1, 1)
+        cos, sin = model.model.rotary_emb(sample, torch.arange(width, device=sample.device)[None])
+        return LlamaDecoder(model, cos[0], sin[0])
+    from agent_rl.generation.hf_decoder import HFDecoder
+
+    return HFDecoder(model, width)
+
+
+def sliding_window(config: "PreTrainedConfig") -> int | None:
+    """Positions that a windowed layer looks back, itself included; None when the model has no such layer."""
+    return getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+
+
+def _is_llama_shaped(model: "PreTrainedModel", width: int) -> bool:
+    """Whether `LlamaDecoder` computes what the model does; adapters and quantised layers are no plain linear layers."""
+    if type(model).__name__ not in LLAMA_SHAPED:
+        return False
+    config = model.config
+    window = sliding_window(config)
+    projections = [m for name, m in model.model.layers.named_modules() if name.endswith("_proj")]
+    return (
+        all(type(projection) is nn.Linear for projection in projections)
+        and config.hidden_act == "silu"
+        and config.rope_parameters.get("rope_type", "default") in STATIC_ROPE
+        and (window is None or window >= width)
+    )
+
+
+class LlamaDecoder:
+    """Pre-norm blocks with rotary positions, grouped-query attention and SwiGLU, biases and head norms optional."""
+
+    def __init__(self, model: "MiniMindForCausalLM | PreTrainedModel", cos: Tensor, sin: Tensor) -> None:
+        """`cos` and `sin` [width, D] are the rotary tables, in the number format of the weights."""
+        config = model.config
+        self._model = model
+        self._eps = config.rms_norm_eps
+        self._num_heads, self._num_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._cos = cos
+        # The sign of the rotation sits in the table: (x1, x2) * cos + (x2, x1) * (-sin, sin).
+        half = sin.shape[-1] // 2
+        self._sin = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
+        self.vocab_size, self.max_positions = config.vocab_size, config.max_position_embeddings
+        self.device, self.dtype = cos.device, cos.dtype
+        self.reload()
+
+    def reload(self) -> None:
+        """Copy the projections to queries, keys and values, as one matrix a layer; all else is read where it is."""
+        self._layers = list(self._model.model.layers)
+        self._qkv = [_fused_qkv(layer.self_attn) for layer in self._layers]
+        self._qk_norms = [self._fused_norms(layer.self_attn) for layer in self._layers]
+
+    def hidden_states(self, token_ids_RT: Tensor, work: CachePass) -> Tensor:
+        num_rows, num_new = token_ids_RT.shape
+        num_tokens = num_rows * num_new
+        num_spare = num_spare_rows(num_tokens, self.device, self.dtype)
+        token_ids = F.pad(token_ids_RT.flatten(), (0, num_spare))
+        x = F.embedding(token_ids, self._model.model.embed_tokens.weight)
+        cos, sin = (table[work.positions_RT.flatten()][:, None] for table in (self._cos, self._sin))
+        mask = work.mask(self.dtype)
+        num_rotated = self._num_heads + self._num_kv_heads
+        for index, layer in enumerate(self._layers):
+            normed = self._norm(x, layer.input_layernorm.weight)
+            heads = linear(normed, *self._qkv[index]).view(len(x), -1, self._head_dim)[:num_tokens]
+            rotated = _rotate(self._norm_heads(heads[:, :num_rotated], index), cos, sin)
+            queries, keys, values = (
+                part.view(num_rows, num_new, -1, self._head_dim).transpose(1, 2)
+                for part in (rotated[:, : self._num_heads], rotated[:, self._num_heads :], heads[:, num_rotated:])
+            )
+            keys, values = work.update(index, keys, values)
+            out = attend(queries, keys, values, mask, scale=self._head_dim**-0.5)
+            out = out.transpose(1, 2).reshape(num_tokens, -1)
+            x = add_linear(F.pad(out, (0, 0, 0, num_spare)), layer.self_attn.o_proj, residual=x)
+            normed = self._norm(x, layer.post_attention_layernorm.weight)
+            x = add_linear(gated(normed, layer.mlp.gate_proj, layer.mlp.up_proj), layer.mlp.down_proj, residual=x)
+        return self._norm(x[:num_tokens], self._model.model.norm.weight).view(num_rows, num_new, -1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return linear(hidden, self._model.lm_head.weight, None)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self._eps)
+
+    def _norm_heads(self, heads: Tensor, index: int) -> Tensor:
+        """Queries and keys [N, heads + kv_heads, D], normalised where the model does that."""
+        weight = self._qk_norms[index]
+        return heads if weight is None else F.rms_norm(heads, heads.shape[-1:], None, self._eps) * weight
+
+    def _fused_norms(self, attention: nn.Module) -> Tensor | None:
+        """[heads + kv_heads, D]: the query norm once per query head, then the key norm once per key head."""
+        if not hasattr(attention, "q_norm"):
+            return None
+        norms = (attention.q_norm.weight, self._num_heads), (attention.k_norm.weight, self._num_kv_heads)
+        return torch.cat([weight.detach().expand(count, -1) for weight, count in norms])
+
+
+def _fused_qkv(attention: nn.Module) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the three projections as one."""
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    weight = torch.cat([projection.weight.detach() for projection in projections])
+    if projections[0].bias is None:
+        return weight, None
+    return weight, torch.cat([projection.bias.detach() for projection in projections])
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions on [N, heads, D]; cos and sin [N, 1, D], sin with its sign."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.addcmul(x * cos, torch.cat((second, first), dim=-1), sin)

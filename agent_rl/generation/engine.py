@@ -1,49 +1,60 @@
 """In-process generation: token ids in, token ids and log-probs out, many callers, one batch.
 
 `generate` blocks and may be called from any number of threads; one background thread serves them all by continuous
-batching over a key/value cache. It draws from a copy of the weights taken at the start and by `refresh_weights`.
-Not here: text, chat formats, stop strings, top-k and top-p, caching between the turns of an episode.
+batching over a key/value cache that is kept between the turns of an episode. It draws from the model's own weights:
+whoever changes them does so while nothing is in flight and calls `refresh_weights`.
+Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
 """
 
 import math
 import threading
-from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
 
+import numpy as np
 import torch
+from torch import nn
 
 from agent_rl.errors import EngineError
-from agent_rl.generation.batch import ActiveBatch, Request
-from agent_rl.generation.decoder import FusedDecoder
+from agent_rl.generation.batch import ActiveBatch, Cancel, Request
+from agent_rl.generation.decoder import make_decoder
 from agent_rl.generation.sampling import draw_uniforms
-from agent_rl.records import Completion, SamplingParams
-from model.model_minimind import MiniMindForCausalLM
+from agent_rl.generation.threads import give_back_openmp_threads
+from agent_rl.records import Completion, FinishReason, SamplingParams
 
 
 class GenerationEngine:
     """Continuous batching over one model. Use as a context manager, or call `close`."""
 
-    def __init__(self, model: MiniMindForCausalLM, *, max_batch_size: int, max_context: int) -> None:
-        """Allocate the cache and start the thread.
+    def __init__(
+        self, model: nn.Module, *, max_batch_size: int, max_context: int, max_cached_tokens: int | None = None
+    ) -> None:
+        """Start the thread. `model` is a MiniMind, a Hugging Face causal LM or a PeftModel around one, in eval mode.
 
         `max_batch_size` rows are drawn at the same time, more callers wait; `max_context` is the window in tokens,
-        prompt and completion together. Device and number format are the model's.
+        prompt and completion together. The key/value cache holds `max_cached_tokens` (as many slots of `max_context`
+        as fit; default `max_batch_size` slots) and bounds the rows as well. Device and number format are the model's.
+        Raises ValueError for sizes that cannot be, ConfigError for a model that cannot be generated from.
         """
-        if max_batch_size < 1 or not 2 <= max_context <= model.config.max_position_embeddings:
+        num_slots = max_batch_size if max_cached_tokens is None else max_cached_tokens // max_context
+        if max_batch_size < 1 or max_context < 2 or num_slots < 1:
             raise ValueError(
-                f"max_batch_size is {max_batch_size}, max_context {max_context}: expected at least 1, and 2 to "
-                f"{model.config.max_position_embeddings} (the model's max_position_embeddings)"
+                f"max_batch_size is {max_batch_size}, max_context {max_context} and max_cached_tokens "
+                f"{max_cached_tokens}: expected at least 1, at least 2, and room for one sequence of max_context"
             )
-        self._model = model
         self._max_context = max_context
-        self._vocab_size = model.config.vocab_size
-        self._decoder = FusedDecoder(model, max_context)
-        self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, max_context=max_context)
+        self._decoder = make_decoder(model, max_context)
+        if self._decoder.max_positions is not None and max_context > self._decoder.max_positions:
+            raise ValueError(
+                f"max_context is {max_context}: expected at most {self._decoder.max_positions}, for which the model "
+                "was made (max_position_embeddings)"
+            )
+        self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, num_slots=num_slots, width=max_context)
+        self._pending: list[Request] = []
         self._weight_version = 0
         # Guards the four below; only the engine thread waits on it.
         self._changed = threading.Condition()
-        self._waiting: deque[Request] = deque()
+        self._waiting: list[Request] = []
         self._in_flight: set[Request] = set()
         self._is_closing = False
         self._stopped: str | None = None
@@ -60,23 +71,32 @@ class GenerationEngine:
         """Requests accepted and not yet answered, waiting ones included."""
         return len(self._in_flight)
 
-    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """Draw one completion; blocks. Thread-safe.
 
-        `sampling.max_new_tokens` is capped by the room left in the window. Raises ValueError for a prompt or
-        parameters that cannot be served, EngineError when the engine fails or is closed.
+        `sampling.max_new_tokens` is capped by the room left in the window. When `cancel.is_set()`, the completion ends
+        at the next token with what was drawn so far (maybe nothing). Raises ValueError for a prompt or parameters that
+        cannot be served, EngineError when the engine fails or is closed.
         """
-        request = self._make_request(tuple(prompt_ids), sampling)
+        request = self._make_request(prompt_ids, sampling, cancel)
         with self._changed:
             if self._stopped is not None:
                 raise EngineError(self._stopped)
             self._in_flight.add(request)
             self._waiting.append(request)
             self._changed.notify()
-        return request.future.result()
+        give_back_openmp_threads()
+        try:
+            return request.future.result()
+        except KeyboardInterrupt:
+            request.cancel = _ALREADY
+            raise
 
     def refresh_weights(self, version: int) -> None:
-        """Copy the model's weights of this moment and call them `version`; EngineError while requests are in flight."""
+        """The weights are others now: drop what is cached of the old ones and call the new ones `version`.
+
+        EngineError while requests are in flight, because a completion is drawn by one version of the weights.
+        """
         with self._changed:
             if self._stopped is not None:
                 raise EngineError(self._stopped)
@@ -85,7 +105,8 @@ class GenerationEngine:
                     f"refresh_weights({version}) with {len(self._in_flight)} requests in flight: wait for them first, "
                     "a completion is drawn by one version of the weights"
                 )
-            self._decoder.reload(self._model)
+            self._decoder.reload()
+            self._batch.slots.clear()
             self._weight_version = version
 
     def close(self) -> None:
@@ -103,27 +124,28 @@ class GenerationEngine:
     ) -> None:
         self.close()
 
-    def _make_request(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Request:
+    def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
         room = self._max_context - len(prompt_ids)
-        if not prompt_ids or room < 1:
+        if len(prompt_ids) == 0 or room < 1:
             raise ValueError(
                 f"the prompt has {len(prompt_ids)} tokens; expected 1 to {self._max_context - 1}, because prompt and "
                 f"completion share a window of {self._max_context}"
             )
-        if not (min(prompt_ids) >= 0 and max(prompt_ids) < self._vocab_size):
+        if not (min(prompt_ids) >= 0 and max(prompt_ids) < self._decoder.vocab_size):
             raise ValueError(
                 f"the prompt holds ids from {min(prompt_ids)} to {max(prompt_ids)}; the vocabulary ends at "
-                f"{self._vocab_size - 1}"
+                f"{self._decoder.vocab_size - 1}"
             )
         is_temperature = math.isfinite(sampling.temperature) and sampling.temperature >= 0
         if sampling.max_new_tokens < 1 or sampling.seed < 0 or not is_temperature:
             raise ValueError(f"expected max_new_tokens >= 1, seed >= 0 and a finite temperature >= 0, got {sampling}")
         max_new_tokens = min(sampling.max_new_tokens, room)
         return Request(
-            prompt_ids=prompt_ids,
+            prompt=np.array(prompt_ids, dtype=np.int32),
             sampling=sampling,
             max_new_tokens=max_new_tokens,
             uniforms=draw_uniforms(sampling.seed, max_new_tokens),
+            cancel=cancel,
         )
 
     def _serve(self) -> None:
@@ -131,8 +153,11 @@ class GenerationEngine:
         reason, cause = "the generation engine was closed", None
         try:
             with torch.inference_mode():
-                while self._admit():
-                    self._deliver(self._batch.step())
+                while self._take_waiting():
+                    self._deliver(self._drop_cancelled())
+                    self._batch.admit(self._pending)
+                    if self._batch.requests:
+                        self._deliver(self._batch.step())
         except Exception as error:  # the engine's boundary: whatever went wrong reaches every caller
             reason, cause = f"the generation engine failed: {type(error).__name__}: {error}", error
         with self._changed:
@@ -145,17 +170,23 @@ class GenerationEngine:
             failure.__cause__ = cause
             request.future.set_exception(failure)
 
-    def _admit(self) -> bool:
-        """Wait until there is work and move what fits into the batch; False when closing."""
+    def _take_waiting(self) -> bool:
+        """Wait until there is work and take over what callers left; False when closing."""
         with self._changed:
-            while not (self._is_closing or self._waiting or self._batch.requests):
+            if not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+                give_back_openmp_threads()
+            while not (self._is_closing or self._waiting or self._pending or self._batch.requests):
                 self._changed.wait()
-            if self._is_closing:
-                return False
-            new = self._batch.take_from(self._waiting)
-        if new:
-            self._batch.admit(new)
-        return True
+            self._pending += self._waiting
+            self._waiting.clear()
+            return not self._is_closing
+
+    def _drop_cancelled(self) -> list[Request]:
+        """Requests that were given up before they got a row."""
+        dropped = [request for request in self._pending if request.finish_reason is not None]
+        if dropped:
+            self._pending = [request for request in self._pending if request not in dropped]
+        return dropped
 
     def _deliver(self, ended: list[Request]) -> None:
         if not ended:
@@ -169,7 +200,11 @@ class GenerationEngine:
                 Completion(
                     token_ids=tuple(request.token_ids),
                     logprobs=tuple(request.logprobs),
-                    finish_reason=request.finish_reason,
+                    finish_reason=request.finish_reason or FinishReason.CANCELLED,  # taken back since
                     weight_version=version,
                 )
             )
+
+
+_ALREADY = threading.Event()
+_ALREADY.set()

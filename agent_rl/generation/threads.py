@@ -1,0 +1,33 @@
+"""OpenMP threads are given back by whoever waits, so that the one who computes has the cores.
+
+GNU OpenMP counts the threads of every team in the process. With two teams alive (the trainer's and the engine's) it
+takes the machine for oversubscribed and puts threads to sleep after each small operation: one decode step of a small
+model then takes two to three times as long (measured with PyTorch 2.13 on two cores). Not here: how many threads.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_PAUSE_SOFT = 1
+
+
+@cache
+def _openmp() -> ctypes.CDLL | None:
+    """The GNU OpenMP that PyTorch computes with; None where it uses another, which needs no help."""
+    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "omp_pause_resource_all"):
+            return library
+    return None
+
+
+def give_back_openmp_threads() -> None:
+    """End the calling thread's idle OpenMP helpers; they come back with its next parallel operation (about 0.1 ms).
+
+    A call without any costs about 2 microseconds.
+    """
+    if (library := _openmp()) is not None:
+        library.omp_pause_resource_all(_PAUSE_SOFT)
