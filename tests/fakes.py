@@ -13,6 +13,7 @@ from agent_rl.agent.tool_parser import parse_tool_calls
 from agent_rl.config import Config, parse_config
 from agent_rl.core.policy import BasePolicy
 from agent_rl.envs.base import AgentEnv, StepResult, Task
+from agent_rl.generation.batch import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason
 from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
 
@@ -46,7 +47,7 @@ Script = Callable[[int, SamplingParams], str]
 
 
 class ScriptedPolicy(BasePolicy):
-    """Says what `script` says. Remembers every prompt."""
+    """Says what `script` says, nothing once it is cancelled. Remembers every prompt."""
 
     def __init__(self, script: Script | Sequence[str], *, max_context: int = 10_000) -> None:
         self.chat_format = ByteChatFormat()
@@ -55,7 +56,9 @@ class ScriptedPolicy(BasePolicy):
         self.samplings: list[SamplingParams] = []
         self._script: Script = script if callable(script) else lambda turn, _sampling: script[turn]
 
-    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        if cancel is not None and cancel.is_set():
+            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.CANCELLED, weight_version=0)
         self.prompts.append(list(prompt_ids))
         self.samplings.append(sampling)
         turn = list(prompt_ids).count(ROLE_IDS["assistant"]) - 1

@@ -3,7 +3,7 @@
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,9 @@ from agent_rl.core.policy import BasePolicy
 from agent_rl.core.rollout import AsyncRolloutExecutor, EpisodeLimits, RolloutWorker, derive_seed, run_episode
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import EngineError, SandboxError
-from agent_rl.records import SamplingParams, StopReason, Trajectory, TrajectoryGroup
+from agent_rl.generation.batch import Cancel
+from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
+from agent_rl.telemetry.metrics import group_metrics
 
 TASK = {"task_id": "t0", "question": "hi"}
 LIMITS = EpisodeLimits(max_new_tokens=1000, max_turns=10, max_tool_calls=10, max_invalid_turns=2, timeout_s=60.0)
@@ -99,6 +101,72 @@ def test_completions_shrink_to_the_window_and_no_room_ends_the_episode() -> None
     assert [sampling.max_new_tokens for sampling in policy.samplings] == [9, 2]
     assert episode.stop_reason is StopReason.CONTEXT_FULL
     assert len(episode.turns) == 2
+
+
+class SlowPolicy(ScriptedPolicy):
+    """Draws a letter at a time until it is cancelled."""
+
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        num_drawn = 1
+        while cancel is None or not cancel.is_set():
+            num_drawn += 1
+            time.sleep(0.001)
+        ids = tuple(b"x" * num_drawn)
+        return Completion(
+            token_ids=ids, logprobs=(-0.5,) * num_drawn, finish_reason=FinishReason.CANCELLED, weight_version=0
+        )
+
+
+def test_a_deadline_ends_a_completion_and_what_was_drawn_is_kept() -> None:
+    episode = play(SlowPolicy([]), EchoEnv(), replace(LIMITS, timeout_s=0.02))
+    assert episode.stop_reason is StopReason.TIMEOUT
+    assert episode.turns[0].message.content.startswith("xx")
+    assert episode.duration_s < 5
+
+
+class ForgetfulEnv(EchoEnv):
+    """Rewrites the conversation after every turn: keeps what was said, or only the newest message."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__()
+        self._keeps = keeps
+
+    def reset(self, task: Task) -> list[Message]:
+        self._said = super().reset(task)
+        return list(self._said)
+
+    def step(self, message: Message) -> StepResult:
+        result = super().step(message)
+        self._said += [message, Message.user("more")]
+        return replace(result, messages=(), conversation=tuple(self._said if self._keeps else self._said[-1:]))
+
+
+@pytest.mark.parametrize(("keeps", "breaks"), [(True, [False, False, False]), (False, [False, True, True])])
+def test_a_conversation_that_does_not_continue_what_was_drawn_starts_a_new_sample(
+    keeps: bool, breaks: list[bool]
+) -> None:
+    policy = ScriptedPolicy(["x", "y", "done"] if keeps else ["x"])
+    limits = replace(LIMITS, max_turns=3)
+    episode = play(policy, ForgetfulEnv(keeps=keeps), limits)
+    assert [turn.new_context for turn in episode.turns] == breaks
+    samples, _ = build_samples(TrajectoryGroup(task_id="t", trajectories=(episode,)), [1.0])
+    assert len(samples) == 1 + sum(breaks)
+    assert [list(sample.token_ids) for sample in samples][-1][: len(policy.prompts[-1])] == policy.prompts[-1]
+    metrics = group_metrics([TrajectoryGroup(task_id="t", trajectories=(episode,))], has_signal=lambda _: True)
+    assert metrics["rollout/new_contexts"] == sum(breaks)
+
+
+class CriticEnv(EchoEnv):
+    """Rewrites the conversation into one that no template shows."""
+
+    def step(self, message: Message) -> StepResult:
+        return StepResult(conversation=(Message(role="critic", content="hm"),))
+
+
+def test_a_conversation_that_cannot_be_shown_is_the_environments_failure() -> None:
+    episode = play(ScriptedPolicy(["x"]), CriticEnv())
+    assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
+    assert "critic" in episode.error
 
 
 def test_a_prompt_that_fills_the_window_draws_nothing() -> None:

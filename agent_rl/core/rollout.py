@@ -1,8 +1,10 @@
 """Rollouts: a policy plays episodes of an environment; messages on one side, token ids on the other.
 
 An episode is plain blocking code. Sampled ids go into the trajectory untouched and the environment's answer is
-appended as ids, so that a trajectory is exactly what the model saw and drew. Budgets, deadlines and parsing are here
-and nowhere else. An environment's failure is data (`ENV_ERROR`); a policy's failure is a crash.
+appended as ids, so that a trajectory is exactly what the model saw and drew. Where the environment rewrites the
+conversation so that it no longer continues what was sampled, a new training sample starts, and is counted.
+Budgets, deadlines and parsing are here and nowhere else. An environment's failure is data (`ENV_ERROR`); a policy's
+failure is a crash.
 Not here: rewards (the environment's), advantages, training.
 """
 
@@ -20,6 +22,7 @@ from agent_rl.config import Config
 from agent_rl.core.policy import BasePolicy
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import SandboxError
+from agent_rl.generation.threads import give_back_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup, Turn
 
 T = TypeVar("T")
@@ -37,7 +40,7 @@ class EpisodeLimits:
     max_invalid_turns: int = 3
     """Turns in a row with only unreadable calls before the episode ends."""
     timeout_s: float = 300.0
-    """Deadline, checked between turns."""
+    """Deadline, checked between turns and while tokens are drawn."""
 
     @classmethod
     def from_config(cls, config: Config) -> "EpisodeLimits":
@@ -64,6 +67,21 @@ class _CancelledError(Exception):
     """The rollout was given up while this episode was being played."""
 
 
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """What ends a completion early: the whole rollout was given up, or the episode's deadline has passed."""
+
+    rollout: threading.Event | None
+    deadline: float
+    """On the monotonic clock."""
+
+    def is_set(self) -> bool:
+        return time.monotonic() > self.deadline or self.is_rollout_over()
+
+    def is_rollout_over(self) -> bool:
+        return self.rollout is not None and self.rollout.is_set()
+
+
 def run_episode(
     policy: BasePolicy,
     env: AgentEnv,
@@ -77,14 +95,15 @@ def run_episode(
 ) -> Trajectory:
     """Play one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; the policy's are raised.
 
-    Turn i is drawn with `derive_seed(seed, i)`. `cancelled`, when set, ends the episode before its next turn by an
-    exception, because nobody waits for it any more.
+    Turn i is drawn with `derive_seed(seed, i)`. `cancelled`, when set, ends the episode at its next token or turn by
+    an exception, because nobody waits for it any more.
     """
     started = time.monotonic()
-    episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, cancelled=cancelled)
+    given_up = _GivenUp(cancelled, started + limits.timeout_s)
+    episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, given_up=given_up)
     error: str | None = None
     try:
-        stop_reason = episode.play(task, deadline=started + limits.timeout_s)
+        stop_reason = episode.play(task)
     except _EnvFailureError as failure:
         error = str(failure)
     finally:
@@ -115,7 +134,7 @@ class _Episode:
         seed: int,
         limits: EpisodeLimits,
         temperature: float,
-        cancelled: threading.Event | None,
+        given_up: _GivenUp,
     ) -> None:
         self.turns: list[Turn] = []
         self.initial_messages: tuple[Message, ...] = ()
@@ -127,49 +146,72 @@ class _Episode:
         self._seed = seed
         self._limits = limits
         self._temperature = temperature
-        self._cancelled = cancelled
+        self._given_up = given_up
         self._context_ids: list[int] = []
         self._num_calls = 0
         self._num_invalid_in_a_row = 0
 
-    def play(self, task: Task, *, deadline: float) -> StopReason:
+    def play(self, task: Task) -> StopReason:
         """Play to the end and return why it ended."""
         messages = _in_env(self._env.reset, task)
         self.initial_messages = tuple(messages)
-        new_ids = self._policy.chat_format.render_prompt(messages, self._env.tools)
+        new_ids, new_context = self._policy.chat_format.render_prompt(messages, self._env.tools), False
         while True:
-            if self._cancelled is not None and self._cancelled.is_set():
-                raise _CancelledError
-            if time.monotonic() > deadline:
-                return self._truncate(StopReason.TIMEOUT)
             room = self._policy.max_context - len(self._context_ids) - len(new_ids)
             if room < 1:
                 return self._truncate(StopReason.CONTEXT_FULL)
             completion = self._generate(new_ids, min(self._limits.max_new_tokens, room))
+            if not completion.token_ids:
+                return self._truncate(StopReason.TIMEOUT)
             message = self._policy.chat_format.parse_completion(completion.token_ids)
             result, stop_reason = self._answer(message, completion)
             is_over = result.terminated or stop_reason is not None
-            env_messages = () if is_over else result.messages
-            self._add_turn(new_ids, completion, message, env_messages, result.info)
+            turn = Turn(
+                prompt_token_ids=tuple(new_ids),
+                completion=completion,
+                message=message,
+                env_messages=() if is_over else _read_next(result),
+                new_context=new_context,
+                info=result.info,
+            )
+            self.turns.append(turn)
+            self._context_ids += [*new_ids, *completion.token_ids]
             if result.terminated:
                 return StopReason.FINISHED
             if stop_reason is not None:
                 return self._truncate(stop_reason)
-            new_ids = self._policy.chat_format.render_env_messages(result.messages)
+            new_ids, new_context = self._next_prompt(result)
+
+    def _next_prompt(self, result: StepResult) -> tuple[list[int], bool]:
+        """What the model reads next, and whether that is no continuation of what it has seen and drawn so far."""
+        if result.conversation is None:
+            return self._policy.chat_format.render_env_messages(result.messages), False
+        prompt = _in_env(self._policy.chat_format.render_prompt, result.conversation, self._env.tools)
+        num_known = len(self._context_ids)
+        if prompt[:num_known] == self._context_ids and len(prompt) > num_known:
+            return prompt[num_known:], False
+        self._context_ids = []
+        return prompt, True
 
     def _generate(self, new_ids: list[int], max_new_tokens: int) -> Completion:
+        """Draw one turn; without a single token when the deadline has passed already."""
         sampling = SamplingParams(
             max_new_tokens=max_new_tokens,
             temperature=self._temperature,
             stop_token_ids=self._policy.chat_format.stop_token_ids,
             seed=derive_seed(self._seed, len(self.turns)),
         )
-        return self._policy.generate([*self._context_ids, *new_ids], sampling)
+        completion = self._policy.generate([*self._context_ids, *new_ids], sampling, self._given_up)
+        if self._given_up.is_rollout_over():
+            raise _CancelledError
+        return completion
 
     def _answer(self, message: Message, completion: Completion) -> tuple[StepResult, StopReason | None]:
         """What the environment answers, and which budget is used up now; a message over a budget is not run."""
         if completion.finish_reason is FinishReason.LENGTH:
             return StepResult(), StopReason.MAX_TOKENS
+        if completion.finish_reason is FinishReason.CANCELLED:
+            return StepResult(), StopReason.TIMEOUT
         if self._num_calls + len(message.tool_calls) > self._limits.max_tool_calls:
             return StepResult(), StopReason.TOOL_BUDGET
         self._num_calls += len(message.tool_calls)
@@ -183,24 +225,6 @@ class _Episode:
             return result, StopReason.MAX_TURNS
         return result, None
 
-    def _add_turn(
-        self,
-        new_ids: list[int],
-        completion: Completion,
-        message: Message,
-        env_messages: Sequence[Message],
-        info: dict[str, Any],
-    ) -> None:
-        turn = Turn(
-            prompt_token_ids=tuple(new_ids),
-            completion=completion,
-            message=message,
-            env_messages=tuple(env_messages),
-            info=info,
-        )
-        self.turns.append(turn)
-        self._context_ids += [*new_ids, *completion.token_ids]
-
     def _truncate(self, reason: StopReason) -> StopReason:
         self._take_reward(_in_env(self._env.truncate, reason))
         return reason
@@ -213,6 +237,11 @@ class _Episode:
         self.reward += result.reward
         self.reward_parts.update(result.reward_parts)
         self.flags.update(result.flags)
+
+
+def _read_next(result: StepResult) -> tuple[Message, ...]:
+    """What the model reads after a step that does not end the episode."""
+    return result.messages if result.conversation is None else result.conversation
 
 
 def _in_env(function: Callable[..., T], *arguments: Any) -> T:
@@ -321,6 +350,7 @@ class AsyncRolloutExecutor(RolloutWorker):
         executor = ThreadPoolExecutor(self._num_workers, thread_name_prefix="episode")
         try:
             futures = [executor.submit(self._play, plan, temperature, cancelled) for plan in plans]
+            give_back_openmp_threads()
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                 future.result()
             return [future.result() for future in futures]

@@ -20,6 +20,9 @@ class StepResult:
 
     messages: tuple[Message, ...] = ()
     """What the model reads next; ignored when `terminated`."""
+    conversation: tuple[Message, ...] | None = None
+    """The whole conversation from here on, where the environment rewrites it (drops old tool output, sums up);
+    `messages` is then ignored. Unless it continues what was said word by word, a new training sample starts."""
     reward: float | None = 0.0
     """Reward of this step; the episode's reward is the sum. None: this episode cannot be scored."""
     reward_parts: dict[str, float] = field(default_factory=dict)

@@ -73,7 +73,7 @@ def group_metrics(
     Rewards, parts and success are over scored episodes (reward not None); NaN when there are none. A part that an
     episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
     no episode reports `success`. `hacks/*` count episodes in which an attempt on the verdict was noticed. `rollout/*`
-    is over all episodes; tokens are those the model drew.
+    is over all episodes; tokens are those the model drew, `new_contexts` turns whose prompt did not continue the last.
     Raises ValueError when there is no episode.
     """
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
@@ -125,6 +125,7 @@ def _rollout_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens_max": max(num_tokens),
         "rollout/tool_calls_mean": num_calls / len(episodes),
         "rollout/tool_error_share": num_errors / num_attempts if num_attempts else 0.0,
+        "rollout/new_contexts": sum(turn.new_context for turn in turns),
         "rollout/env_errors": sum(episode.stop_reason == StopReason.ENV_ERROR for episode in episodes),
     }
 
