@@ -106,16 +106,42 @@ class DataConfig(Section):
     curriculum: CurriculumConfig = CurriculumConfig()
 
 
+class LoraConfig(Section):
+    """Low-rank adapters: they alone are trained, in float32. No dropout: sampler and trainer must be one function."""
+
+    rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of an adapter's two matrices; 0 trains the whole model."""
+    alpha: Annotated[float, Field(gt=0.0)] = 32.0
+    """What an adapter adds is scaled by `alpha / rank`."""
+    target_modules: tuple[str, ...] = ()
+    """Names of the layers that get one, such as `[q_proj, v_proj]`; empty: all linear layers but the head."""
+
+    @model_validator(mode="after")
+    def _check_rank(self) -> "LoraConfig":
+        if self.rank == 0 and (unused := sorted(self.model_fields_set - {"rank"})):
+            raise ValueError(f"{unused[0]} has no effect with rank 0; remove it or set a rank")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_used_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return serialize(self) if self.rank else {"rank": 0}
+
+
 class ModelConfig(Section):
-    path: Path
-    """Folder with config.json, model.safetensors and the tokenizer, in Hugging Face format."""
+    path: str
+    """Folder in Hugging Face format with its tokenizer; or, for `huggingface`, a hub name; for `minimind`, a `.pth`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the weights, in training and in generation."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """What Transformers computes attention with in training."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: slower, much less memory."""
+    lora: LoraConfig = LoraConfig()
 
 
 class PolicyConfig(Section):
-    type: Literal["minimind"] = "minimind"
-    """Policy back end."""
+    type: Literal["minimind", "huggingface"] = "minimind"
+    """`minimind` is our own module (MiniMind, dense Qwen3 or Llama); `huggingface` a causal LM of Transformers."""
     max_new_tokens: Positive = 512
     """Token budget of one turn."""
     max_context: Positive = 1024
@@ -123,7 +149,9 @@ class PolicyConfig(Section):
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """Sampling temperature while training; the trainer uses the same."""
     max_batch_size: Positive = 128
-    """Completions drawn at the same time; sets the size of the key/value cache."""
+    """Completions drawn at the same time; never more than windows fit into the cache (`max_cached_tokens`)."""
+    max_cached_tokens: Positive | None = None
+    """Tokens the key/value cache holds, a whole window for each completion; null: `max_batch_size * max_context`."""
 
 
 class EnvConfig(Section):
@@ -207,6 +235,9 @@ class CheckpointConfig(Section):
     """`never`, `auto` (newest checkpoint of this run's folder), or the path of a checkpoint."""
 
 
+_KEYS_OF_HUGGINGFACE = ("attention", "gradient_checkpointing", "lora")
+
+
 class Config(Section):
     """A whole run. `load_config` makes it; the resolved form is saved with the run."""
 
@@ -229,9 +260,29 @@ class Config(Section):
                 f"policy.max_new_tokens is {self.policy.max_new_tokens} but policy.max_context is only "
                 f"{self.policy.max_context}: leave room for the conversation"
             )
+        if self.policy.max_cached_tokens is not None and self.policy.max_cached_tokens < self.policy.max_context:
+            raise ValueError(
+                f"policy.max_cached_tokens is {self.policy.max_cached_tokens}, but must hold at least one window: "
+                f"policy.max_context is {self.policy.max_context}"
+            )
         if self.train.final_learning_rate > self.train.learning_rate:
             raise ValueError("train.final_learning_rate is above train.learning_rate; it must not be")
+        unused = [key for key in _KEYS_OF_HUGGINGFACE if key in self.model.model_fields_set]
+        if self.policy.type == "minimind" and unused:
+            raise ValueError(
+                f"model.{unused[0]} has no effect with policy.type 'minimind', only with 'huggingface'; remove it"
+            )
+        if self.model.attention == "flash_attention_2" and "bfloat16" not in (self.model.dtype, self.train.autocast):
+            raise ValueError("model.attention 'flash_attention_2' computes in bfloat16 only; set model.dtype to it")
         return self
+
+    @model_serializer(mode="wrap")
+    def _only_keys_of_policy_type(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As in `CurriculumConfig`: no key that would be refused when read back."""
+        raw = serialize(self)
+        if self.policy.type == "minimind":
+            raw["model"] = {key: value for key, value in raw["model"].items() if key not in _KEYS_OF_HUGGINGFACE}
+        return raw
 
     def to_yaml(self) -> str:
         """The resolved configuration as YAML that `load_config` reads back to an equal object."""

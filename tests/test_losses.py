@@ -159,7 +159,7 @@ def test_without_trained_tokens_there_are_no_ratio_metrics():
 def test_logprob_and_entropy_of_four_logits_match_the_published_values(temperature, entropy):
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
     logprobs_N, entropy_N = chunked_logprobs(
-        logits, torch.eye(4), torch.tensor([1]), temperature=temperature, chunk_size=8
+        logits, lambda hidden: hidden, torch.tensor([1]), temperature=temperature, chunk_size=8
     )
     close(entropy_N, [entropy])
     close(logprobs_N, torch.log_softmax(logits / temperature, dim=-1)[:, 1])
@@ -172,7 +172,9 @@ def test_chunks_of_any_size_give_the_values_and_gradients_of_one_pass(num_rows, 
     hidden = torch.randn(num_rows, 5, generator=generator, requires_grad=True)
     weight = torch.randn(11, 5, generator=generator, requires_grad=True)
     targets = torch.randint(11, (num_rows,), generator=generator)
-    logprobs_N, entropy_N = chunked_logprobs(hidden, weight, targets, temperature=temperature, chunk_size=chunk_size)
+    logprobs_N, entropy_N = chunked_logprobs(
+        hidden, lambda rows: rows @ weight.T, targets, temperature=temperature, chunk_size=chunk_size
+    )
     coefficients = torch.arange(1.0, num_rows + 1)
     gradients = torch.autograd.grad((logprobs_N * coefficients).sum(), (hidden, weight))
 
@@ -191,7 +193,9 @@ def test_bfloat16_hidden_rows_are_normalised_in_float32():
     hidden = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
     weight = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     targets = torch.tensor([0, 5, 15])
-    logprobs_N, entropy_N = chunked_logprobs(hidden, weight, targets, temperature=0.7, chunk_size=2)
+    logprobs_N, entropy_N = chunked_logprobs(
+        hidden, lambda rows: rows @ weight.T, targets, temperature=0.7, chunk_size=2
+    )
     expected = torch.log_softmax((hidden @ weight.T).float() / 0.7, dim=-1)
     assert logprobs_N.dtype == entropy_N.dtype == torch.float32
     close(logprobs_N, expected[torch.arange(3), targets])
@@ -204,7 +208,9 @@ def test_backward_keeps_the_logits_of_one_chunk_only():
         sizes = []
         hidden, weight = torch.randn(64, 4, requires_grad=True), torch.randn(500, 4, requires_grad=True)
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
-            chunked_logprobs(hidden, weight, torch.zeros(64).long(), temperature=1.0, chunk_size=chunk_size)
+            chunked_logprobs(
+                hidden, lambda rows: rows @ weight.T, torch.zeros(64).long(), temperature=1.0, chunk_size=chunk_size
+            )
         return sum(sizes)
 
     assert saved_elements(chunk_size=64) > 64 * 500

@@ -40,6 +40,13 @@ def test_preview_prints_tasks_tokens_and_tools_and_trains_nothing(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+def test_preview_reads_any_hugging_face_tokenizer(tmp_path: Path) -> None:
+    flags = ["--policy-type", "huggingface", "--hf-model-name", "model/nat_minimind"]
+    previews = [run(*TRAIN, *extra, "--preview-tasks", "1", f"run.output_dir={tmp_path}") for extra in ([], flags)]
+    assert [done.returncode for done in previews] == [0, 0], previews[1].stderr
+    assert previews[0].stdout == previews[1].stdout
+
+
 def test_help_needs_no_torch() -> None:
     code = "import sys; sys.argv = ['x', '--help']\nfrom agent_rl.scripts import cli\n"
     code += "try:\n    cli.main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules"
@@ -65,7 +72,10 @@ def test_a_broken_config_a_missing_dataset_and_a_bad_flag_are_one_line(tmp_path:
     assert "did you mean 'steps'" in one_line_error(run(*TRAIN, "train.stepz=3"))
     assert "no such task file" in one_line_error(run(*TRAIN, "--dataset-dir", tmp_path, f"run.output_dir={tmp_path}"))
     assert "--colour" in one_line_error(run(*TRAIN, "--colour", "red"))
-    assert "minimind" in one_line_error(run(*TRAIN, "--policy-type", "vllm"))
+    assert "'minimind' or 'huggingface'" in one_line_error(run(*TRAIN, "--policy-type", "vllm"))
+    both = ["--model-path", "model/nat_minimind", "--hf-model-name", "model/nat_minimind"]
+    assert "give one of them" in one_line_error(run(*TRAIN, *both))
+    assert "only with 'huggingface'" in one_line_error(run(*TRAIN, "model.lora.rank=4"))
 
 
 def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
@@ -82,6 +92,11 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
 
 def test_a_missing_model_and_a_missing_toolkit_say_what_to_do(tmp_path: Path) -> None:
     assert "nowhere" in one_line_error(run(*TRAIN, "--model-path", "nowhere", f"run.output_dir={tmp_path}"))
+    hub_name = ["--hf-model-name", "Qwen/Qwen2.5-0.5B-Instruct"]
+    assert "needs policy.type=huggingface" in one_line_error(run(*TRAIN, *hub_name, f"run.output_dir={tmp_path}"))
+    folder = ["--policy-type", "huggingface", "--hf-model-name", "models/of/mine"]
+    error = one_line_error(run(*TRAIN, *folder, f"run.output_dir={tmp_path}"))
+    assert "model.path = 'models/of/mine': no such folder; give a model folder or a hub name" in error
     error = one_line_error(run(*TRAIN, "env.options.nat_python=/nowhere/python", f"run.output_dir={tmp_path}"))
     assert "make setup" in error
 
@@ -160,6 +175,16 @@ def test_ctrl_c_keeps_a_checkpoint_says_so_and_exits_130_and_resume_goes_on(tmp_
     assert again.returncode == 0, again.stderr
     assert "Continuing from" in again.stdout
     assert json.loads(metrics.read_text().splitlines()[-1])["step"] == steps
+
+
+def test_a_hugging_face_model_is_trained_by_flags(tmp_path: Path) -> None:
+    flags = ["--policy-type", "huggingface", "--hf-model-name", "model/nat_minimind"]
+    settings = ["model.lora.rank=4", "train.steps=1", "eval.temperatures=[]", f"run.output_dir={tmp_path}"]
+    done = run(*TRAIN, *SMALL, *flags, *settings)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in (tmp_path / "nat_grpo/metrics.jsonl").read_text().splitlines()]
+    assert rows[0]["optim/grad_norm"] > 0.0
+    assert (tmp_path / "nat_grpo/checkpoints/step_00001/model/adapter_model.safetensors").is_file()
 
 
 def test_a_second_start_does_not_overwrite_a_run(tmp_path: Path) -> None:

@@ -217,6 +217,18 @@ def test_training_raises_the_reward_and_the_trainer_agrees_with_the_sampler(fold
     assert max(row["loss/clip_frac"] for row in learned) == 0.0
 
 
+def test_a_run_starts_from_a_pth_file_with_its_tokenizer_beside_it(folder: Path) -> None:
+    model = MiniMindForCausalLM.from_pretrained(folder / "model")
+    torch.save(model.half().state_dict(), folder / "model/rl_32.pth")
+    (folder / "model/model.safetensors").unlink()
+    with make_trainer(folder, model={"path": str(folder / "model/rl_32.pth")}, train={"steps": 1}) as trainer:
+        assert is_unchanged(trainer, [parameter.float() for parameter in model.parameters()])
+        trainer.train()
+    saved = MiniMindForCausalLM.from_pretrained(folder / "runs/tiny/checkpoints/step_00001/model")
+    assert saved.dtype == torch.float32
+    assert metrics_of(folder)[0]["optim/grad_norm"] > 0.0
+
+
 def test_training_runs_with_bfloat16_products(folder: Path) -> None:
     with make_trainer(folder, train={"steps": 2, "autocast": "bfloat16"}) as trainer:
         trainer.train()

@@ -109,7 +109,7 @@ def ratio_metrics(
 
 def chunked_logprobs(
     hidden_rows_Nd: torch.Tensor,
-    weight_Vd: torch.Tensor,
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
     targets_N: torch.Tensor,
     *,
     temperature: float,
@@ -117,16 +117,17 @@ def chunked_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each target and entropy in nats of its distribution, both float32 [N].
 
-    The distribution is `softmax(hidden @ weight.T / temperature)`, normalised in float32. Rows go through in chunks of
-    `chunk_size`, so that about `chunk_size * V` logits exist at a time instead of `N * V`; with more than one chunk
-    the backward pass computes each chunk's logits again. The entropy carries no gradient.
+    The distribution is `softmax(logits_of(hidden) / temperature)`, normalised in float32; `logits_of` is a model's
+    head, [n, d] -> [n, V], and its weights get their gradients too. Rows go through in chunks of `chunk_size`, so that
+    about `chunk_size * V` logits exist at a time instead of `N * V`; with more than one chunk the backward pass
+    computes each chunk's logits again. The entropy carries no gradient.
     """
     logprobs: list[torch.Tensor] = []
     entropies: list[torch.Tensor] = []
     recompute = torch.is_grad_enabled() and hidden_rows_Nd.shape[0] > chunk_size
     chunks = zip(hidden_rows_Nd.split(chunk_size), targets_N.split(chunk_size), strict=True)
     for hidden, targets in chunks:
-        inputs = (hidden, weight_Vd, targets, temperature)
+        inputs = (hidden, logits_of, targets, temperature)
         if recompute:
             chunk = checkpoint(_chunk_logprobs, *inputs, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -137,9 +138,12 @@ def chunked_logprobs(
 
 
 def _chunk_logprobs(
-    hidden: torch.Tensor, weight_Vd: torch.Tensor, targets: torch.Tensor, temperature: float
+    hidden: torch.Tensor,
+    logits_of: Callable[[torch.Tensor], torch.Tensor],
+    targets: torch.Tensor,
+    temperature: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    logits = (hidden @ weight_Vd.T).float() / temperature  # to float32 first: bf16 division would round again
+    logits = logits_of(hidden).float() / temperature  # to float32 first: bf16 division would round again
     log_softmax = torch.log_softmax(logits, dim=-1)
     logprobs = log_softmax.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():

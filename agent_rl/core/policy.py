@@ -6,10 +6,14 @@ how it is trained; `refresh_weights` tells it that the weights were changed.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.records import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from agent_rl.generation.batch import Cancel
 
 
 class BasePolicy(ABC):
@@ -20,8 +24,14 @@ class BasePolicy(ABC):
     """Window in tokens: conversation and completion together."""
 
     @abstractmethod
-    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Completion:
-        """Draw one completion; blocks, and may be called from many threads. EngineError when the back end fails."""
+    def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: "Cancel | None" = None
+    ) -> Completion:
+        """Draw one completion; blocks, and may be called from many threads. EngineError when the back end fails.
+
+        Once `cancel` (such as a `threading.Event`) is set, the completion ends with what was drawn so far, as
+        `FinishReason.CANCELLED`.
+        """
 
     @abstractmethod
     def refresh_weights(self, version: int) -> None:

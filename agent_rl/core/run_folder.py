@@ -19,7 +19,7 @@ from agent_rl.distributed.checkpoint import latest_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError
 
 _REPORTED_PACKAGES = (
-    "agent_rl", "torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "pyarrow",
+    "agent_rl", "torch", "transformers", "tokenizers", "accelerate", "peft", "safetensors", "numpy", "pyarrow",
 )  # fmt: skip
 
 

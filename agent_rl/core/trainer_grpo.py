@@ -25,8 +25,9 @@ from agent_rl.core.evaluation import (
     to_record,
     verdict,
 )
+from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.interrupts import deferred_interrupt
-from agent_rl.core.minimind_policy import MiniMindPolicy
+from agent_rl.core.make_policy import make_policy
 from agent_rl.core.rollout import make_rollout
 from agent_rl.core.run_folder import RunFolder, write_json
 from agent_rl.core.update import PolicyUpdater
@@ -53,7 +54,7 @@ class GRPOTrainer:
         self,
         config: Config,
         *,
-        policy: MiniMindPolicy,
+        policy: InProcessPolicy,
         backend: Backend,
         env_factory: EnvFactory,
         train_tasks: Sequence[Task],
@@ -104,13 +105,8 @@ class GRPOTrainer:
             train_tasks = read_tasks(config.data.train_path, _train_check(factory, config.data.curriculum))
             if eval_tasks is None and config.eval.temperatures:
                 eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
-        policy = MiniMindPolicy.from_pretrained(
-            run.resume_from / MODEL_FOLDER if run.resume_from else config.model.path,
-            dtype=config.model.dtype,
-            device=backend.device,
-            max_batch_size=config.policy.max_batch_size,
-            max_context=config.policy.max_context,
-        )
+        checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
+        policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
         try:
             factory.start()
             return cls(
@@ -205,6 +201,8 @@ class GRPOTrainer:
     def evaluate(self, temperature: float) -> EvalResult:
         """Play every held-out task once at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
         result, episodes = evaluate(self._rollout, self._eval_tasks, temperature=temperature, step=self.step)
+        # Forgets cached prompts: a resumed run skips this evaluation, and they would change the last digits after it.
+        self.policy.refresh_weights(self.step)
         write_json(self._run.eval_file(self.step, temperature), to_record(result, episodes))
         self._evals.append(result)
         return result
@@ -252,6 +250,11 @@ class GRPOTrainer:
                 self._evals.append(EvalResult(**json.loads(path.read_text(encoding="utf-8"))["result"]))
 
     def _announce(self, progress: TrainingProgress, changed: Sequence[str]) -> None:
+        if self.policy.chat_format.rewrites_history:
+            progress.message(
+                "The model's chat template shows earlier turns differently once others follow (reasoning or tools are "
+                "dropped); in training the model goes on reading what it read and drew"
+            )
         if self._run.resume_from is None:
             return
         if changed:

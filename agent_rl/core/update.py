@@ -1,7 +1,7 @@
 """One optimizer step from one step's episodes: advantages, samples, micro-batches, losses, gradients.
 
-The gradient does not depend on how the step is cut into micro-batches. A step whose loss or
-gradient is not finite is not applied.
+The gradient does not depend on how the step is cut into micro-batches. A step whose loss or gradient is not finite is
+not applied. Weights that need no gradient, as those below an adapter, are left alone.
 Not here: episodes, the loop, checkpoints, when the sampler takes the new weights.
 """
 
@@ -13,17 +13,15 @@ from typing import Any
 import torch
 
 from agent_rl.algorithms.advantages import ESTIMATORS
-from agent_rl.algorithms.losses import aggregate_loss, chunked_logprobs, policy_loss, ratio_metrics
+from agent_rl.algorithms.losses import aggregate_loss, policy_loss, ratio_metrics
 from agent_rl.config import AlgorithmConfig, Config, TrainConfig
 from agent_rl.core.batch import build_samples, make_micro_batches
+from agent_rl.core.scoring import TokenScorer
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import AgentRLError
 from agent_rl.records import Batch, TrainingSample, TrajectoryGroup
-from model.model_minimind import MiniMindForCausalLM
 
 MAX_NONFINITE_IN_A_ROW = 3
-_LOGITS_AT_A_TIME = 2**26
-"""Logits held at the same time, as float32 256 MiB."""
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:
@@ -54,20 +52,22 @@ def samples_of_groups(
 
 
 class PolicyUpdater:
-    """Owns the optimizer and changes the model in place."""
+    """Owns the optimizer and changes the model in place; between updates the model is in eval mode."""
 
-    def __init__(self, model: MiniMindForCausalLM, config: Config, backend: Backend, *, pad_id: int) -> None:
+    def __init__(self, model: torch.nn.Module, config: Config, backend: Backend, *, pad_id: int) -> None:
         self._config = config
         self._backend = backend
         self._pad_id = pad_id
-        matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-        vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+        scorer = TokenScorer(model, temperature=config.policy.temperature)
+        trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in trained if parameter.dim() > 1]
+        vectors = [parameter for parameter in trained if parameter.dim() <= 1]
         groups = [
             {"params": matrices, "weight_decay": config.train.weight_decay},
             {"params": vectors, "weight_decay": 0.0},
         ]
         optimizer = torch.optim.AdamW(groups, lr=config.train.learning_rate, betas=config.train.betas, fused=True)
-        self._model, self._optimizer = backend.prepare(model, optimizer)
+        self._scorer, self._optimizer = backend.prepare(scorer, optimizer)
         self._num_nonfinite_in_a_row = 0
 
     def update(self, groups: Sequence[TrajectoryGroup], *, step: int) -> dict[str, float]:
@@ -109,10 +109,14 @@ class PolicyUpdater:
         self._optimizer.zero_grad()
         loss = 0.0
         rows: list[tuple[torch.Tensor, ...]] = []
-        for batch in batches:
-            share, *columns = self._backward(batch)
-            loss += share
-            rows.append(tuple(columns))
+        self._scorer.train()  # Transformers recomputes activations in train mode only
+        try:
+            for batch in batches:
+                share, *columns = self._backward(batch)
+                loss += share
+                rows.append(tuple(columns))
+        finally:
+            self._scorer.eval()
         logprobs_N, entropies_N, sampling_logprobs_N, advantages_N = (
             torch.cat(column) for column in zip(*rows, strict=True)
         )
@@ -133,20 +137,10 @@ class PolicyUpdater:
         advantages, each [N].
         """
         device, algorithm = self._backend.device, self._config.algorithm
-        token_ids_BT = batch.token_ids.to(device)
-        # Position t predicts id t + 1, so everything that belongs to an id moves one to the left.
-        mask_BT = batch.loss_mask.to(device)[:, 1:].bool()
-        sampling_logprobs_BT = batch.sampling_logprobs.to(device)[:, 1:]
-        advantages_BT = batch.advantages.to(device)[:, 1:]
+        token_ids_BT, mask_BT = batch.token_ids.to(device), batch.loss_mask.to(device)
+        sampling_logprobs_BT, advantages_BT = batch.sampling_logprobs.to(device), batch.advantages.to(device)
         with self._backend.autocast(self._config.train.autocast):
-            hidden_BTd = self._model.hidden_states(token_ids_BT[:, :-1])
-            logprobs_N, entropies_N = chunked_logprobs(
-                hidden_BTd[mask_BT],
-                self._model.lm_head.weight,
-                token_ids_BT[:, 1:][mask_BT],
-                temperature=self._config.policy.temperature,
-                chunk_size=max(1, _LOGITS_AT_A_TIME // self._model.config.vocab_size),
-            )
+            logprobs_N, entropies_N = self._scorer(token_ids_BT, mask_BT)
         logprobs_BT = torch.zeros_like(sampling_logprobs_BT).masked_scatter(mask_BT, logprobs_N)
         token_loss_BT = policy_loss(
             logprobs_BT,
@@ -169,7 +163,7 @@ class PolicyUpdater:
 
     def _apply(self, learning_rate: float, loss: float) -> dict[str, float]:
         """Clip, step, and forget the gradients; leave the weights alone when loss or gradient is not finite."""
-        grad_norm = self._backend.clip_grad_norm(self._model.parameters(), self._config.train.max_grad_norm)
+        grad_norm = self._backend.clip_grad_norm(self._scorer.parameters(), self._config.train.max_grad_norm)
         # The loss too: the clip passes no gradient on where the ratio is not a number.
         is_finite = math.isfinite(grad_norm) and math.isfinite(loss)
         if is_finite:

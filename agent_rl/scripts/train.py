@@ -25,10 +25,10 @@ def train_command(
     config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
     dataset_dir: Annotated[Path | None, typer.Option(help="Folder with train and val, .jsonl or .parquet.")] = None,
-    model_path: Annotated[Path | None, typer.Option(help="Model folder to start from (model.path).")] = None,
-    policy_type: Annotated[str | None, typer.Option(help="Policy back end (policy.type): minimind.")] = None,
+    model_path: Annotated[str | None, typer.Option(help="Model to start from (model.path).")] = None,
+    policy_type: Annotated[str | None, typer.Option(help="minimind or huggingface (policy.type).")] = None,
     hf_model_name: Annotated[
-        str | None, typer.Option(help="Folder of a Qwen3-shaped Hugging Face model; the same as --model-path.")
+        str | None, typer.Option(help="Hugging Face model, a folder or a hub name; the same as --model-path.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 (run.device).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed (run.seed).")] = None,
@@ -75,14 +75,14 @@ def preview(config: Config, count: int) -> None:
     from rich.panel import Panel
 
     from agent_rl.agent.chat_format import ChatFormat
-    from agent_rl.core.minimind_policy import load_tokenizer
+    from agent_rl.core.make_policy import load_policy_tokenizer
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.registry import make_env_factory
 
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
     tasks = read_tasks(config.data.train_path, factory.check_task)
-    chat = ChatFormat(load_tokenizer(config.model.path))
+    chat = ChatFormat(load_policy_tokenizer(config))
     curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
     console = Console()
     for index in curriculum.next(min(count, len(tasks)), step=1):

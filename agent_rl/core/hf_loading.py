@@ -1,0 +1,162 @@
+"""Reading a Hugging Face causal LM and its tokenizer from a folder or the hub, or saying in one sentence why not.
+
+The model is read whole, on the CPU, with all dropout switched off. Code that comes with a model is never run.
+Not here: adapters, engines, training.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
+from agent_rl.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+UNREADABLE = (OSError, ValueError, SafetensorError, StrictDataclassError)
+"""What Transformers raises for files that are missing, torn, or of a model it does not know."""
+_RANDOM_IN_TRAINING = re.compile("drop|jitter")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def load_config(source: str) -> "PreTrainedConfig":
+    """The model's config, dropout set to 0. CheckpointError when it is not a decoder-only model that can be trained."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=is_folder(source))
+    except UNREADABLE as error:
+        raise unreadable(source, error) from None
+    if config.is_encoder_decoder or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise CheckpointError(
+            f"{source} has model_type {config.model_type!r}, which is no decoder-only language model of Transformers; "
+            "use a causal language model"
+        )
+    if getattr(config, "quantization_config", None) is not None:
+        raise CheckpointError(f"{source} is quantised, so it cannot be trained; give the model it was made from")
+    # Before the model is built, because its modules keep the numbers.
+    for part in (config, config.get_text_config()):
+        for name, value in list(vars(part).items()):
+            if _RANDOM_IN_TRAINING.search(name) and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def load_causal_lm(source: str, config: "PreTrainedConfig", *, dtype: torch.dtype, attention: str) -> "PreTrainedModel":
+    """The model with all its weights; `attention` is what Transformers computes it with.
+
+    Raises CheckpointError for missing or torn weights, ConfigError for an attention that is not to be had.
+    """
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import is_flash_attn_2_available
+
+    if attention == "flash_attention_2" and not is_flash_attn_2_available():
+        raise ConfigError(
+            "model.attention = 'flash_attention_2' needs a GPU and the flash-attn package; "
+            "install it or set model.attention=sdpa"
+        )
+    is_local = is_folder(source)
+    try:
+        with quiet(progress=not is_local):
+            model, report = AutoModelForCausalLM.from_pretrained(
+                source,
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention,
+                local_files_only=is_local,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    except UNREADABLE as error:
+        raise unreadable(source, error) from None
+    wrong = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+    if wrong:
+        raise CheckpointError(
+            f"{source}: {len(wrong)} weights are missing or of another shape than config.json says, first {wrong[0]}; "
+            "give a complete causal language model"
+        )
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    _make_generation_config_saveable(model)
+    return model
+
+
+def load_hf_tokenizer(source: str | Path) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a folder or a hub name; CheckpointError when there is none."""
+    from transformers import AutoTokenizer
+
+    is_local = is_folder(str(source))
+    if is_local and not (Path(source) / "tokenizer.json").is_file():
+        raise CheckpointError(f"{source}/tokenizer.json does not exist: the model folder must hold its tokenizer")
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=is_local)
+    except UNREADABLE as error:
+        raise unreadable(str(source), error) from None
+
+
+def check_tokens(tokenizer: "PreTrainedTokenizerBase", vocab_size: int, source: str | Path) -> None:
+    """CheckpointError when a conversation would hold ids that the model does not have.
+
+    Added tokens that the chat template never writes are let through: Gemma 3 has one for images.
+    """
+    written = str(tokenizer.chat_template) + str(tokenizer.eos_token)
+    beyond = [text for text, token in tokenizer.get_added_vocab().items() if token >= vocab_size and text in written]
+    if tokenizer.vocab_size > vocab_size or beyond:
+        what = f"an id beyond them for {beyond[0]!r}" if beyond else f"{tokenizer.vocab_size} ids"
+        raise CheckpointError(
+            f"{source}: the model has {vocab_size} ids, but the tokenizer has {what}: they do not belong together"
+        )
+
+
+def is_folder(source: str) -> bool:
+    """False for a hub name; CheckpointError for what is neither."""
+    if Path(source).is_dir():
+        return True
+    if Path(source).exists() or not _HUB_NAME.fullmatch(source):
+        raise CheckpointError(f"model.path = {source!r}: no such folder; give a model folder or a hub name")
+    return False
+
+
+def unreadable(source: str, error: Exception) -> CheckpointError:
+    """The error to raise for one of Transformers' own (`UNREADABLE`)."""
+    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    if Path(source).is_dir():
+        return CheckpointError(f"{source} cannot be read as a causal language model ({reason}); give another folder")
+    return CheckpointError(
+        f"model.path = {source!r} is no folder here and could not be had from the Hugging Face Hub ({reason}); "
+        "check the name, or download the model and give its folder"
+    )
+
+
+@contextmanager
+def quiet(*, progress: bool = False) -> Iterator[None]:
+    """Keep Transformers' load reports and progress bars out of our lines; what is wrong is raised."""
+    from transformers.utils import logging
+
+    verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
+
+
+def _make_generation_config_saveable(model: "PreTrainedModel") -> None:
+    """Some published models have a generation config that Transformers reads but refuses to write."""
+    from transformers import GenerationConfig
+
+    try:
+        model.generation_config.validate(strict=True)
+    except ValueError:
+        model.generation_config = GenerationConfig.from_model_config(model.config)

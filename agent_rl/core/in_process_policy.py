@@ -1,0 +1,73 @@
+"""What the policies have in common whose module is trained and drawn from in this process.
+
+One module that the trainer updates and the generation engine draws from, and its tokenizer. The engine keeps no copy
+of the weights: they may change only while nothing is being drawn, and `refresh_weights` says that they did.
+Not here: how a model is loaded, training, back ends in other processes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.core.policy import BasePolicy
+from agent_rl.errors import ConfigError
+from agent_rl.generation.batch import Cancel
+from agent_rl.generation.engine import GenerationEngine
+from agent_rl.records import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class InProcessPolicy(BasePolicy):
+    """Module, tokenizer and engine."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        max_batch_size: int = 8,
+        max_context: int = 1024,
+        max_cached_tokens: int | None = None,
+    ) -> None:
+        """Start the engine; its key/value cache holds `max_cached_tokens`, by default every window of a batch."""
+        self.model = model
+        self.tokenizer = tokenizer
+        self.chat_format = ChatFormat(tokenizer)
+        self.max_context = max_context
+        self.pad_id = 0  # any id will do: padding stands on the right, where a causal model does not look
+        self._engine = GenerationEngine(
+            model, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
+        )
+
+    @property
+    def weight_version(self) -> int:
+        """Version of the weights being drawn from."""
+        return self._engine.weight_version
+
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        return self._engine.generate(prompt_ids, sampling, cancel)
+
+    def refresh_weights(self, version: int) -> None:
+        self._engine.refresh_weights(version)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write what `from_pretrained` reads: weights, config and tokenizer, in Hugging Face format."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def check_window(max_context: int, longest: int | None, source: str | Path) -> None:
+    """ConfigError when the model of `source` was made for fewer than `max_context` tokens (None: for any number)."""
+    if longest is not None and max_context > longest:
+        raise ConfigError(
+            f"policy.max_context = {max_context}: the model in {source} was made for {longest} tokens; "
+            "lower policy.max_context"
+        )
