@@ -107,6 +107,8 @@ def test_a_server_killed_in_the_middle_is_replaced_and_no_answer_is_lost_or_inve
             time.sleep(0.15)
             os.kill(servers[-1], signal.SIGKILL)
             assert list(answers) == [f"{number}\n" for number in range(30)]
+            # On a busy machine the kill may come after the last answer; these find the dead server in any case.
+            assert list(pool.map(run, range(30))) == [f"{number}\n" for number in range(30)]
         assert sandbox.describe()["restarts"] >= 1
         assert servers[-1] not in descendants()
 
