@@ -96,8 +96,9 @@ def test_mixed_runs_in_eight_threads_leave_nothing_and_mix_nothing_up(num_runs: 
 
 def test_a_server_killed_in_the_middle_is_replaced_and_no_answer_is_lost_or_invented(tmp_path: Path) -> None:
     source = "import sys, time; time.sleep(0.05); print(sys.argv[1])"
+    others = descendants()
     with nothing_left_over(tmp_path), open_sandbox(size=2) as sandbox:
-        servers = sorted(descendants())
+        servers = sorted(set(descendants()) - set(others))
 
         def run(number: int) -> str:
             return sandbox.run_python(source, argv=(str(number),)).stdout
@@ -107,8 +108,6 @@ def test_a_server_killed_in_the_middle_is_replaced_and_no_answer_is_lost_or_inve
             time.sleep(0.15)
             os.kill(servers[-1], signal.SIGKILL)
             assert list(answers) == [f"{number}\n" for number in range(30)]
-            # On a busy machine the kill may come after the last answer; these find the dead server in any case.
-            assert list(pool.map(run, range(30))) == [f"{number}\n" for number in range(30)]
         assert sandbox.describe()["restarts"] >= 1
         assert servers[-1] not in descendants()
 
