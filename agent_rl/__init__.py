@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 # Read by GNU OpenMP when PyTorch is imported: how long its threads stay awake for the next operation. Its own default,
-# 15 times longer, keeps the cores from the sandbox; a much shorter one makes small decode steps twice as slow.
+# 300,000, keeps the cores from the sandbox; a much smaller number makes small decode steps slow.
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Peak memory of the generation engine on a CPU: `python benchmarks/generation_memory.py [--smollm2 FOLDER]`.
+"""Peak memory of the generation engine on a CPU: `python -m benchmarks.generation_memory [--smollm2 FOLDER]`.
 
 Fills every slot of the cache to its end, in a process of its own for each model, and compares the growth of resident
 memory over an interpreter that has all libraries at work with weights plus configured cache. Not here: GPUs, training.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import KINDS, SIZES, SPECIAL_IDS, VOCAB_SIZE, longrope, plain_logprobs, tiny_model
-from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MambaConfig, PreTrainedConfig
+from transformers import AutoModelForCausalLM, BloomConfig, GptOssConfig, LlamaConfig, MambaConfig, PreTrainedConfig
 
 from agent_rl.errors import ConfigError, EngineError
 from agent_rl.generation.engine import GenerationEngine
@@ -230,6 +230,8 @@ def test_models_that_cannot_be_reproduced_are_refused_in_a_sentence() -> None:
     assert "does not run with the engine's cache (" in refused(alibi, max_context=32)
     mamba = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=1, state_size=4)
     assert refused(mamba, max_context=32)
+    sinks = GptOssConfig(**sizes, head_dim=8, num_local_experts=2, num_experts_per_tok=1)
+    assert refused(sinks, max_context=32).startswith("GptOssForCausalLM ")
     # A model that looks at how many tokens are cached gives other probabilities.
     crooked = tiny_model("gpt2")
     plain = crooked.transformer.wpe.forward
@@ -251,6 +253,11 @@ def test_a_model_left_in_train_mode_is_drawn_from_all_the_same() -> None:
 # Giving up
 
 
+def wait_for_in_flight(engine: GenerationEngine, count: int) -> None:
+    while engine.num_in_flight < count:
+        time.sleep(0.001)
+
+
 def test_a_completion_that_is_given_up_ends_with_what_was_drawn_so_far() -> None:
     given_up = threading.Event()
     sampling = SamplingParams(max_new_tokens=50_000, seed=2)
@@ -259,9 +266,9 @@ def test_a_completion_that_is_given_up_ends_with_what_was_drawn_so_far() -> None
         ThreadPoolExecutor(2) as pool,
     ):
         active = pool.submit(engine.generate, [1, 2], sampling, given_up)
+        wait_for_in_flight(engine, 1)
         waiting = pool.submit(engine.generate, [1, 2], sampling, given_up)
-        while engine.num_in_flight < 2:
-            time.sleep(0.001)
+        wait_for_in_flight(engine, 2)
         given_up.set()
         first, second = active.result(timeout=10), waiting.result(timeout=10)
         free = engine.generate([1, 2], SamplingParams(max_new_tokens=len(first.token_ids) or 1, seed=2))

@@ -3,7 +3,7 @@
 import peft
 import pytest
 import torch
-from hf_models import tiny_causal_lm
+from tiny_models import tiny_causal_lm
 
 from agent_rl.errors import ConfigError
 from model.hf_causal_lm import split_causal_lm

@@ -6,8 +6,8 @@ from typing import Any
 
 import huggingface_hub
 import pytest
-from hf_models import save_tiny_causal_lm
 from safetensors.torch import load_file, save_file
+from tiny_models import save_tiny_causal_lm
 from transformers import AutoModelForCausalLM
 
 from agent_rl.config import LoraConfig

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
-from hf_models import save_tiny_causal_lm
 from safetensors.torch import load_file
+from tiny_models import save_tiny_causal_lm
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoModelForCausalLM

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import save_tiny_model
-from hf_models import tiny_causal_lm
+from tiny_models import tiny_causal_lm
 from torch import Tensor, nn
 
 from agent_rl.core import scoring

@@ -236,7 +236,11 @@ def test_a_transcript_holds_the_conversation_in_order(tmp_path):
     broken = ToolCallError(kind="unclosed", message="the call is not closed", span=(0, 3))
     played = episode(
         0.5,
-        turn(2, Message(role="assistant", content="I add", tool_calls=(call,)), (Message.tool("3", name="add"),)),
+        turn(
+            2,
+            Message(role="assistant", content="I add", reasoning="2 + 1", tool_calls=(call,)),
+            (Message.tool("3", name="add"),),
+        ),
         turn(4, Message(role="assistant", content="", tool_errors=(broken,))),
         parts={"tools": 0.5},
         stop=StopReason.MAX_TURNS,
@@ -245,7 +249,12 @@ def test_a_transcript_holds_the_conversation_in_order(tmp_path):
     write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(played,))], per_step=2, step=1)
     (row,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert row["messages"] == [
-        {"role": "assistant", "content": "I add", "tool_calls": [{"name": "add", "arguments": {"a": "ä\ud800"}}]},
+        {
+            "role": "assistant",
+            "content": "I add",
+            "reasoning": "2 + 1",
+            "tool_calls": [{"name": "add", "arguments": {"a": "ä\ud800"}}],
+        },
         {"role": "tool", "content": "3", "name": "add"},
         {"role": "assistant", "content": "", "tool_errors": ["the call is not closed"]},
     ]

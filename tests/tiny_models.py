@@ -1,6 +1,11 @@
-"""Random models of a few thousand weights, one of every kind that generation treats differently."""
+"""Random models of a few thousand weights: by kind as generation treats them, by Transformers' name, as folders."""
+
+from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
+from fakes import save_tiny_model
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
@@ -9,6 +14,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
+    PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
 )
@@ -86,6 +92,25 @@ def tiny_model(
     if kind == "lora":
         model = with_adapters(model)
     return model.to(dtype).eval()
+
+
+def tiny_causal_lm(name: str = "Llama", *, scale: float = 1.0, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A causal LM as Transformers initialises it, `name` as in `LlamaConfig`; `scale` multiplies its head's weights."""
+    sizes = SIZES | {"head_dim": 8, "max_position_embeddings": 128}
+    config = getattr(transformers, f"{name}Config")(**(sizes | changes))
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(scale)
+    return model
+
+
+def save_tiny_causal_lm(folder: Path, name: str = "Llama", **changes: Any) -> Path:
+    """The same as a folder, with the 20 ids and the tokenizer of `save_tiny_model`."""
+    save_tiny_model(folder)
+    ids = {"vocab_size": 20, "bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0}
+    tiny_causal_lm(name, **(ids | changes)).save_pretrained(folder)
+    return folder
 
 
 def with_adapters(model: nn.Module) -> nn.Module:

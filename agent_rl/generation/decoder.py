@@ -37,7 +37,7 @@ class Decoder(Protocol):
         """Run new tokens; return the hidden states that `logits` takes, [R, T, d]."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return next-token logits [..., vocab_size]."""
+        """Return next-token logits [R, vocab_size] for hidden states [R, d]."""
 
     def reload(self) -> None:
         """Look the weights up again, after they were changed or exchanged."""
@@ -128,7 +128,8 @@ class LlamaDecoder:
         return self._norm(x[:num_tokens], self._model.model.norm.weight).view(num_rows, num_new, -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return linear(hidden, self._model.lm_head.weight, None)
+        num_spare = num_spare_rows(len(hidden), self.device, self.dtype)
+        return linear(F.pad(hidden, (0, 0, 0, num_spare)), self._model.lm_head.weight, None)[: len(hidden)]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self._eps)

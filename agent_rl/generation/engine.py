@@ -22,6 +22,9 @@ from agent_rl.generation.sampling import draw_uniforms
 from agent_rl.generation.threads import give_back_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
+_ALREADY = threading.Event()
+_ALREADY.set()
+
 
 class GenerationEngine:
     """Continuous batching over one model. Use as a context manager, or call `close`."""
@@ -204,7 +207,3 @@ class GenerationEngine:
                     weight_version=version,
                 )
             )
-
-
-_ALREADY = threading.Event()
-_ALREADY.set()

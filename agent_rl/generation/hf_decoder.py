@@ -23,8 +23,10 @@ from model.hf_causal_lm import split_causal_lm
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _ATTENTION = "agent_rl_cached"
-_TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.1
-"""Largest total variation between the distributions computed with the cache and without, mean over rows."""
+_TOLERANCE = 1e-3
+"""Largest gap of a log-prob in float32 between the pass with the cache and the plain one."""
+_HALF_TOLERANCE = 0.1
+"""In half precision, where unlikely tokens' log-probs are noise: largest total variation, mean over rows."""
 
 
 class HFDecoder:
@@ -77,18 +79,22 @@ class HFDecoder:
         name = type(self._parts.model).__name__
         try:
             with torch.inference_mode():
-                expected = self._parts.model(input_ids=ids, use_cache=False).logits[:, -1].float().softmax(-1)
+                expected = self._parts.model(input_ids=ids, use_cache=False).logits[:, -1].float().log_softmax(-1)
                 cache = KeyValueCache(2, 16, self.device)
                 self._run_pieces(cache, [ids[0, :7], ids[1, :3]], starts=[0, 0])
-                found = self._run_pieces(cache, [ids[0, 7:], ids[1, 3:]], starts=[7, 3]).float().softmax(-1)
+                found = self._run_pieces(cache, [ids[0, 7:], ids[1, 3:]], starts=[7, 3]).float().log_softmax(-1)
         except Exception as error:  # whatever a model's own code does with a cache and masks it does not expect
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise ConfigError(f"{name} does not run with the engine's cache ({reason}); use another model") from error
-        gap = float((found - expected).abs().sum(-1).mean()) / 2
-        if not gap <= (_TOLERANCE if self.dtype in (torch.float32, torch.float64) else _HALF_TOLERANCE):
+        if self.dtype in (torch.float32, torch.float64):
+            measure, gap, most = "largest gap of a log-prob", float((found - expected).abs().max()), _TOLERANCE
+        else:
+            gap, most = float((found.exp() - expected.exp()).abs().sum(-1).mean()) / 2, _HALF_TOLERANCE
+            measure = "total variation"
+        if not gap <= most:
             raise ConfigError(
-                f"{name} gives other probabilities with the key/value cache than without (total variation {gap:.2g}), "
-                "so its samples could not be trained on; use another model"
+                f"{name} gives other probabilities with the key/value cache than without ({measure} {gap:.2g}, "
+                f"at most {most} expected), so its samples could not be trained on; use another model"
             )
 
     def _run_pieces(self, cache: KeyValueCache, pieces: list[Tensor], *, starts: list[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """Linear layers for few rows at a time: oneDNN's kernels for float32 on CPUs, PyTorch's elsewhere.
 
 PyTorch sends float32 products on a CPU to MKL, which on CPUs other than Intel's does not use AVX-512: oneDNN, which
-PyTorch carries along, is 1.5 to 2.5 times faster there at 16 to 64 rows. Same formula, other rounding. No gradients.
+PyTorch carries along, is up to twice as fast there at 16 to 64 rows. Same formula, other rounding. No gradients.
 """
 
 import torch
@@ -37,7 +37,7 @@ def gated(x: Tensor, gate: nn.Linear, up: nn.Linear) -> Tensor:
 def num_spare_rows(num_rows: int, device: torch.device, dtype: torch.dtype) -> int:
     """How many rows to add, so that few numbers of rows occur: multiples of 8 up to 64, of 64 beyond.
 
-    oneDNN makes and keeps a kernel for every shape, which takes a millisecond and a tenth of a megabyte each.
+    oneDNN makes and keeps a kernel for every shape, which costs time and memory.
     """
     if not _has_onednn(device, dtype) or num_rows < _MIN_ROWS:
         return 0

@@ -2,7 +2,7 @@
 
 GNU OpenMP counts the threads of every team in the process. With two teams alive (the trainer's and the engine's) it
 takes the machine for oversubscribed and puts threads to sleep after each small operation: one decode step of a small
-model then takes two to three times as long (measured with PyTorch 2.13 on two cores). Not here: how many threads.
+model then takes about twice as long (PyTorch 2.13, two cores). Not here: how many threads.
 """
 
 import ctypes
@@ -25,9 +25,6 @@ def _openmp() -> ctypes.CDLL | None:
 
 
 def give_back_openmp_threads() -> None:
-    """End the calling thread's idle OpenMP helpers; they come back with its next parallel operation (about 0.1 ms).
-
-    A call without any costs about 2 microseconds.
-    """
+    """End the calling thread's idle OpenMP helpers; they come back with its next parallel operation."""
     if (library := _openmp()) is not None:
         library.omp_pause_resource_all(_PAUSE_SOFT)
