@@ -174,7 +174,7 @@ def num_descriptors(pid: int | str = "self") -> int | None:
 
 def control_groups() -> set[str]:
     """Folders of control groups that were made by this process."""
-    return {str(path) for path in Path("/sys/fs/cgroup").rglob(f"*{os.getpid()}*") if path.is_dir()}
+    return {str(path) for path in Path("/sys/fs/cgroup").rglob(f"*_{os.getpid()}_*") if path.is_dir()}
 
 
 @contextlib.contextmanager
