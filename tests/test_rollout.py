@@ -306,6 +306,7 @@ def test_an_engine_failure_in_a_thread_is_raised_and_waiting_episodes_never_star
 
     def script(_turn: int, _sampling: SamplingParams) -> str:
         started.append(1)
+        time.sleep(0.01)  # else all of them fail before the first failure is noticed
         raise EngineError("out of memory")
 
     executor = AsyncRolloutExecutor(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=1)
