@@ -63,7 +63,7 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
     import pyarrow.parquet as pq
 
     try:
-        # One thread: at exit, pyarrow's thread pools abort the process every other time when PyTorch was imported.
+        # One thread: at exit, pyarrow's thread pools often abort the process when PyTorch was imported before.
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         table = file.read(use_threads=False)
         table.validate(full=True)
