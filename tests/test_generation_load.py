@@ -12,7 +12,7 @@ from tiny_models import SIZES
 
 from agent_rl.agent.messages import Message
 from agent_rl.core.policy import BasePolicy
-from agent_rl.core.rollout import EpisodeLimits, derive_seed, run_episode
+from agent_rl.core.episode import EpisodeLimits, derive_seed, run_episode
 from agent_rl.envs.base import AgentEnv, StepResult, Task
 from agent_rl.generation.batch import Cancel
 from agent_rl.generation.engine import GenerationEngine
