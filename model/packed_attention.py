@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 if TYPE_CHECKING:
     from agent_rl.records import Segment
@@ -132,6 +131,8 @@ def _fused(
     if num_queries == num_keys and window is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
     if window is None and q.device.type == "cuda":
+        from torch.nn.attention.bias import causal_lower_right  # a second of imports that a CPU does not need
+
         mask = causal_lower_right(num_queries, num_keys)  # the fused CUDA kernels know it; a CPU would build it anew
     else:
         mask = layout.mask(index, window, q.dtype, q.device)

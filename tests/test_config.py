@@ -177,7 +177,7 @@ def test_flash_attention_goes_with_bfloat16(minimal: Path, half: str) -> None:
         ("trian.steps=1", ["unknown key 'trian'", "did you mean 'train'"]),
         ("train.steps=many", ["train.steps = 'many'", "integer"]),
         ("train.steps=0", ["train.steps = 0", "greater than or equal to 1"]),
-        ("rollout.group_size=1", ["rollout.group_size = 1"]),
+        ("rollout.group_size=1", ["rollout.group_size is 1", "compares episodes"]),
         ("policy.max_new_tokens=5000", ["policy.max_new_tokens is 5000", "leave room"]),
         ("policy.type=vllm", ["policy.type = 'vllm'", "minimind"]),
         ("steps=3", ["expected section.key=value"]),

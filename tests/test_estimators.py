@@ -114,6 +114,15 @@ def test_groups_are_compared_with_themselves_only():
     assert estimate("rloo", step).advantages_EN[:, 0].tolist() == [1.0, -1.0, -1.0, 1.0]
 
 
+def test_a_kl_in_the_reward_gives_a_group_of_equal_outcomes_no_signal():
+    penalties = torch.tensor([[1e-3], [2e-3], [0.0], [1e-3], [3e-3], [0.0]]).double()
+    step = step_of([0.9] * 3 + [1.0, 0.0, 0.0], torch.ones(6, 1), [0, 0, 0, 1, 1, 1], token_penalties_EN=penalties)
+    for name in ("grpo", "rloo", "opo", "reinforce_plus_plus_baseline"):
+        advantages = estimate(name, step).advantages_EN[:, 0]
+        assert advantages[:3].tolist() == [0.0, 0.0, 0.0], name
+        assert advantages[3:].ne(0).all(), name
+
+
 def test_a_step_whitened_as_a_whole_keeps_groups_without_signal_at_exactly_zero():
     rewards, groups = [1.0, 0.0, 0.0, 0.9, 0.9, 0.4], [0, 0, 0, 1, 1, 2]
     mask = torch.tensor([[1, 1], [1, 0], [1, 0], [1, 1], [1, 0], [1, 1]])

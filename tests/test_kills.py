@@ -13,11 +13,15 @@ import pytest
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
 
 from agent_rl.core.trainer_grpo import GRPOTrainer
+from agent_rl.distributed import checkpoint
 from agent_rl.envs.base import EnvFactory
 
 
-def run(folder: Path, num_steps: int) -> None:
+def run(folder: Path, num_steps: int, is_slow_to_save: bool) -> None:
     """The program that is killed: a whole run, from wherever it stands."""
+    if is_slow_to_save:  # so that a kill that aims at a save hits it
+        digest = checkpoint._sha256
+        checkpoint._sha256 = lambda path: (time.sleep(0.03), digest(path))[1]
     config = tiny_config(
         folder,
         train={"steps": num_steps, "epochs": 2},
@@ -33,11 +37,11 @@ def run(folder: Path, num_steps: int) -> None:
         trainer.train()
 
 
-def start(folder: Path, num_steps: int) -> multiprocessing.process.BaseProcess:
+def start(folder: Path, num_steps: int, *, is_slow_to_save: bool) -> multiprocessing.process.BaseProcess:
     os.environ["OMP_NUM_THREADS"] = "1"
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["test_kills"])
-    process = context.Process(target=run, args=(folder, num_steps))
+    process = context.Process(target=run, args=(folder, num_steps, is_slow_to_save))
     process.start()
     return process
 
@@ -52,6 +56,7 @@ def wait_for_a_save(folder: Path) -> None:
     deadline = time.monotonic() + 20
     while not {path.name for path in (folder / "runs/tiny/checkpoints").glob(".partial-*")} - before:
         assert time.monotonic() < deadline, "no checkpoint is saved"
+        time.sleep(0.002)
 
 
 def outcome(folder: Path, num_steps: int) -> dict[str, Any]:
@@ -76,13 +81,13 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(
 ) -> None:
     for name in ("quiet", "killed"):
         save_tiny_model(tmp_path / name / "model")
-    quiet = start(tmp_path / "quiet", num_steps)
+    quiet = start(tmp_path / "quiet", num_steps, is_slow_to_save=False)
     quiet.join(100)
     assert quiet.exitcode == 0
     delays = random.Random(0)
     num_torn = num_finished = 0
     for number in range(num_kills):
-        process = start(tmp_path / "killed", num_steps)
+        process = start(tmp_path / "killed", num_steps, is_slow_to_save=True)
         time.sleep(delays.uniform(0.3, 1.5))
         if number % 3 == 0:
             wait_for_a_save(tmp_path / "killed")
@@ -90,7 +95,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         num_torn += is_saving(tmp_path / "killed")
-    last = start(tmp_path / "killed", num_steps)
+    last = start(tmp_path / "killed", num_steps, is_slow_to_save=False)
     last.join(100)
     assert last.exitcode == 0
     assert num_finished == 0, "the run ended before it was killed often enough; make it longer"

@@ -268,17 +268,6 @@ def test_a_fresh_critic_says_zero() -> None:
     assert score(tiny_model(), "shared", critic=ValueHead(32)).values.tolist() == [0.0] * 17
 
 
-def test_a_detached_head_leaves_the_policy_alone() -> None:
-    for detach in (True, False):
-        head = ValueHead(32, detach=detach)
-        with torch.no_grad():
-            head.linear.weight.normal_()
-        model = tiny_model()
-        score(model, "shared", critic=head).values.sum().backward()
-        assert head.linear.weight.grad.any()
-        assert (model.model.norm.weight.grad is None) == detach
-
-
 def test_values_are_float32_under_autocast() -> None:
     head = ValueHead(4)
     with torch.no_grad():

@@ -1,20 +1,16 @@
 """One step of learning: no metric of it depends on how it is cut, and every option does what it says."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fakes import save_tiny_model, tiny_config
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from updates import learn, make_step, make_updater
+from updates import learn
 
 from agent_rl.config import ESTIMATOR_KEYS
-from agent_rl.core.schedule import learning_rate_at
-from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 
 COUNTS = ("batch/num_micro_batches",)

@@ -9,6 +9,7 @@ import pytest
 from distributed.ranks import start_ranks
 from fakes import save_tiny_model
 from test_update import assert_same_metrics
+from tiny_models import save_tiny_causal_lm
 from updates import REPORT, report
 
 SETTINGS = {"overlap_comm": False, "reduce_bucket_size": 5000, "stage3_param_persistence_threshold": 0}
@@ -27,6 +28,13 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "train": {"epochs": 2, "minibatches": 2},
     },
 }
+ADAPTERS = {
+    "policy": {"type": "huggingface"},
+    "model": {"lora": {"rank": 4}},
+    "algorithm": {"kl": {"coef": 0.1}},
+    "train": {"epochs": 2},
+}
+"""The reference is the model without them, read through the trained module's own weights."""
 SPREAD = ["ddp", "zero1", "zero2", "zero3"]
 
 
@@ -35,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     save_tiny_model(folder / "model")
     save_tiny_model(folder / "reference", seed=1)
+    save_tiny_causal_lm(folder / "adapters" / "model")
     return folder
 
 
@@ -47,7 +56,8 @@ def metrics_of(folder: Path, kind: str, num: int, algorithm: str, max_tokens: in
     if kind.startswith("zero"):
         settings = out / "deepspeed.json"
         settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": int(kind[-1])}}))
-    sections = ALGORITHMS[algorithm]
+    sections = ADAPTERS if algorithm == "adapters" else ALGORITHMS[algorithm]
+    folder = folder / "adapters" if algorithm == "adapters" else folder
     train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens}
     ranks = start_ranks(
         report, folder, out, sections | {"train": train}, folder=out, num=num, deepspeed_config=settings
@@ -65,6 +75,13 @@ def test_two_processes_learn_what_one_does(folder: Path, kind: str, algorithm: s
     alone = metrics_of(folder, "plain", 1, algorithm, 8192)
     assert_same_metrics(alone, metrics_of(folder, kind, 2, algorithm, 60))
     assert all(step["optim/grad_norm"] > 0 and step["optim/skipped"] == 0 for step in alone)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero3"])
+def test_two_processes_learn_adapters_as_one_does(folder: Path, kind: str) -> None:
+    alone = metrics_of(folder, "plain", 1, "adapters", 8192)
+    assert_same_metrics(alone, metrics_of(folder, kind, 2, "adapters", 60))
+    assert alone[0]["loss/kl"] > 0
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from fakes import tiny_config
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import Config
+from agent_rl.core.make_policy import make_policy
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.distributed.backend import Backend
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
@@ -69,7 +70,11 @@ def make_step(seed: int, *, num_groups: int = 4, group_size: int = 3) -> list[Tr
 
 
 def make_updater(folder: Path, backend: Backend, config: Config) -> PolicyUpdater:
-    """Of the tiny model in `folder`/model; the reference is another one."""
+    """Of the tiny model in `folder`/model; the reference is another one, or the model without its adapters."""
+    if config.policy.type == "huggingface":
+        policy = make_policy(config, device=backend.device)
+        policy.close()
+        return PolicyUpdater(policy.model, config, backend)
     reference = None
     if config.algorithm.kl.coef:
         reference = MiniMindForCausalLM.from_pretrained(folder / "reference")

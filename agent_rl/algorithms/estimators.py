@@ -212,7 +212,8 @@ def _by_group(step: StepRewards, function: Callable[[torch.Tensor, torch.Tensor]
     rewards_E = step.rewards_E - step.token_penalties_EN.sum(dim=1)
     advantages_E = torch.zeros_like(rewards_E)
     for rows in _groups(step):
-        if has_signal(rewards_E[rows]):
+        # By the outcomes alone: penalties differ always, and a small standard deviation would blow them up.
+        if has_signal(step.rewards_E[rows]):
             advantages_G = torch.as_tensor(function(rewards_E[rows], rows), dtype=torch.float64)
             if advantages_G.shape != rows.shape:
                 raise ValueError(f"a group of {len(rows)} episodes got advantages of shape {list(advantages_G.shape)}")

@@ -23,7 +23,7 @@ Seconds = Annotated[float, Field(gt=0.0)]
 class Section(BaseModel):
     """Unknown keys are refused, values are frozen once read, and a key that would have no effect is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     def keys_without_effect(self) -> Mapping[str, str]:
         """Keys (dotted, from here) that do nothing with the other values, each with where they would do something."""

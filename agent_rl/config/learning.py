@@ -9,6 +9,7 @@ from agent_rl.config.base import Fraction, Positive, Section
 
 NonNegative = Annotated[float, Field(ge=0.0)]
 AboveZero = Annotated[float, Field(gt=0.0)]
+BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class KLConfig(Section):
@@ -83,6 +84,8 @@ class OverlongConfig(Section):
         return self
 
 
+UNGROUPED = ("remax", "reinforce_plus_plus", "gae")
+"""Built-in estimators that do not compare the episodes of a group."""
 ESTIMATOR_KEYS: dict[str, tuple[str, ...]] = {
     "grpo": ("scale_by_std",),
     "rloo": (),
@@ -115,7 +118,7 @@ class AlgorithmConfig(Section):
     """`ppo_clip`, `cispo`, or a registered loss's name."""
     ratio_level: Literal["token", "sequence"] = "token"
     """Ratio of each token, or one for all trained tokens of a sample, their geometric mean (GSPO)."""
-    clip_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    clip_low: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
     """Lower clip of the policy ratio."""
     clip_high: AboveZero = 0.28
     """Upper clip of the policy ratio."""
@@ -139,7 +142,7 @@ class AlgorithmConfig(Section):
 
     @model_validator(mode="after")
     def _check_parts(self) -> "AlgorithmConfig":
-        if self.advantage == "gdpo" and not self.part_weights:
+        if self.advantage == "gdpo" and not any(self.part_weights.values()):
             raise ValueError("advantage 'gdpo' needs part_weights; add reward parts and weights, {tools: 1.0}")
         if self.advantage == "gdpo" and self.kl.coef and self.kl.place == "reward":
             raise ValueError(
@@ -190,12 +193,12 @@ class TrainConfig(Section):
     """Times that a step's episodes are learned from."""
     minibatches: Positive = 1
     """Parts of a step's episodes, each with an optimizer step of its own."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.99)
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.99)
     """AdamW moments."""
     weight_decay: NonNegative = 0.0
     """AdamW weight decay."""
     max_grad_norm: AboveZero = 1.0
-    """Gradient clipping by total norm."""
+    """Gradient clipping by total norm, a critic's gradient included."""
     micro_batch_tokens: Positive = 8192
     """Most tokens in one forward and backward pass of one process; a longer sample gets a pass of its own."""
     autocast: Literal["none", "bfloat16"] = "none"

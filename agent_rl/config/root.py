@@ -6,7 +6,7 @@ import yaml
 from pydantic import model_validator
 
 from agent_rl.config.base import Section
-from agent_rl.config.learning import AlgorithmConfig, CriticConfig, TrainConfig
+from agent_rl.config.learning import ESTIMATOR_KEYS, UNGROUPED, AlgorithmConfig, CriticConfig, TrainConfig
 from agent_rl.config.sections import (
     CheckpointConfig,
     DataConfig,
@@ -48,8 +48,16 @@ class Config(Section):
                 unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface'"
         if self.algorithm.advantage != "gae":
             unused["critic"] = f"with algorithm.advantage {self.algorithm.advantage!r}, only with 'gae'"
+        elif self.updates_per_step == 1:
+            unused["critic.value_clip"] = "with one update a step; set train.epochs or train.minibatches"
+        if self.algorithm.advantage in UNGROUPED:
+            unused["rollout.max_attempts"] = (
+                f"with algorithm.advantage {self.algorithm.advantage!r}, which needs no difference within a group"
+            )
+        if not self.eval.temperatures or not self.eval.every:
+            unused["checkpoint.keep_best"] = "without evaluations in between; set eval.every"
         if self.algorithm.correction.kind != "none" and self.updates_per_step == 1:
-            for key in ("clip_low", "clip_high", "dual_clip"):
+            for key in ("clip_low", "clip_high", "dual_clip", "ratio_level"):
                 unused[f"algorithm.{key}"] = (
                     "with a correction and one update a step, where the ratio is always 1; set train.epochs or "
                     "train.minibatches"
@@ -68,6 +76,13 @@ class Config(Section):
                 f"policy.max_cached_tokens is {self.policy.max_cached_tokens}, but must hold at least one window: "
                 f"policy.max_context is {self.policy.max_context}"
             )
+        if self.rollout.group_size == 1 and self.algorithm.advantage in set(ESTIMATOR_KEYS) - set(UNGROUPED):
+            raise ValueError(
+                f"rollout.group_size is 1, but algorithm.advantage {self.algorithm.advantage!r} compares episodes of "
+                "one task; use at least 2"
+            )
+        if self.critic.warmup_steps >= self.train.steps:
+            raise ValueError(f"critic.warmup_steps {self.critic.warmup_steps} leaves no step for the policy")
         if self.train.minibatches > self.rollout.groups_per_step:
             raise ValueError(
                 f"train.minibatches is {self.train.minibatches} but rollout.groups_per_step only "

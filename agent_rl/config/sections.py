@@ -128,8 +128,8 @@ class EnvConfig(Section):
 
 
 class RolloutConfig(Section):
-    group_size: Annotated[int, Field(ge=2)] = 8
-    """Episodes per task; they are compared with each other, so at least 2."""
+    group_size: Positive = 8
+    """Episodes per task; estimators that compare them with each other need at least 2."""
     groups_per_step: Positive = 16
     """Tasks per step."""
     max_attempts: Positive = 1
@@ -152,6 +152,9 @@ class EvalConfig(Section):
     temperatures: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.0, 1.0)
     """Evaluate once per temperature; 0 is greedy. Empty: no evaluation at all."""
 
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if self.temperatures else {"every": "without temperatures"}
+
 
 class AlarmConfig(Section):
     """A rule over one metric; it takes the place of the built-in rules on that metric."""
@@ -172,6 +175,8 @@ class AlarmConfig(Section):
     def _check_limit(self) -> "AlarmConfig":
         if (self.above is None) == (self.below is None):
             raise ValueError("an alarm needs one of above and below, and not both")
+        if self.metric.startswith("eval/"):
+            raise ValueError(f"an alarm on {self.metric!r}: alarms watch training steps and no evaluations")
         return self
 
 

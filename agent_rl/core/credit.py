@@ -4,6 +4,7 @@ Every process computes this for the whole step, so that statistics over groups a
 Not here: the estimators (`algorithms/`), tensors for the model (`batch.py`), log-probs and values.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -102,12 +103,7 @@ def step_rewards(
     values: Sequence[Tensor] | None,
 ) -> StepRewards:
     """The rewards of a step as the estimators take them."""
-    num_drawn = torch.tensor([sum(len(turn.completion.token_ids) for turn in e.turns) for e in step.episodes])
-    rewards_E = torch.tensor([episode.reward for episode in step.episodes], dtype=torch.float64)
-    overlong = algorithm.overlong
-    if overlong.buffer:
-        penalty_E = overlong_penalty(num_drawn, max_tokens=overlong.max_tokens, buffer=overlong.buffer)
-        rewards_E = rewards_E + overlong.weight * penalty_E
+    rewards_E = _shaped_rewards(step.episodes, algorithm)
     num_trained = [sum(sample.loss_mask) for sample in step.samples]
     ones = [torch.ones(count, dtype=torch.float64) for count in num_trained]
     mask_EN = _join_by_episode(ones, step).bool()
@@ -120,7 +116,7 @@ def step_rewards(
         mask_EN=mask_EN,
         token_penalties_EN=penalties_EN,
         values_EN=None if values is None else _join_by_episode([value.double() for value in values], step),
-        greedy_rewards_E=_greedy_rewards(step) if algorithm.advantage == "remax" else None,
+        greedy_rewards_E=_greedy_rewards(step, algorithm) if algorithm.advantage == "remax" else None,
         parts_E=_parts(step, algorithm),
     )
 
@@ -135,18 +131,35 @@ def estimator_options(algorithm: AlgorithmConfig) -> dict[str, object]:
     }
 
 
-def _greedy_rewards(step: StepSamples) -> Tensor:
-    """NaN where the greedy episode could not be scored."""
-    rewards = [group.greedy.reward if group.greedy is not None else None for group in step.groups]
-    by_group = torch.tensor([float("nan") if reward is None else reward for reward in rewards], dtype=torch.float64)
-    return by_group[torch.tensor(step.group_of)]
+def _shaped_rewards(episodes: Sequence[Trajectory], algorithm: AlgorithmConfig) -> Tensor:
+    """Rewards less the penalty for length, float64; NaN where an episode could not be scored."""
+    rewards = torch.tensor([math.nan if e.reward is None else e.reward for e in episodes], dtype=torch.float64)
+    overlong = algorithm.overlong
+    if not overlong.buffer:
+        return rewards
+    num_drawn = torch.tensor([sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes])
+    return rewards + overlong.weight * overlong_penalty(
+        num_drawn, max_tokens=overlong.max_tokens, buffer=overlong.buffer
+    )
+
+
+def _greedy_rewards(step: StepSamples, algorithm: AlgorithmConfig) -> Tensor:
+    """Of each episode's group, shaped like the others."""
+    greedy = [group.greedy for group in step.groups]
+    if any(episode is None for episode in greedy):
+        raise ConfigError("algorithm.advantage 'remax' needs a greedy episode in every group (TrajectoryGroup.greedy)")
+    return _shaped_rewards(greedy, algorithm)[torch.tensor(step.group_of)]
 
 
 def _parts(step: StepSamples, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
-    """Reward parts that the estimator normalises one by one; ConfigError for one that no episode has."""
+    """Reward parts that the estimator normalises one by one; a part that an episode does not report is 0.
+
+    ConfigError for one that no episode reports that came to its end.
+    """
     parts = {}
+    finished = [episode for episode in step.episodes if episode.stop_reason is StopReason.FINISHED]
     for name in algorithm.part_weights:
-        if not any(name in episode.reward_parts for episode in step.episodes):
+        if finished and not any(name in episode.reward_parts for episode in finished):
             known = sorted({part for episode in step.episodes for part in episode.reward_parts})
             raise ConfigError(
                 f"algorithm.part_weights: no episode has a reward part {name!r}; the environment gives "

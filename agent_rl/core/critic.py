@@ -14,18 +14,15 @@ from agent_rl.records import Batch
 class ValueHead(nn.Module):
     """`ValueHead(256)(hidden_Nd)`; says 0 until it is trained, so that a fresh critic changes no advantage."""
 
-    def __init__(self, hidden_size: int, *, detach: bool = False) -> None:
-        """With `detach`, the value loss trains the head alone and leaves what is below it untouched."""
+    def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.linear = nn.Linear(hidden_size, 1)
-        self._detach = detach
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden_Nd: Tensor) -> Tensor:
         """Values, float32 [N], computed in the precision of the head's weights whatever autocast says."""
         weight = self.linear.weight
-        hidden_Nd = hidden_Nd.detach() if self._detach else hidden_Nd
         with torch.autocast(weight.device.type, enabled=False):
             return self.linear(hidden_Nd.to(weight.dtype))[:, 0].float()
 

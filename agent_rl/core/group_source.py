@@ -57,11 +57,19 @@ class GroupSource:
             )
             drawn += indices
             played += groups
-            kept += [group for group in groups if rollout.max_attempts == 1 or _has_signal(group)]
+            kept += [group for group in groups if rollout.max_attempts == 1 or self._has_signal(group)]
         metrics = self._curriculum.observe(drawn, success_rates(played))
         if rollout.max_attempts > 1:
             metrics |= {"rollout/num_attempts": float(num_attempts), "rollout/num_groups_played": float(len(played))}
         return DrawnGroups(played=played, kept=kept, metrics=metrics)
+
+    def _has_signal(self, group: TrajectoryGroup) -> bool:
+        """Whether the rewards differ, or with estimators that compare parts of them, one of these parts."""
+        scored = [episode for episode in group.trajectories if episode.reward is not None]
+        parts = self._config.algorithm.part_weights
+        if parts:
+            return any(has_signal([episode.reward_parts.get(name, 0.0) for episode in scored]) for name in parts)
+        return has_signal([episode.reward for episode in scored])
 
     def commit(self) -> None:
         """The groups drawn last were learned from."""
@@ -99,7 +107,3 @@ def success_rates(groups: Sequence[TrajectoryGroup]) -> list[float | None] | Non
     if not is_reported and any(episode.stop_reason is StopReason.FINISHED for episode in episodes):
         return None
     return [fmean(e.reward_parts.get("success", 0.0) >= 1.0 for e in group) if group else None for group in scored]
-
-
-def _has_signal(group: TrajectoryGroup) -> bool:
-    return has_signal([episode.reward for episode in group.trajectories])

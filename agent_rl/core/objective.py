@@ -20,7 +20,7 @@ from agent_rl.algorithms.losses import (
     token_policy_loss,
     value_loss,
 )
-from agent_rl.config import Config
+from agent_rl.config import LOSS_KEYS, Config
 from agent_rl.core.batch import to_rows
 from agent_rl.core.scoring import Scores
 from agent_rl.records import Batch
@@ -47,16 +47,20 @@ class Objective:
         self.has_critic = algorithm.advantage == "gae"
         self.needs_ref = algorithm.kl.coef > 0
         self.needs_full_kl = self.needs_ref and algorithm.kl.kind == "full"
+        self.has_full_kl_in_loss = self.needs_full_kl and algorithm.kl.place == "loss"
         self.needs_prox = algorithm.correction.kind != "none" and config.updates_per_step > 1
         self.reads_all_samples = (
-            self.has_critic or bool(algorithm.entropy_coef) or (self.needs_ref and algorithm.kl.place == "loss")
+            self.has_critic
+            or algorithm.loss not in LOSS_KEYS
+            or bool(algorithm.entropy_coef)
+            or (self.needs_ref and algorithm.kl.place == "loss")
         )
         """False when a sample whose advantages are all 0 has no gradient."""
 
     def __call__(
         self, scores: Scores, columns: Columns, batch: Batch, *, kl_coef: float, is_critic_alone: bool
-    ) -> tuple[Tensor, dict[str, float]]:
-        """The micro-batch's share of the loss, and of its parts as plain numbers."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The micro-batch's share of the loss, and of its parts without gradient."""
         if not batch.samples:
             # No token is trained, but gradients must flow through every weight on every rank.
             idle = scores.logprobs.sum() + (scores.values.sum() if scores.values is not None else 0.0)
@@ -76,25 +80,21 @@ class Objective:
         if self.has_critic:
             parts["loss/value"] = self._config.critic.coef * self._value_loss(scores, rows, mask_SN, batch)
         loss = torch.stack(list(parts.values())).sum()
-        return loss, {name: float(part.detach()) for name, part in parts.items()}
+        return loss, {name: part.detach() for name, part in parts.items()}
 
-    def metrics(self, scored: Columns) -> dict[str, float]:
+    def ratio_metrics(self, scored: Columns) -> dict[str, float]:
         """Of all trained tokens of a step: rows of samples `logprobs`, `sampling_logprobs`, `advantages`, `mask`.
 
-        With `prox_logprobs`, what the trainer gave before the step's first update.
+        With a correction and several updates also `prox_logprobs`, without several the ratio is 1.
         """
-        correction = self._algorithm.correction
-        logprobs_SN, sampling_SN, mask_SN = scored["logprobs"], scored["sampling_logprobs"], scored["mask"]
-        prox_SN = scored.get("prox_logprobs", logprobs_SN)
-        denominator_SN = sampling_SN if correction.kind == "none" else prox_SN
-        ratios = ratio_metrics(
-            logprobs_SN,
-            denominator_SN,
-            scored["advantages"],
-            mask_SN,
-            **self._options,
-        )
-        return ratios | mismatch_metrics(prox_SN, sampling_SN, mask_SN, **self._correction())
+        logprobs_SN = scored["logprobs"]
+        is_corrected = self._algorithm.correction.kind != "none"
+        denominator_SN = scored.get("prox_logprobs", logprobs_SN) if is_corrected else scored["sampling_logprobs"]
+        return ratio_metrics(logprobs_SN, denominator_SN, scored["advantages"], scored["mask"], **self._options)
+
+    def mismatch_metrics(self, prox_SN: Tensor, sampling_SN: Tensor, mask_SN: Tensor) -> dict[str, float]:
+        """Trainer before the step's first update against sampler."""
+        return mismatch_metrics(prox_SN, sampling_SN, mask_SN, **self._correction())
 
     def _policy_loss(self, logprobs_SN: Tensor, rows: Mapping[str, Tensor], mask_SN: Tensor) -> Tensor:
         sampling_SN = rows["sampling_logprobs"]

@@ -78,6 +78,7 @@ def plan_micro_batches(
     num_ranks: int = 1,
     skip_zero_advantage: bool = True,
     padded: bool = False,
+    only_rank: int | None = None,
 ) -> list[list[Batch]]:
     """The micro-batches of each rank, heaviest first, each of at most `max_tokens` computed tokens.
 
@@ -89,6 +90,7 @@ def plan_micro_batches(
     micro-batch holds one token and no trained one, so that collective calls meet. Without anything to train on, none.
     Samples without a trained token are left out and not counted. With `skip_zero_advantage`, samples whose advantages
     are all 0 are left out, as is right where the loss is the policy's alone; the denominators count them.
+    With `only_rank` the whole plan is made, but tensors for that rank alone: the lists of the others stay empty.
     Raises ValueError for a sample that begins with a trained id.
     """
     chosen = range(len(samples)) if indices is None else indices
@@ -108,7 +110,8 @@ def plan_micro_batches(
         order = sorted(range(num_ranks), key=lambda rank: (loads[rank], rank))
         for rank, part in zip(order, turn, strict=True):
             loads[rank] += part.load
-            ranks[rank].append(_batch(part, samples, most_trained=most_trained, counts=counts))
+            if only_rank in (None, rank):
+                ranks[rank].append(_batch(part, samples, most_trained=most_trained, counts=counts))
     return ranks
 
 

@@ -24,7 +24,8 @@ class Reference:
     def __init__(self, trained: nn.Module, frozen: nn.Module | None, config: Config, backend: Backend) -> None:
         """`frozen` is the reference; without one it is `trained`, a PeftModel, with its adapters switched off.
 
-        Raises ConfigError when neither is to be had, or when the exact KL is asked for and weights are shards.
+        To be made before the trained module is prepared, and to be prepared after it. Raises ConfigError when
+        neither is to be had, or when the exact KL is asked for and weights are shards.
         """
         if frozen is None and not hasattr(trained, "disable_adapter"):
             raise ConfigError(
@@ -36,21 +37,26 @@ class Reference:
                 "algorithm.kl.kind = 'full' needs whole output layers, which ZeRO-3 splits; use k2 or k3, or ZeRO-2"
             )
         self._trained = None if frozen is not None else trained
-        scorer = TokenScorer(frozen if frozen is not None else trained, temperature=config.policy.temperature)
-        self._scorer = scorer if frozen is None else backend.prepare_frozen(scorer)
+        whole = frozen if frozen is not None else trained
+        self._scorer: nn.Module = TokenScorer(whole, temperature=config.policy.temperature)
+        self._backend = backend
         self._autocast = lambda: backend.autocast(config.train.autocast)
-        self._device = backend.device
+
+    def prepare(self) -> None:
+        """Put a frozen model where it is read from; under ZeRO-3 as shards."""
+        if self._trained is None:
+            self._scorer = self._backend.prepare_frozen(self._scorer)
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs of the batch's trained tokens, float32 [N]."""
         with self._switched_off(), self._autocast():
-            return self._scorer(move_batch(batch, self._device)).logprobs
+            return self._scorer(move_batch(batch, self._backend.device)).logprobs
 
     def rows(self, batch: Batch) -> tuple[Tensor, Head]:
         """What `TokenScorer` takes as `ref` for the exact KL; no gradient."""
         with self._switched_off(), self._autocast():
-            hidden_Nd, head = self._scorer.rows(move_batch(batch, self._device))
+            hidden_Nd, head = self._scorer.rows(move_batch(batch, self._backend.device))
 
         def head_switched_off(hidden: Tensor) -> Tensor:
             # Called again in the backward pass, when the adapters are on.

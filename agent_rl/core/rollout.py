@@ -60,6 +60,28 @@ class RolloutWorker:
         `positions` are the places of `tasks` among the tasks of the step (default: 0, 1, ...). Raises SandboxError when
         not one episode could be scored.
         """
+        return checked(
+            self.play(
+                tasks,
+                group_size=group_size,
+                step=step,
+                temperature=temperature,
+                positions=range(len(tasks)) if positions is None else positions,
+                with_greedy=with_greedy,
+            )
+        )
+
+    def play(
+        self,
+        tasks: Sequence[Task],
+        *,
+        group_size: int,
+        step: int,
+        temperature: float,
+        positions: Sequence[int],
+        with_greedy: bool,
+    ) -> list[TrajectoryGroup]:
+        """As `collect`, whatever becomes of the episodes."""
         plans = [
             _Plan(
                 task=task,
@@ -67,14 +89,10 @@ class RolloutWorker:
                 seed=derive_seed(self._seed, step, task["task_id"], position, sample),
                 temperature=0.0 if sample == group_size else temperature,
             )
-            for position, task in zip(range(len(tasks)) if positions is None else positions, tasks, strict=True)
+            for position, task in zip(positions, tasks, strict=True)
             for sample in range(group_size + with_greedy)
         ]
         episodes = self._play_all(plans)
-        if episodes and all(episode.stop_reason is StopReason.ENV_ERROR for episode in episodes):
-            raise SandboxError(
-                f"all {len(episodes)} episodes failed in their environment, the first with: {episodes[0].error}"
-            )
         groups = zip(*[iter(episodes)] * (group_size + with_greedy), strict=True)
         return [
             TrajectoryGroup(
@@ -159,7 +177,7 @@ class SpreadRollout:
     ) -> list[TrajectoryGroup]:
         """As `RolloutWorker.collect`, for tasks that stand at `first_position` and after it in the step."""
         rank, num_processes = self._backend.rank, self._backend.num_processes
-        mine = self._worker.collect(
+        mine = self._worker.play(
             tasks[rank::num_processes],
             group_size=group_size,
             step=step,
@@ -168,7 +186,17 @@ class SpreadRollout:
             with_greedy=with_greedy,
         )
         shares = self._backend.all_gather_object(mine)
-        return [shares[index % num_processes][index // num_processes] for index in range(len(tasks))]
+        return checked([shares[index % num_processes][index // num_processes] for index in range(len(tasks))])
+
+
+def checked(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """The groups; SandboxError when there are episodes and not one could be scored."""
+    episodes = [episode for group in groups for episode in group.trajectories]
+    if episodes and all(episode.stop_reason is StopReason.ENV_ERROR for episode in episodes):
+        raise SandboxError(
+            f"all {len(episodes)} episodes failed in their environment, the first with: {episodes[0].error}"
+        )
+    return groups
 
 
 def make_rollout(config: Config, policy: BasePolicy, env_factory: EnvFactory, backend: Backend) -> SpreadRollout:

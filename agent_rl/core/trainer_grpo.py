@@ -46,10 +46,11 @@ from agent_rl.distributed.checkpoint import (
     remove_later_checkpoints,
     save_checkpoint,
     set_rng_state,
+    verify_checkpoint,
 )
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import make_env_factory
-from agent_rl.errors import AgentRLError
+from agent_rl.errors import TrainingStoppedError
 from agent_rl.records import TrajectoryGroup
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
 from agent_rl.telemetry.metrics import group_metrics
@@ -95,7 +96,7 @@ class GRPOTrainer:
             backend,
             reference_model=load_reference_model(config, device=backend.device),
         )
-        self._alarms = Alarms(with_defaults([AlarmRule(**rule.model_dump()) for rule in config.log.alarms]))
+        self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0
         self._evals: list[EvalResult] = []
@@ -128,6 +129,8 @@ class GRPOTrainer:
             train_tasks = read_tasks(config.data.train_path, train_check(factory, config.data.curriculum))
             if eval_tasks is None and config.eval.temperatures:
                 eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
+        if run.resume_from is not None:
+            backend.on_main(lambda: verify_checkpoint(run.resume_from))
         checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
         policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
         try:
@@ -161,7 +164,7 @@ class GRPOTrainer:
         """Run to `train.steps`, from where the run stands; returns the results before and after.
 
         Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again; with several processes,
-        which it stops at different places, the last one saved counts. Raises AgentRLError when an alarm stops the run.
+        which it stops at different places, the last one saved counts. TrainingStoppedError when an alarm ends it.
         """
         environment = self._env_factory.describe()
         changed = self._backend.on_main(lambda: self._run.begin(self.config, environment))
@@ -209,7 +212,7 @@ class GRPOTrainer:
         for alarm in fired:
             if alarm.action == "stop" or (alarm.action == "rollback" and self._num_rollbacks == MAX_ROLLBACKS):
                 self.save_checkpoint()
-                raise AgentRLError(
+                raise TrainingStoppedError(
                     f"stopped after step {self.step} by the alarm on {alarm.metric}; the checkpoint is kept in "
                     f"{self._run.checkpoints}"
                 )
@@ -233,6 +236,7 @@ class GRPOTrainer:
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
             self.policy.load_weights(path / MODEL_FOLDER)
         self._load_learned(path, state)
+        self._alarms = _make_alarms(self.config)
         self._saved_step = self.step
         output.rewind(self.step)
         output.message(f"back to step {self.step}, from there with half the learning rate")
@@ -385,6 +389,10 @@ class GRPOTrainer:
                 console.print(verdict(before[temperature], result), highlight=False)
         console.print(f"Run folder: {self._run.path}", highlight=False, soft_wrap=True)
         return {"step": self.step, "run_folder": self._run.path, "before": before, "after": after}
+
+
+def _make_alarms(config: Config) -> Alarms:
+    return Alarms(with_defaults([AlarmRule(**rule.model_dump()) for rule in config.log.alarms]))
 
 
 def _rng_file(rank: int) -> str:

@@ -5,7 +5,6 @@ is not finite is not applied. Weights that need no gradient, as those below an a
 Not here: episodes, the loop, checkpoints, when the sampler takes the new weights.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +25,13 @@ from agent_rl.core.reference import Reference
 from agent_rl.core.schedule import learning_rate_at
 from agent_rl.core.scoring import Scores, TokenScorer, make_scorer
 from agent_rl.core.throughput import Throughput
-from agent_rl.core.update_record import UpdateRecord
+from agent_rl.core.update_record import ScoredSample, UpdateRecord
 from agent_rl.distributed.backend import Backend, set_learning_rate
-from agent_rl.errors import AgentRLError
+from agent_rl.errors import CheckpointError, TrainingStoppedError
 from agent_rl.records import Batch, TrainingSample, TrajectoryGroup
 
 MAX_REFUSED_IN_A_ROW = 3
+CRITIC_FILE = "critic.pt"
 
 Columns = dict[str, list[Tensor]]
 """By name, for every sample of the step what is known of its trained tokens, [n] on the CPU."""
@@ -56,22 +56,22 @@ class PolicyUpdater:
         ):
             registry.get(name)  # an unknown name is an error now and not after the first rollout
         scorer = make_scorer(model, config)
-        groups, self._rate_factors = _parameter_groups(scorer, config)
+        groups, self._rates = _parameter_groups(scorer, config)
         optimizer = torch.optim.AdamW(groups, lr=config.train.learning_rate, betas=config.train.betas, fused=True)
         self._is_packed = scorer.is_packed
         self._throughput = Throughput(scorer, config, backend)
+        self._reference = Reference(model, reference_model, config, backend) if self._objective.needs_ref else None
         self.module, self._optimizer = backend.prepare(scorer, optimizer)
         """What is trained, wrapped as the processes need it."""
-        self._reference = None
-        if self._objective.needs_ref:
-            self._reference = Reference(model, reference_model, config, backend)
+        if self._reference is not None:
+            self._reference.prepare()
         self._num_refused_in_a_row = 0
 
     def update(self, groups: Sequence[TrajectoryGroup], *, step: int, rate_factor: float = 1.0) -> dict[str, float]:
         """Learn from `groups` at the learning rate of `step` (0 is the first) times `rate_factor`; returns metrics.
 
         All processes give all groups. No update is made, and `optim/skipped` is 1, when no group has signal or no loss
-        or gradient was finite. Raises AgentRLError when loss or gradient was not finite three updates in a row.
+        or gradient was finite. Raises TrainingStoppedError when loss or gradient was not finite three updates in a row.
         """
         started = time.perf_counter()
         algorithm = self._config.algorithm
@@ -85,12 +85,16 @@ class PolicyUpdater:
         if returns is not None:
             columns["returns"] = [column.float() for column in returns]
         learning_rate = rate_factor * learning_rate_at(step, self._config.train)
-        set_learning_rate(self._optimizer, [learning_rate * factor for factor in self._rate_factors])
+        is_critic_alone = self._objective.has_critic and step < self._config.critic.warmup_steps
+        set_learning_rate(
+            self._optimizer,
+            [0.0 if is_critic_alone and not is_critic else learning_rate * factor for is_critic, factor in self._rates],
+        )
         record = UpdateRecord()
         for _ in range(self._config.train.epochs):
             for indices in _minibatches(collected, self._config.train.minibatches):
-                self._update_once(samples, indices, columns, record, is_critic_alone=self._is_critic_alone(step))
-        record = UpdateRecord.merged(self._backend.all_gather_object(record))
+                self._update_once(samples, indices, columns, record, is_critic_alone=is_critic_alone)
+        record = UpdateRecord.merged(self._backend.all_gather_object(record.fetched()))
         metrics = self._metrics(record, columns, num_episodes=len(collected.episodes))
         metrics |= self._throughput.metrics(record, time.perf_counter() - started)
         return metrics | {
@@ -100,23 +104,38 @@ class PolicyUpdater:
         }
 
     def save_state(self, folder: Path) -> None:
-        """Write the optimizer's state below `folder`; collective."""
+        """Write the optimizer's state and the critic below `folder`; collective."""
         self._backend.save_state(folder, self.module, self._optimizer)
+        critic = self._backend.unwrap(self.module).critic
+        if critic is not None and self._backend.kind != "deepspeed" and self._backend.is_main_process:
+            torch.save(critic.state_dict(), folder / CRITIC_FILE)
 
     def load_state(self, folder: Path) -> None:
-        """Restore what `save_state` wrote; collective."""
+        """Restore what `save_state` wrote; collective. The policy's weights are restored under DeepSpeed only."""
         self._backend.load_state(folder, self.module, self._optimizer)
+        critic = self._backend.unwrap(self.module).critic
+        if critic is not None and self._backend.kind != "deepspeed":
+            critic.load_state_dict(torch.load(folder / CRITIC_FILE, map_location="cpu", weights_only=True))
 
     def state_dict(self) -> dict[str, Any]:
         """What is the same on every process."""
-        return {"kl": self._kl.state_dict(), "num_refused_in_a_row": self._num_refused_in_a_row}
+        return {
+            "critic": self._critic_kind(),
+            "kl": self._kl.state_dict(),
+            "num_refused_in_a_row": self._num_refused_in_a_row,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["critic"] != self._critic_kind():
+            raise CheckpointError(
+                f"the checkpoint's critic is {state['critic']}, this run's is {self._critic_kind()}; set "
+                "algorithm.advantage and critic.backbone as they were, or start another run from its model folder"
+            )
         self._kl.load_state_dict(state["kl"])
         self._num_refused_in_a_row = state["num_refused_in_a_row"]
 
-    def _is_critic_alone(self, step: int) -> bool:
-        return self._objective.has_critic and step < self._config.critic.warmup_steps
+    def _critic_kind(self) -> str:
+        return self._config.critic.backbone if self._objective.has_critic else "none"
 
     def _score_before(self, samples: Sequence[TrainingSample]) -> Columns:
         """What the step's first weights and the reference say of all samples; every process gets all of it."""
@@ -148,16 +167,16 @@ class PolicyUpdater:
     def _scores_before(self, batch: Batch, wanted: Sequence[str]) -> dict[str, Tensor]:
         scored: dict[str, Tensor] = {}
         if {"prox_logprobs", "values", "ref_kl"} & set(wanted):
-            scores = self._scores(batch)
+            scores = self._scores(batch, with_kl="ref_kl" in wanted)
             own = {"prox_logprobs": scores.logprobs, "values": scores.values, "ref_kl": scores.full_kl}
             scored = {name: column for name, column in own.items() if name in wanted}
         if "ref_logprobs" in wanted:
             scored["ref_logprobs"] = self._reference.logprobs(batch)
         return scored
 
-    def _scores(self, batch: Batch) -> Scores:
-        """Forward pass; with the exact KL to the reference where the configuration asks for it."""
-        ref = self._reference.rows(batch) if self._objective.needs_full_kl else None
+    def _scores(self, batch: Batch, *, with_kl: bool) -> Scores:
+        """Forward pass; `with_kl` with the exact KL to the reference."""
+        ref = self._reference.rows(batch) if with_kl else None
         with self._backend.autocast(self._config.train.autocast):
             return self.module(move_batch(batch, self._backend.device), ref=ref)
 
@@ -182,6 +201,7 @@ class PolicyUpdater:
             num_ranks=self._backend.num_processes,
             skip_zero_advantage=skip_zero_advantage,
             padded=not self._is_packed,
+            only_rank=self._backend.rank,
         )[self._backend.rank]
 
     def _update_once(
@@ -197,7 +217,7 @@ class PolicyUpdater:
         batches = self._plan(samples, indices, skip_zero_advantage=not self._objective.reads_all_samples)
         if not batches:
             return
-        loss = 0.0
+        loss = torch.zeros((), device=self._backend.device)
         self.module.train()  # Transformers recomputes activations in train mode only
         try:
             for number, batch in enumerate(batches):
@@ -209,52 +229,70 @@ class PolicyUpdater:
             self.module,
             self._optimizer,
             max_grad_norm=self._config.train.max_grad_norm,
-            is_loss_finite=math.isfinite(loss),
+            is_loss_finite=bool(loss.isfinite()),
         )
         record.grad_norms.append(result.grad_norm)
         record.num_refused += not result.applied
         self._num_refused_in_a_row = 0 if result.applied else self._num_refused_in_a_row + 1
         if self._num_refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
-            raise AgentRLError(
+            raise TrainingStoppedError(
                 f"loss or gradient was infinite or not a number {MAX_REFUSED_IN_A_ROW} updates in a row; lower "
                 "train.learning_rate, or continue from the last checkpoint with another seed"
             )
 
-    def _backward(self, batch: Batch, columns: Columns, record: UpdateRecord, *, is_critic_alone: bool) -> float:
+    def _backward(self, batch: Batch, columns: Columns, record: UpdateRecord, *, is_critic_alone: bool) -> Tensor:
         """Forward and backward of one micro-batch; returns its share of the loss."""
         device = self._backend.device
         of_batch = {name: select_column(column, batch).to(device) for name, column in columns.items()}
-        scores = self._scores(batch)
+        scores = self._scores(batch, with_kl=self._objective.has_full_kl_in_loss)
         loss, parts = self._objective(
             scores, of_batch, batch, kl_coef=self._kl.coefficient, is_critic_alone=is_critic_alone
         )
         self._backend.backward(loss)
         record.add(batch, scores, parts)
-        return float(loss.detach())
+        return loss.detach()
 
     def _metrics(self, record: UpdateRecord, columns: Columns, *, num_episodes: int) -> dict[str, float]:
         """Of all updates of the step and all processes; moves the coefficient of the KL."""
         metrics = record.metrics()
         if not record.scored:
             return metrics
-        num_trained = [len(sample.logprobs) for sample in record.scored]
-        flat = {name: torch.cat([column[sample.index] for sample in record.scored]) for name, column in columns.items()}
-        flat["logprobs"] = torch.cat([sample.logprobs for sample in record.scored])
-        rows = {name: to_rows(column, num_trained)[0] for name, column in flat.items()}
-        rows["mask"] = to_rows(flat["logprobs"], num_trained)[1]
-        metrics |= self._objective.metrics(rows)
+        flat, rows = _of_samples(record.scored, columns)
+        metrics |= self._objective.ratio_metrics(rows)
+        if "prox_logprobs" not in rows:
+            # The first update's own pass, before it changed anything.
+            _, rows = _of_samples([sample for sample in record.scored if not sample.num_updates_before], columns)
+        prox_SN = rows.get("prox_logprobs", rows["logprobs"])
+        metrics |= self._objective.mismatch_metrics(prox_SN, rows["sampling_logprobs"], rows["mask"])
         if self._reference is not None:
-            kind = self._config.algorithm.kl.kind
-            if kind == "full":
-                kl = torch.cat([sample.full_kl for sample in record.scored])
-            else:
-                kl = kl_penalty(flat["logprobs"], flat["ref_logprobs"], kind)
-            metrics |= {"loss/kl": float(kl.mean()), "loss/kl_coef": self._kl.coefficient}
-            if math.isfinite(metrics["loss/kl"]):
+            metrics |= {"loss/kl": self._mean_kl(record, columns, flat), "loss/kl_coef": self._kl.coefficient}
+            if record.num_refused < len(record.grad_norms):
                 self._kl.update(metrics["loss/kl"], num_samples=num_episodes)
         if "values" in flat:
             metrics |= _value_metrics(flat["values"], flat["returns"])
         return metrics
+
+    def _mean_kl(self, record: UpdateRecord, columns: Columns, flat: dict[str, Tensor]) -> float:
+        """KL to the reference per token: of all samples where it is in the reward, else of what was learned from."""
+        kind = self._config.algorithm.kl.kind
+        if self._config.algorithm.kl.place == "reward":
+            if kind == "full":
+                return float(torch.cat(columns["ref_kl"]).mean())
+            return float(
+                kl_penalty(torch.cat(columns["prox_logprobs"]), torch.cat(columns["ref_logprobs"]), kind).mean()
+            )
+        if kind == "full":
+            return float(torch.cat([sample.full_kl for sample in record.scored]).mean())
+        return float(kl_penalty(flat["logprobs"], flat["ref_logprobs"], kind).mean())
+
+
+def _of_samples(scored: Sequence[ScoredSample], columns: Columns) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The columns of some samples as an update saw them, with their log-probs: [N], and as rows [S, N] with a mask."""
+    num_trained = [len(sample.logprobs) for sample in scored]
+    flat = {name: torch.cat([column[sample.index] for sample in scored]) for name, column in columns.items()}
+    flat["logprobs"] = torch.cat([sample.logprobs for sample in scored])
+    rows = {name: to_rows(column, num_trained)[0] for name, column in flat.items()}
+    return flat, rows | {"mask": to_rows(flat["logprobs"], num_trained)[1]}
 
 
 def _known_columns(samples: Sequence[TrainingSample]) -> Columns:
@@ -288,13 +326,13 @@ def _value_metrics(values_N: Tensor, returns_N: Tensor) -> dict[str, float]:
     }
 
 
-def _parameter_groups(scorer: TokenScorer, config: Config) -> tuple[list[dict[str, Any]], list[float]]:
-    """Optimizer groups without empty ones, and each one's learning rate as a share of the policy's.
+def _parameter_groups(scorer: TokenScorer, config: Config) -> tuple[list[dict[str, Any]], list[tuple[bool, float]]]:
+    """Optimizer groups without empty ones; for each, whether it is the critic's, and its share of the learning rate.
 
     Weight decay is for matrices.
     """
     critic = {id(parameter) for parameter in scorer.critic.parameters()} if scorer.critic is not None else set()
-    groups, factors = [], []
+    groups, rates = [], []
     for is_critic in (False, True):
         for is_matrix in (True, False):
             found = [
@@ -306,5 +344,6 @@ def _parameter_groups(scorer: TokenScorer, config: Config) -> tuple[list[dict[st
             ]
             if found:
                 groups.append({"params": found, "weight_decay": config.train.weight_decay if is_matrix else 0.0})
-                factors.append(config.critic.learning_rate / config.train.learning_rate if is_critic else 1.0)
-    return groups, factors
+                factor = config.critic.learning_rate / config.train.learning_rate if is_critic else 1.0
+                rates.append((is_critic, factor))
+    return groups, rates

@@ -3,9 +3,8 @@
 Not here: learning, formulas of the metrics (`algorithms/`).
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -16,13 +15,15 @@ from agent_rl.records import Batch
 
 
 class ScoredSample(NamedTuple):
-    """A sample as an update saw it; float32 [n trained tokens] on the CPU."""
+    """A sample as an update saw it; float32 [n trained tokens]."""
 
     index: int
     """In the step's list of samples."""
     logprobs: Tensor
     entropies: Tensor
     full_kl: Tensor | None
+    num_updates_before: int
+    """Updates of the step before this one."""
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class UpdateRecord:
     """Of all updates of a step."""
 
     scored: list[ScoredSample] = field(default_factory=list)
-    loss_parts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    loss_parts: dict[str, Tensor | float] = field(default_factory=dict)
     """Sums over micro-batches, one update after the other."""
     grad_norms: list[float] = field(default_factory=list)
     """One per update; equal on all processes, as is the next."""
@@ -40,7 +41,7 @@ class UpdateRecord:
     segments: list[tuple[int, int]] = field(default_factory=list)
     """Tokens computed one after the other, and those of the shared prompt before them."""
 
-    def add(self, batch: Batch, scores: Scores, loss_parts: Mapping[str, float]) -> None:
+    def add(self, batch: Batch, scores: Scores, loss_parts: Mapping[str, Tensor]) -> None:
         """Note one micro-batch."""
         self.num_batches += 1
         lengths = [segment.length for segment in batch.segments]
@@ -48,12 +49,23 @@ class UpdateRecord:
             (segment.length, 0 if segment.prefix is None else lengths[segment.prefix]) for segment in batch.segments
         ]
         for name, part in loss_parts.items():
-            self.loss_parts[name] += part
+            self.loss_parts[name] = self.loss_parts.get(name, 0.0) + part
         columns = [
-            [None] * len(batch.samples) if column is None else column.detach().cpu().split(batch.num_trained)
+            [None] * len(batch.samples) if column is None else column.detach().split(batch.num_trained)
             for column in (scores.logprobs, scores.entropies, scores.full_kl)
         ]
-        self.scored += [ScoredSample(*row) for row in zip(batch.samples, *columns, strict=True)]
+        num_before = len(self.grad_norms)
+        self.scored += [ScoredSample(*row, num_before) for row in zip(batch.samples, *columns, strict=True)]
+
+    def fetched(self) -> "UpdateRecord":
+        """The same on the CPU: until here nothing waits for the device."""
+        scored = [
+            sample._replace(
+                **{name: column.cpu() for name, column in sample._asdict().items() if torch.is_tensor(column)}
+            )
+            for sample in self.scored
+        ]
+        return replace(self, scored=scored, loss_parts={name: float(part) for name, part in self.loss_parts.items()})
 
     @property
     def num_tokens(self) -> int:
@@ -69,7 +81,7 @@ class UpdateRecord:
             whole.num_batches += share.num_batches
             whole.segments += share.segments
             for name, part in share.loss_parts.items():
-                whole.loss_parts[name] += part
+                whole.loss_parts[name] = whole.loss_parts.get(name, 0.0) + part
         return whole
 
     def metrics(self) -> dict[str, float]:

@@ -63,7 +63,9 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+        # One thread: at exit, pyarrow's thread pools abort the process every other time when PyTorch was imported.
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        table = file.read(use_threads=False)
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:  # pyarrow reports damaged pages as OSError; no file is open here
         detail = " ".join(str(error).split()).rstrip(".")

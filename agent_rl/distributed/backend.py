@@ -254,6 +254,13 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rates: float | Sequence[
 def _accelerator(wanted: torch.device, plugin: Any, timeout_s: float) -> Accelerator:
     """Join the processes that the launcher started, if it did."""
     is_launched = "LOCAL_RANK" in os.environ
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise ConfigError("the launcher asks for FSDP, which is not supported; use configs/accelerate/zero3_8gpu.yaml")
+    if os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower() not in ("no", ""):
+        raise ConfigError(
+            f"the launcher asks for mixed_precision {os.environ['ACCELERATE_MIXED_PRECISION']!r}, which is not read; "
+            "set it to 'no' there, and model.dtype or train.autocast in the run's config"
+        )
     if wanted.index is not None:
         if is_launched:
             raise ConfigError(

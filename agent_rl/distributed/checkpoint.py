@@ -51,7 +51,7 @@ def save_checkpoint(
     processes = processes or Processes(device=torch.device("cpu"), timeout_s=math.inf)
     final = folder / f"step_{step:05d}"
     partial = folder / f"{_PARTIAL}{final.name}"
-    processes.on_main(lambda: _begin(final, partial))
+    processes.on_main(lambda: _on_disk(partial, lambda: _begin(final, partial)))
     write_model(partial / MODEL_FOLDER)
     if write_rank is not None:
         write_rank(partial)
@@ -62,8 +62,17 @@ def save_checkpoint(
         "num_processes": processes.num_processes,
         "score": None if score is None or math.isnan(score) else score,
     }
-    processes.on_main(lambda: _finish(final, partial, manifest, state, keep))
+    processes.on_main(lambda: _on_disk(partial, lambda: _finish(final, partial, manifest, state, keep)))
     return final
+
+
+def _on_disk(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written ({error.strerror}); make room, then continue with checkpoint.resume=auto"
+        ) from error
 
 
 def _begin(final: Path, partial: Path) -> None:
@@ -171,8 +180,12 @@ def set_rng_state(state: dict[str, Any]) -> None:
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if len(state["cuda"]) != torch.cuda.device_count():
+        raise CheckpointError(
+            f"the checkpoint was made with {len(state['cuda'])} CUDA devices in sight, now there are "
+            f"{torch.cuda.device_count()}; go on with as many, or start another run from its model folder"
+        )
+    torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _remove(path: Path) -> None:

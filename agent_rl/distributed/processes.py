@@ -96,6 +96,7 @@ class Processes:
                 error = caught
         result, error = self.broadcast_object((result, error))
         if error is not None:
+            error.is_everywhere = True
             raise error
         return result
 

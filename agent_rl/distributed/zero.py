@@ -90,10 +90,17 @@ def _check_file(path: Path) -> None:
         ) from None
     except ValueError as error:
         raise ConfigError(f"DeepSpeed's settings file {path} is no JSON ({error}); correct it") from None
-    owned = {"optimizer": "train.*", "scheduler": "train.*", "fp16": "train.autocast"}
+    owned = {
+        "optimizer": "train.*",
+        "scheduler": "train.*",
+        "fp16": "train.autocast",
+        "bf16": "model.dtype or train.autocast",
+        "gradient_clipping": "train.max_grad_norm",
+        "gradient_accumulation_steps": "train.micro_batch_tokens",
+    }
     for key, ours in owned.items():
         section = settings.get(key)
-        if section is not None and not (isinstance(section, dict) and section.get("enabled") is False):
+        if section not in (None, "auto") and not (isinstance(section, dict) and section.get("enabled") is False):
             raise ConfigError(f"{path}: section {key!r} is not read; remove it and set {ours} in the run's config")
     if "zero_optimization" not in settings:
         raise ConfigError(f"{path} has no section zero_optimization; give it one with a stage of 1, 2 or 3")
