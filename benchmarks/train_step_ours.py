@@ -39,7 +39,26 @@ SMALL = MiniMindConfig(
     max_position_embeddings=1024,
     qk_norm=False,  # so that the folder is a plain Llama's
 )
-WORDS = "one small green book and two old red boats lie near the blue house of our good friend".split()
+WORDS = [
+    "one",
+    "small",
+    "green",
+    "book",
+    "and",
+    "two",
+    "old",
+    "red",
+    "boats",
+    "lie",
+    "near",
+    "the",
+    "blue",
+    "house",
+    "of",
+    "our",
+    "good",
+    "friend",
+]
 
 app = typer.Typer()
 
@@ -107,12 +126,17 @@ class VowelEnv(AgentEnv):
 
 
 @app.command()
-def run(workload_file: Path, out: Path, profile: Annotated[bool, typer.Option("--profile")] = False) -> None:
+def run(
+    workload_file: Path,
+    out: Path,
+    micro_batch_tokens: Annotated[int, typer.Option()] = 8192,
+    profile: Annotated[bool, typer.Option("--profile")] = False,
+) -> None:
     """Train the workload's steps and write what was seen."""
     workload, readings = Workload.read(workload_file), Readings(libraries=resident())
     tasks = [{"task_id": str(index), "prompt": prompt} for index, prompt in enumerate(workload.prompts)]
     with tempfile.TemporaryDirectory() as folder:
-        config = make_config(workload, folder)
+        config = make_config(workload, folder, micro_batch_tokens=micro_batch_tokens)
         with GRPOTrainer.from_config(config, env_factory=VowelEnv, train_tasks=tasks) as trainer:
             readings.weights = sum(parameter.nbytes for parameter in trainer.policy.model.parameters())
             prompt_lengths = draw_exactly(trainer.policy, workload.num_new)
@@ -129,7 +153,7 @@ def run(workload_file: Path, out: Path, profile: Annotated[bool, typer.Option("-
     readings.write(out)
 
 
-def make_config(workload: Workload, folder: str) -> Config:
+def make_config(workload: Workload, folder: str, *, micro_batch_tokens: int) -> Config:
     raw = {
         "run": {"name": "run", "output_dir": folder, "device": "cpu"},
         "data": {"train_path": "-", "eval_path": "-"},
@@ -146,7 +170,12 @@ def make_config(workload: Workload, folder: str) -> Config:
             "async_workers": workload.num_episodes,
             "episode_timeout_s": 3600,
         },
-        "train": {"steps": workload.num_steps, "learning_rate": workload.learning_rate, "schedule": "constant"},
+        "train": {
+            "steps": workload.num_steps,
+            "learning_rate": workload.learning_rate,
+            "schedule": "constant",
+            "micro_batch_tokens": micro_batch_tokens,
+        },
         "eval": {"temperatures": []},
         "log": {"trackers": [], "progress": False},
         "checkpoint": {"every": 0},

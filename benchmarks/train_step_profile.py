@@ -25,8 +25,13 @@ def print_profile(profiler: torch.profiler.profile, *, num_operations: int = 12)
 
     Time on the device where there is one. What Python does between operations is not in it.
     """
-    rows = [(row.key, _self_us(row), row.count) for row in profiler.key_averages()]
-    rows = sorted((row for row in rows if row[1] > 0 and "::" in row[0]), key=lambda row: -row[1])
+    # Kernels of a device are rows too; the operation that started one has the kernel's time already.
+    operations = [row for row in profiler.key_averages() if re.fullmatch(r"\w+::\w+", row.key)]
+    on_device = any(row.self_device_time_total for row in operations)
+    timed = [
+        (row.key, row.self_device_time_total if on_device else row.self_cpu_time_total, row.count) for row in operations
+    ]
+    rows = sorted((row for row in timed if row[1] > 0), key=lambda row: -row[1])
     total = sum(us for _, us, _ in rows)
     kinds: dict[str, float] = {}
     for name, us, _ in rows:
@@ -40,10 +45,6 @@ def print_profile(profiler: torch.profiler.profile, *, num_operations: int = 12)
     for name, us, count in rows[:num_operations]:
         table.add_row(name, f"{us / total:.1%}", f"{us / 1e6:.3f}", str(count))
     Console(width=100).print(table)
-
-
-def _self_us(row: torch.autograd.profiler_util.FunctionEventAvg) -> float:
-    return row.self_device_time_total or row.self_cpu_time_total
 
 
 def _kind(name: str) -> str:
