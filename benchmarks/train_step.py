@@ -42,7 +42,7 @@ def main(
     smollm2: Annotated[
         Path | None, typer.Option(help="Folder of SmolLM2-135M-Instruct; left out when not given.")
     ] = None,
-    trl_python: Annotated[Path | None, typer.Option(help="The Python of an environment with TRL.")] = None,
+    trl_python: Annotated[Path | None, typer.Option(exists=True, help="The Python of an environment with TRL.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each trainer.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Steps of a run besides the warm-up.")] = 3,
     prompts: Annotated[int, typer.Option(help="Prompts of a step.")] = 2,
