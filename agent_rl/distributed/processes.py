@@ -16,6 +16,9 @@ from agent_rl.errors import UserError
 
 T = TypeVar("T")
 
+_kept: list[Any] = []
+"""Process groups that were closed."""
+
 
 class ProcessLostError(UserError):
     """Another process of this run ended, or did not answer within the time limit."""
@@ -105,4 +108,6 @@ class Processes:
         if dist.is_initialized():
             # Without it one process can still be sending when the other is gone, and aborts at exit.
             self.barrier()
+            # Freed later, the group would join its threads with the interpreter's lock held, which they may want.
+            _kept.append(dist.group.WORLD)
             dist.destroy_process_group()
