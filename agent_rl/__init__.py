@@ -15,6 +15,8 @@ os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 if TYPE_CHECKING:
     from agent_rl.agent.messages import Message, ToolCall, ToolSpec
     from agent_rl.agent.tool_parser import parse_tool_calls
+    from agent_rl.algorithms.estimators import advantage_estimator, group_advantages
+    from agent_rl.algorithms.policy_losses import policy_loss_function
     from agent_rl.config import Config, load_config
     from agent_rl.core.hf_policy import HuggingFacePolicy
     from agent_rl.core.minimind_policy import MiniMindPolicy
@@ -40,6 +42,9 @@ _HOMES = {
     "ToolRegistry": "agent_rl.tools.base",
     "ToolResult": "agent_rl.tools.base",
     "ToolSpec": "agent_rl.agent.messages",
+    "advantage_estimator": "agent_rl.algorithms.estimators",
+    "group_advantages": "agent_rl.algorithms.estimators",
+    "policy_loss_function": "agent_rl.algorithms.policy_losses",
     "Trajectory": "agent_rl.records",
     "TrajectoryGroup": "agent_rl.records",
     "load_config": "agent_rl.config",
@@ -65,8 +70,11 @@ __all__ = [
     "ToolSpec",
     "Trajectory",
     "TrajectoryGroup",
+    "advantage_estimator",
+    "group_advantages",
     "load_config",
     "parse_tool_calls",
+    "policy_loss_function",
     "register_env",
 ]
 

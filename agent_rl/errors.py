@@ -17,9 +17,14 @@ class AgentRLError(Exception):
 class UserError(AgentRLError):
     """Something the caller can mend; shown as one line, exit code 2."""
 
+    is_everywhere = False
+    """Whether all processes of a run raise it, so that one of them may speak for all."""
+
 
 class ConfigError(UserError):
     """A config file, key or override is wrong."""
+
+    is_everywhere = True
 
 
 class DataError(UserError):
@@ -32,6 +37,10 @@ class CheckpointError(UserError):
 
 class NatUnavailableError(UserError):
     """The toolkit's own interpreter is missing or broken, so nothing may be scored."""
+
+
+class TrainingStoppedError(UserError):
+    """A run ended itself: an alarm asked for it, or updates kept giving numbers that are not finite."""
 
 
 class PlannerError(UserError):

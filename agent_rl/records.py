@@ -120,6 +120,8 @@ class TrajectoryGroup:
 
     task_id: str
     trajectories: tuple[Trajectory, ...]
+    greedy: Trajectory | None = None
+    """One more episode, drawn greedily, that others are compared with (ReMax) and that is not trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,14 +137,40 @@ class TrainingSample:
     """0.0 where the mask is 0."""
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens of a flat micro-batch: `Segment(5, 3, prefix=0)` is tokens 5, 6, 7, which continue segment 0."""
+
+    start: int
+    length: int
+    prefix: int | None = None
+    """Index of the segment that these tokens follow, a prompt that several samples have in common."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Samples as right-padded tensors [B, T], with the denominators of the whole step."""
+    """A micro-batch: the tokens of its samples one after the other, without padding, a common prompt once.
+
+    Samples (7, 8, 5, 2) and (7, 8, 4) with two prompt ids each are tokens (7, 8, 5), segments (0, 2) and (2, 1, 0),
+    sources (1, 2, 1), targets (5, 2, 4): what follows the last trained id, and that id itself, is never read.
+    """
 
     token_ids: "torch.Tensor"
-    loss_mask: "torch.Tensor"
-    sampling_logprobs: "torch.Tensor"
-    advantages: "torch.Tensor"
+    """Long [T], as are the positions."""
+    position_ids: "torch.Tensor"
+    """Place of a token in its sample; a segment with a prefix goes on counting after it."""
+    segments: tuple[Segment, ...]
+    """They follow one another and cover all T tokens."""
+    sources: "torch.Tensor"
+    """The token (0 .. T - 1) from whose hidden state each trained id is predicted; long [N]."""
+    targets: "torch.Tensor"
+    """The trained ids, sample after sample; long [N]."""
+    num_trained: tuple[int, ...]
+    """Trained ids of each sample; they add up to N."""
+    samples: tuple[int, ...]
+    """Indices of the S samples in the step's list; none in a micro-batch that only keeps other ranks company."""
+    most_trained: int
+    """Largest N of the micro-batches that all ranks work on at the same time."""
     num_loss_tokens: int
     """Trained tokens of the whole step, over all micro-batches and ranks."""
     num_samples: int

@@ -28,9 +28,13 @@ from model.minimind_weights import (
     sizes_of,
     weights_file,
 )
+from model.packed_attention import PackedLayout, packed_attention
 
 CONFIG_FILE = "config.json"
 READABLE_MODEL_TYPES = ("qwen3", "llama", "minimind")
+
+Visible = Tensor | PackedLayout | None
+"""What a token attends to. None: all before it; a mask [B, 1, T, T], True = attend; the segments of a flat row."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -181,18 +185,18 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
             self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        """x [B, T, d]; cos, sin [B or 1, T, 1, head_dim]; mask None (causal) or [B, 1, T, T] bool, True = attend."""
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Visible) -> Tensor:
+        """x [B, T, d], B = 1 where segments are given; cos, sin [B or 1, T, 1, head_dim]."""
         heads = (*x.shape[:2], -1, self.head_dim)
         q, k, v = self.q_proj(x).view(heads), self.k_proj(x).view(heads), self.v_proj(x).view(heads)
         if self.has_norms:
             q, k = self.q_norm(q), self.k_norm(k)
         cos, sin = cos.to(q.dtype), sin.to(q.dtype)
-        q = apply_rope(q, cos, sin).transpose(1, 2)
-        k = apply_rope(k, cos, sin).transpose(1, 2)
-        out = F.scaled_dot_product_attention(
-            q, k, v.transpose(1, 2), attn_mask=mask, is_causal=mask is None, enable_gqa=True
-        )
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+        if isinstance(visible, PackedLayout):
+            return self.o_proj(packed_attention(q[0], k[0], v[0], visible).flatten(1)[None])
+        q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
 
@@ -219,8 +223,8 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Visible) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, visible)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -233,10 +237,10 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, token_ids: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, token_ids: Tensor, cos: Tensor, sin: Tensor, visible: Visible) -> Tensor:
         x = self.embed_tokens(token_ids)
         for layer in self.layers:
-            x = layer(x, cos, sin, mask)
+            x = layer(x, cos, sin, visible)
         return self.norm(x)
 
 
@@ -271,23 +275,31 @@ class MiniMindForCausalLM(nn.Module):
         return self.lm_head.weight.dtype
 
     def hidden_states(
-        self, token_ids_BT: Tensor, position_ids: Tensor | None = None, attention_mask: Tensor | None = None
+        self,
+        token_ids_BT: Tensor,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        layout: PackedLayout | None = None,
     ) -> Tensor:
         """Return the normalised last hidden states, [B, T, d].
 
         Padding on the right needs no mask: causal attention never looks there. `position_ids` [B, T] default to
-        0..T-1; `attention_mask` [B, T] is true (1) on real tokens and only needed for padding elsewhere.
+        0..T-1; `attention_mask` [B, T] is true (1) on real tokens and only needed for padding elsewhere. With a
+        `layout` there is one row (B = 1) of segments that do not see one another; ValueError without their positions.
         """
+        if layout is not None and position_ids is None:
+            raise ValueError("segments begin at positions of their own: give position_ids with a layout")
         num_tokens = token_ids_BT.shape[1]
         if position_ids is None:
             position_ids = torch.arange(num_tokens, device=token_ids_BT.device)[None]
         cos, sin = rope_tables(position_ids[:, :, None], self.config.head_dim, self.config.rope_theta)
-        mask = None
+        visible: Visible = layout
         if attention_mask is not None:
             square = torch.ones(num_tokens, num_tokens, dtype=torch.bool, device=token_ids_BT.device)
             # A padded query attends to itself, because a softmax over nothing is NaN.
-            mask = square.tril() & attention_mask.bool()[:, None, None, :] | square.diag().diag()
-        return self.model(token_ids_BT, cos, sin, mask)
+            visible = square.tril() & attention_mask.bool()[:, None, None, :] | square.diag().diag()
+        return self.model(token_ids_BT, cos, sin, visible)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return next-token logits [..., vocab_size] of hidden states [..., d], in the dtype of the matrix product."""

@@ -5,7 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.algorithms.advantages import grpo_advantages, has_signal
+from agent_rl.algorithms.advantages import (
+    grpo_advantages,
+    has_signal,
+    maxrl_advantages,
+    normalize_parts,
+    opo_advantages,
+    pass_at_k_advantages,
+    remax_advantages,
+    rloo_advantages,
+)
+from agent_rl.errors import ConfigError
 
 # Multiples of 1/8 and shifts by whole numbers are exact in binary, so that shifting changes no bit of a difference.
 rewards = st.lists(st.integers(0, 16).map(lambda k: k / 8), min_size=1, max_size=12)
@@ -98,3 +108,98 @@ def test_permuting_the_episodes_permutes_the_advantages(case):
 @given(rewards)
 def test_a_group_has_signal_exactly_when_some_advantage_is_not_zero(rewards_G):
     assert has_signal(rewards_G) == bool(grpo_advantages(rewards_G).any())
+
+
+LENGTHS = [4, 3, 6, 4]
+
+
+@pytest.mark.parametrize(
+    ("function", "published"),
+    [
+        (rloo_advantages, [0.833333, -0.5, 0.166667, -0.5]),
+        (maxrl_advantages, [1.666662, -0.999997, 0.333332, -0.999997]),
+        (lambda rewards_G: opo_advantages(rewards_G, LENGTHS), [0.588235, -0.411765, 0.088235, -0.411765]),
+        (pass_at_k_advantages, [1.044464, 0.0, 0.0, 0.0]),
+        (lambda rewards_G: pass_at_k_advantages(rewards_G, scale_by_std=False), [0.5, 0.0, 0.0, 0.0]),
+        (lambda rewards_G: remax_advantages(rewards_G, 0.25), [0.75, -0.25, 0.25, -0.25]),
+    ],
+)
+def test_the_other_estimators_give_the_published_advantages(function, published):
+    close(function([1.0, 0.0, 0.5, 0.0]), published)
+
+
+GROUP_RELATIVE = {
+    "grpo": grpo_advantages,
+    "rloo": rloo_advantages,
+    "maxrl": maxrl_advantages,
+    "opo": lambda rewards_G: opo_advantages(rewards_G, range(1, len(rewards_G) + 1)),
+    "pass_at_k": pass_at_k_advantages,
+    "parts": lambda rewards_G: normalize_parts({"only": rewards_G}, {"only": 2.0}),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_RELATIVE)
+@pytest.mark.parametrize("rewards_G", [[0.9] * 8, [0.1] * 3, [0.7] * 12, [1.0], [1.0, None], [None, math.nan], []])
+def test_no_group_relative_estimator_makes_something_of_nothing(name, rewards_G):
+    assert GROUP_RELATIVE[name](rewards_G).tolist() == [0.0] * len(rewards_G)
+
+
+@pytest.mark.parametrize("name", set(GROUP_RELATIVE) - {"opo"})
+def test_no_group_relative_estimator_looks_at_unscored_episodes(name):
+    without = GROUP_RELATIVE[name]([1.0, 0.0, 0.5, 0.0])
+    close(GROUP_RELATIVE[name]([1.0, None, 0.0, 0.5, math.nan, 0.0])[[0, 2, 3, 5]], without, atol=0)
+
+
+def test_an_unscored_episode_has_no_weight_in_the_length_weighted_baseline():
+    close(opo_advantages([1.0, None, 0.0], [1, 100, 3]), [0.75, 0.0, -0.25])
+    with pytest.raises(ValueError, match="2 lengths for 3 rewards"):
+        opo_advantages([1.0, 0.5, 0.0], [1, 3])
+
+
+def test_two_best_episodes_share_no_pass_at_k_credit():
+    assert pass_at_k_advantages([1.0, 1.0, 0.0]).tolist() == [0.0] * 3
+
+
+def test_maxrl_refuses_negative_rewards():
+    with pytest.raises(ConfigError, match=r"'maxrl' divides .* got a reward of -0.5, expected none below 0"):
+        maxrl_advantages([1.0, -0.5])
+
+
+def test_remax_compares_with_the_greedy_episode_alone():
+    assert remax_advantages([1.0], 0.25).tolist() == [0.75]
+    assert remax_advantages([0.5, 0.5, None], 0.25).tolist() == [0.25, 0.25, 0.0]
+    assert remax_advantages([0.5, 1.0], math.nan).tolist() == [0.0, 0.0]
+    assert remax_advantages([0.5, 1.0], torch.tensor([0.5, 0.0])).tolist() == [0.0, 1.0]
+
+
+def test_each_part_of_the_reward_is_standardised_on_its_own():
+    parts_G = {
+        "right": [1.0, 0.0, 0.0, 1.0],
+        "short": [0.02, 0.04, 0.02, 0.04],
+        "same": [0.9] * 4,
+        "unused": [5, 1, 2, 3],
+    }
+    ones = math.sqrt(0.75)  # (r - mean) / std of two values, each twice
+    combined = normalize_parts(parts_G, {"right": 1.0, "short": 0.5, "same": 7.0})
+    close(combined, [0.5 * ones, -0.5 * ones, -1.5 * ones, 1.5 * ones], atol=1e-4)
+
+
+def test_weights_must_name_parts_that_are_there():
+    with pytest.raises(ConfigError, match="unknown reward part 'rihgt'; did you mean 'right'"):
+        normalize_parts({"right": [1.0, 0.0]}, {"rihgt": 1.0})
+    with pytest.raises(ConfigError, match="give weights to some of: right"):
+        normalize_parts({"right": [1.0, 0.0]}, {})
+
+
+@quick
+@given(rewards, st.sampled_from(["rloo", "parts"]))
+def test_advantages_of_a_group_sum_to_zero(rewards_G, name):
+    assert abs(GROUP_RELATIVE[name](rewards_G).sum().item()) < 1e-9
+
+
+@quick
+@given(rewards)
+def test_leave_one_out_is_the_reward_less_the_mean_of_the_others(rewards_G):
+    if has_signal(rewards_G):
+        others = [(sum(rewards_G) - reward) / (len(rewards_G) - 1) for reward in rewards_G]
+        close(rloo_advantages(rewards_G), [r - other for r, other in zip(rewards_G, others, strict=True)], atol=1e-9)

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, checked when read, and continued bit for bit."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from agent_rl.config import Config
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.distributed.checkpoint import (
+    best_checkpoint,
     get_rng_state,
     latest_checkpoint,
     load_state,
@@ -29,8 +31,9 @@ def write_model(folder: Path) -> None:
     (folder / "weights").write_text("1 2 3")
 
 
-def save(folder: Path, step: int, keep: int = 2) -> Path:
-    return save_checkpoint(folder, step, write_model=write_model, state={"step": step, "x": torch.ones(2)}, keep=keep)
+def save(folder: Path, step: int, keep: int = 2, score: float | None = None) -> Path:
+    state = {"step": step, "x": torch.ones(2)}
+    return save_checkpoint(folder, step, write_model=write_model, state=state, keep=keep, score=score)
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
@@ -48,6 +51,30 @@ def test_the_newest_are_kept_and_found(tmp_path: Path) -> None:
         save(tmp_path, step)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00010", "step_00011"]
     assert latest_checkpoint(tmp_path) == tmp_path / "step_00011"
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    assert best_checkpoint(tmp_path) is None
+    for step, score in enumerate((0.2, 0.7, 0.7, None, math.nan, 0.1)):
+        save(tmp_path, step, keep=2, score=score)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00001", "step_00004", "step_00005"]
+    assert best_checkpoint(tmp_path) == tmp_path / "step_00001"
+    save(tmp_path, 6, keep=2, score=0.8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00005", "step_00006"]
+
+
+def test_what_a_process_writes_is_part_of_the_checkpoint(tmp_path: Path) -> None:
+    path = save_checkpoint(
+        tmp_path,
+        1,
+        write_model=write_model,
+        write_rank=lambda folder: (folder / "rank_00000.pt").write_text("mine"),
+        state={},
+        keep=1,
+    )
+    (path / "rank_00000.pt").write_text("yours")
+    with pytest.raises(CheckpointError, match=r"rank_00000\.pt is not what was saved"):
+        load_state(path)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -81,6 +108,20 @@ def test_a_changed_missing_or_foreign_file_is_refused_by_name(tmp_path: Path) ->
         load_state(path)
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         load_state(tmp_path)
+
+
+def test_the_newest_older_checkpoint_that_is_whole_is_offered_and_not_taken(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, keep=4)
+    (tmp_path / "step_00004" / "trainer.pt").write_bytes(b"torn")
+    (tmp_path / "step_00003" / "model" / "weights").unlink()
+    with pytest.raises(CheckpointError, match=r"remove \S+step_00004 to go on from step_00002, which is whole$"):
+        load_state(tmp_path / "step_00004")
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_00004"
+    (tmp_path / "step_00001" / "manifest.json").write_text("[]")
+    (tmp_path / "step_00002" / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no older checkpoint beside it is whole; begin the run again"):
+        load_state(tmp_path / "step_00004")
 
 
 def test_a_step_is_never_saved_over(tmp_path: Path) -> None:

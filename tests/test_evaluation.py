@@ -5,8 +5,9 @@ from dataclasses import replace
 from fakes import EchoEnv, ScriptedPolicy
 from rich.console import Console
 
+from agent_rl.core.episode import EpisodeLimits
 from agent_rl.core.evaluation import comparison_table, eval_metrics, evaluate, one_line, summarize, to_record, verdict
-from agent_rl.core.rollout import EpisodeLimits, RolloutWorker
+from agent_rl.core.rollout import RolloutWorker
 from agent_rl.envs.base import EnvFactory
 from agent_rl.records import SamplingParams, StopReason, Trajectory
 

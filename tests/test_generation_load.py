@@ -11,8 +11,8 @@ from fakes import ByteChatFormat
 from tiny_models import SIZES
 
 from agent_rl.agent.messages import Message
+from agent_rl.core.episode import EpisodeLimits, derive_seed, run_episode
 from agent_rl.core.policy import BasePolicy
-from agent_rl.core.rollout import EpisodeLimits, derive_seed, run_episode
 from agent_rl.envs.base import AgentEnv, StepResult, Task
 from agent_rl.generation.batch import Cancel
 from agent_rl.generation.engine import GenerationEngine
@@ -133,7 +133,7 @@ def test_five_hundred_episodes_all_end_and_none_gets_anothers_tokens() -> None:
     assert policy.engine.num_in_flight == 0
     policy.close()
 
-    assert set(errors.values()) <= {"_CancelledError"}
+    assert set(errors.values()) <= {"EpisodeCancelledError"}
     assert len(episodes) + len(errors) == NUM_EPISODES
     reasons = {episode.stop_reason for episode in episodes.values()}
     assert {StopReason.FINISHED, StopReason.MAX_TOKENS, StopReason.ENV_ERROR} <= reasons

@@ -22,13 +22,23 @@ from agent_rl.config import Config, LoraConfig
 from agent_rl.core.hf_policy import HuggingFacePolicy
 from agent_rl.core.make_policy import load_policy_tokenizer, make_policy
 from agent_rl.core.minimind_policy import MiniMindPolicy
+from agent_rl.core.packing import plan_micro_batches
 from agent_rl.core.scoring import TokenScorer
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, ConfigError
-from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.records import (
+    Completion,
+    FinishReason,
+    SamplingParams,
+    StopReason,
+    TrainingSample,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+)
 
 RANK_4 = LoraConfig(rank=4, alpha=8.0)
 LORA = {"rank": 4, "alpha": 8.0}
@@ -55,9 +65,12 @@ def lasting_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def scores(policy: HuggingFacePolicy, prompt: Sequence[int], drawn: Sequence[int], temperature: float) -> torch.Tensor:
-    mask = torch.tensor([[0] * len(prompt) + [1] * len(drawn)])
+    mask = (0,) * len(prompt) + (1,) * len(drawn)
+    zeros = (0.0,) * len(mask)
+    sample = TrainingSample(token_ids=(*prompt, *drawn), loss_mask=mask, sampling_logprobs=zeros, advantages=zeros)
+    ((batch,),) = plan_micro_batches([sample], max_tokens=100, skip_zero_advantage=False)
     with torch.no_grad():
-        return TokenScorer(policy.model, temperature=temperature)(torch.tensor([[*prompt, *drawn]]), mask)[0]
+        return TokenScorer(policy.model, temperature=temperature)(batch).logprobs
 
 
 # Drawing and training
@@ -105,7 +118,7 @@ def test_an_update_raises_the_probability_of_what_was_rewarded(tmp_path: Path, l
     save_tiny_causal_lm(tmp_path / "model")
     config = hf_config(tmp_path, lora=lora)
     policy = make_policy(config, device=torch.device("cpu"))
-    updater = PolicyUpdater(policy.model, config, Backend("cpu"), pad_id=policy.pad_id)
+    updater = PolicyUpdater(policy.model, config, Backend("cpu"))
     prompt, good, bad = (7, 8, 9), (10, 11, 2), (12, 13, 2)
     before = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
     episodes = (episode(1.0, prompt, good, before[0]), episode(0.0, prompt, bad, before[1]))
@@ -132,7 +145,7 @@ def test_a_whole_run_trains_the_model_and_its_checkpoint_is_read_by_transformers
         result = trainer.train()
         weights = {key: value.clone() for key, value in trainer.policy.model.state_dict().items()}
     assert result["step"] == 2
-    rows = [row for row in lasting_metrics(tmp_path / "runs/tiny") if "loss/kl" in row]
+    rows = [row for row in lasting_metrics(tmp_path / "runs/tiny") if "policy/kl" in row]
     assert len(rows) == 2
     assert all(row["loss/abs_log_ratio_max"] < 1e-4 and row["optim/grad_norm"] > 0 for row in rows)
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "runs/tiny/checkpoints/step_00002/model").state_dict()
@@ -299,7 +312,7 @@ def test_gradient_checkpointing_computes_twice_and_changes_no_gradient(
         config = hf_config(tmp_path, lora=lora, model={"gradient_checkpointing": is_on})
         policy = make_policy(config, device=torch.device("cpu"))
         policy.close()
-        updater = PolicyUpdater(policy.model, config, Backend("cpu"), pad_id=0)
+        updater = PolicyUpdater(policy.model, config, Backend("cpu"))
         episodes = [episode(reward, (7, 8), (9, 10, 2), torch.full((3,), -3.0)) for reward in (0.0, 1.0)]
         num_calls[len(gradients)] = 0
         hooks = [

@@ -11,8 +11,9 @@ from fakes import END, ROLE_IDS, EchoEnv, ScriptedPolicy
 
 from agent_rl.agent.messages import Message
 from agent_rl.core.batch import build_samples
+from agent_rl.core.episode import EpisodeLimits, derive_seed, run_episode
 from agent_rl.core.policy import BasePolicy
-from agent_rl.core.rollout import AsyncRolloutExecutor, EpisodeLimits, RolloutWorker, derive_seed, run_episode
+from agent_rl.core.rollout import AsyncRolloutExecutor, RolloutWorker
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import EngineError, SandboxError
 from agent_rl.generation.batch import Cancel
@@ -45,8 +46,7 @@ def test_an_episode_is_exactly_what_the_model_saw_and_drew() -> None:
 
 def test_the_loss_mask_covers_what_was_drawn_and_nothing_else() -> None:
     episode = play(ScriptedPolicy(["x", "done"]), EchoEnv())
-    group = TrajectoryGroup(task_id="t0", trajectories=(episode,))
-    samples, _ = build_samples(group, [2.0])
+    samples, _ = build_samples(episode)
     # ids:  user h i END assistant | x END | tool o k END assistant | d o n e END
     mask = (0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1)
     ids = (USER, *b"hi", END, ASSISTANT, *b"x", END, TOOL, *b"ok", END, ASSISTANT, *b"done", END)
@@ -149,7 +149,7 @@ def test_a_conversation_that_does_not_continue_what_was_drawn_starts_a_new_sampl
     limits = replace(LIMITS, max_turns=3)
     episode = play(policy, ForgetfulEnv(keeps=keeps), limits)
     assert [turn.new_context for turn in episode.turns] == breaks
-    samples, _ = build_samples(TrajectoryGroup(task_id="t", trajectories=(episode,)), [1.0])
+    samples, _ = build_samples(episode)
     assert len(samples) == 1 + sum(breaks)
     assert [list(sample.token_ids) for sample in samples][-1][: len(policy.prompts[-1])] == policy.prompts[-1]
     metrics = group_metrics([TrajectoryGroup(task_id="t", trajectories=(episode,))], has_signal=lambda _: True)

@@ -12,8 +12,8 @@ from tiny_models import plain_logprobs
 
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.config import LoraConfig
+from agent_rl.core.episode import EpisodeLimits, run_episode
 from agent_rl.core.hf_policy import HuggingFacePolicy
-from agent_rl.core.rollout import EpisodeLimits, run_episode
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import AgentEnv, StepResult, Task
@@ -166,7 +166,7 @@ def test_one_update_makes_the_rewarded_completion_more_likely(policy: HuggingFac
     group = TrajectoryGroup(task_id="t", trajectories=(trajectory(rewarded, 1.0), trajectory(other, 0.0)))
     before = -plain_logprobs(policy.model, prompt, rewarded, 1.0).sum()
     config = tiny_config(tmp_path, train={"steps": 1, "learning_rate": 1e-5})
-    updater = PolicyUpdater(policy.model, config, Backend("cpu"), pad_id=policy.pad_id)
+    updater = PolicyUpdater(policy.model, config, Backend("cpu"))
     metrics = updater.update([group], step=0)
     after = -plain_logprobs(policy.model, prompt, rewarded, 1.0).sum()
     assert metrics["optim/skipped"] == 0

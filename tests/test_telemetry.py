@@ -1,6 +1,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -146,11 +147,46 @@ def test_turns_tokens_and_tool_calls_are_counted():
             episode(0.0, turn(5, Message(role="assistant", content="", tool_calls=(call,)))),
         ]
     )
-    assert metrics["rollout/turns_mean"] == 1.5
-    assert metrics["rollout/tokens_mean"] == 7.5
-    assert metrics["rollout/tokens_max"] == 10
+    assert (metrics["rollout/turns_mean"], metrics["rollout/turns_max"]) == (1.5, 2)
+    assert (metrics["rollout/tokens_mean"], metrics["rollout/tokens_max"]) == (7.5, 10)
     assert metrics["rollout/tool_calls_mean"] == 1.5
+    assert metrics["rollout/tool_calls_per_turn"] == 1.0
     assert metrics["rollout/tool_error_share"] == 0.5
+    assert metrics["rollout/parse_error_share"] == pytest.approx(1 / 3)
+
+
+def test_prompts_are_measured_at_the_first_turn_and_episodes_by_the_clock():
+    first, later = replace(turn(), prompt_token_ids=(1,) * 30), replace(turn(), prompt_token_ids=(1,) * 500)
+    metrics = measure(
+        [
+            replace(episode(1.0, first, later), duration_s=2.0),
+            replace(episode(0.0, turn()), duration_s=0.5),
+            replace(episode(None, stop=StopReason.ENV_ERROR), duration_s=0.5),
+        ]
+    )
+    assert (metrics["rollout/prompt_tokens_mean"], metrics["rollout/prompt_tokens_max"]) == (15.5, 30)
+    assert (metrics["time/episode_s_mean"], metrics["time/episode_s_max"]) == (1.0, 2.0)
+
+
+def test_cut_off_are_the_episodes_that_a_budget_or_a_deadline_ended():
+    metrics = measure([episode(0.0, stop=reason) for reason in StopReason])
+    # Not cut off: finished, invalid_calls, env_error.
+    assert metrics["rollout/truncated_share"] == pytest.approx(5 / 8)
+
+
+def test_episodes_that_never_got_a_turn_leave_what_turns_tell_unmeasured():
+    metrics = measure([episode(None, stop=StopReason.ENV_ERROR)])
+    unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
+    assert unmeasured == {
+        "reward/mean",
+        "reward/std",
+        "reward/min",
+        "reward/max",
+        "rollout/prompt_tokens_mean",
+        "rollout/prompt_tokens_max",
+        "rollout/tool_calls_per_turn",
+        "rollout/parse_error_share",
+    }
 
 
 def test_noticed_attempts_are_counted_by_kind_and_by_episode():
@@ -272,8 +308,17 @@ def test_nothing_is_written_when_there_is_nothing_to_show(tmp_path):
 # progress
 
 
-METRICS = {"reward/mean": 0.4123, "success/mean": 0.125, "perf/tokens_per_s": 1234.4, "time/step_s": 10.0}
-LINE = "reward 0.412  success 12.5%  1,234 tokens/s  ETA 0:01:10"
+METRICS = {
+    "reward/mean": 1.4123,
+    "success/mean": 0.125,
+    "loss/policy": -0.0123,
+    "loss/kl": 3.1e-4,
+    "policy/entropy": 0.0209,
+    "optim/learning_rate": 2.5e-5,
+    "perf/tokens_per_s": 1234.4,
+    "time/step_s": 10.0,
+}
+LINE = "reward 1.412  success 12%  loss -0.012  KL 3e-04  H 0.021  lr 2.5e-05  1234 tok/s  ETA 0:01:10"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -285,6 +330,24 @@ def test_without_a_live_display_each_step_is_one_plain_line(capsys, terminal):
         progress.step(4, {"time/step_s": 20.0})
     assert capsys.readouterr().out.splitlines() == [f"step 3/10  {LINE}", "saved [step 3]", "step 4/10  ETA 0:01:30"]
     assert console.file.getvalue() == ""
+
+
+def test_a_line_of_a_long_and_fast_run_still_fits(capsys):
+    with TrainingProgress(2000, enabled=False) as progress:
+        progress.step(999, METRICS | {"perf/tokens_per_s": 123_456.0, "time/step_s": 90.0})
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.endswith("123k tok/s  ETA 25:01:30")
+    assert len(line) <= 110
+
+
+def test_a_narrow_terminal_shows_the_rest_in_a_second_line():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=60, color_system=None)
+    with TrainingProgress(10, console=console) as progress:
+        progress.step(3, METRICS)
+    words = screen.getvalue().split()
+    assert all(word in words for word in LINE.split())
+    assert "3/10" in words
 
 
 def test_on_a_terminal_a_live_bar_shows_the_same(capsys):

@@ -189,7 +189,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied_and_three_in_a_row_end_the
         assert not is_unchanged(trainer, before)
         for _ in range(2):
             trainer.update([poisoned_group()])
-        with pytest.raises(AgentRLError, match="3 steps in a row"):
+        with pytest.raises(AgentRLError, match="3 updates in a row"):
             trainer.update([poisoned_group()])
 
 

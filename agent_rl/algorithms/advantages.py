@@ -1,51 +1,152 @@
-"""Advantages: the rewards of one group in, one advantage per episode out.
+"""Advantages of one group: the rewards of its episodes in, one advantage per episode out.
 
 Pure functions on small tensors, computed in float64. A group without signal gets exactly 0, so that rounding is
-never divided by a tiny standard deviation. Not here: spreading advantages over tokens (`core/batch.py`), losses.
+never divided by a tiny standard deviation. A reward of None or NaN could not be scored: it is left out of the
+statistics and its advantage is 0. Infinite rewards and rewards that are not one-dimensional raise ValueError.
+Not here: advantages per token (`token_advantages.py`, importable from here too), a whole step (`estimators.py`).
 Shape suffix `_G`: one entry per episode of the group.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-SIGNAL_TOLERANCE = 1e-6
-"""Rewards of a group that differ by no more than this are the same reward."""
+from agent_rl.algorithms.registry import look_up
+from agent_rl.algorithms.token_advantages import (
+    SIGNAL_TOLERANCE,
+    differ,
+    gae_advantages,
+    reinforce_pp_advantages,
+    whitened,
+)
+from agent_rl.errors import ConfigError
+
+__all__ = [
+    "SIGNAL_TOLERANCE",
+    "gae_advantages",
+    "grpo_advantages",
+    "has_signal",
+    "maxrl_advantages",
+    "normalize_parts",
+    "opo_advantages",
+    "pass_at_k_advantages",
+    "reinforce_pp_advantages",
+    "remax_advantages",
+    "rloo_advantages",
+    "whitened",
+]
 
 Rewards = Sequence[float | None] | torch.Tensor
-
-
-def grpo_advantages(rewards_G: Rewards, *, scale_by_std: bool = True, eps: float = 1e-6) -> torch.Tensor:
-    """Group-relative advantages, float64 [G]: `(r - mean) / (std + eps)`, or `r - mean` without `scale_by_std`.
-
-    `std` divides by n - 1. A reward of None or NaN could not be scored: it is left out of the statistics and its
-    advantage is 0. A group without signal (see `has_signal`) has advantage exactly 0 everywhere.
-    Raises ValueError for rewards that are infinite or not one-dimensional.
-    Formula: Shao et al. 2024 (DeepSeekMath, section 4.1); without std: Liu et al. 2025 (Dr. GRPO).
-    """
-    values_G, scored_G = _to_float64(rewards_G)
-    advantages_G = torch.zeros_like(values_G)
-    scored = values_G[scored_G]
-    if not _differ(scored):
-        return advantages_G
-    centred = scored - scored.mean()
-    advantages_G[scored_G] = centred / (scored.std(correction=1) + eps) if scale_by_std else centred
-    return advantages_G
-
-
-ESTIMATORS: dict[str, Callable[..., torch.Tensor]] = {"grpo": grpo_advantages}
-"""Estimators by their name in `algorithm.advantage`."""
 
 
 def has_signal(rewards_G: Rewards) -> bool:
     """Whether the scored rewards of a group differ by more than `SIGNAL_TOLERANCE`; False for fewer than two."""
     values_G, scored_G = _to_float64(rewards_G)
-    return _differ(values_G[scored_G])
+    return differ(values_G[scored_G])
 
 
-def _differ(scored: torch.Tensor) -> bool:
-    return scored.numel() > 1 and float(scored.max() - scored.min()) > SIGNAL_TOLERANCE
+def grpo_advantages(rewards_G: Rewards, *, scale_by_std: bool = True, eps: float = 1e-6) -> torch.Tensor:
+    """Group-relative advantages, float64 [G]: `(r - mean) / (std + eps)`, or `r - mean` without `scale_by_std`.
+
+    `std` divides by n - 1.
+    Formula: Shao et al. 2024 (DeepSeekMath, section 4.1); without std: Liu et al. 2025 (Dr. GRPO).
+    """
+
+    def advantages_of(scored: torch.Tensor) -> torch.Tensor:
+        centred = scored - scored.mean()
+        return centred / (scored.std(correction=1) + eps) if scale_by_std else centred
+
+    return _with_signal(rewards_G, advantages_of)
+
+
+def rloo_advantages(rewards_G: Rewards) -> torch.Tensor:
+    """Leave-one-out advantages, float64 [G]: each reward minus the mean of the others, `n / (n - 1) * (r - mean)`.
+
+    Formula: Kool et al. 2019; Ahmadian et al. 2024 (RLOO).
+    """
+    return _with_signal(rewards_G, lambda scored: (scored - scored.mean()) * len(scored) / (len(scored) - 1))
+
+
+def maxrl_advantages(rewards_G: Rewards, *, eps: float = 1e-6) -> torch.Tensor:
+    """Advantages relative to the mean reward, float64 [G]: `(r - mean) / (mean + eps)`.
+
+    The rarer success is in a group, the more it weighs. ConfigError for a negative reward: the mean would then be no
+    measure of success.
+    Formula: Tajwar et al. 2026 (MaxRL).
+    """
+
+    def advantages_of(scored: torch.Tensor) -> torch.Tensor:
+        if scored.min() < 0:
+            raise ConfigError(
+                f"the estimator 'maxrl' divides by a group's mean reward and got a reward of {float(scored.min())}, "
+                "expected none below 0; choose another algorithm.advantage or rewards from 0 up"
+            )
+        return (scored - scored.mean()) / (scored.mean() + eps)
+
+    return _with_signal(rewards_G, advantages_of)
+
+
+def opo_advantages(rewards_G: Rewards, num_tokens_G: Sequence[int] | torch.Tensor) -> torch.Tensor:
+    """Advantages over the length-weighted mean, float64 [G]: `r - sum(l * r) / sum(l)` with l trained tokens.
+
+    Formula: Hao et al. 2025 (OPO, optimal reward baseline).
+    """
+    lengths_G = torch.as_tensor(num_tokens_G, dtype=torch.float64)
+    values_G, scored_G = _to_float64(rewards_G)
+    if lengths_G.shape != values_G.shape:
+        raise ValueError(f"{len(lengths_G)} lengths for {len(values_G)} rewards of one group")
+    weights = lengths_G[scored_G]
+    return _with_signal(values_G, lambda scored: scored - (weights * scored).sum() / weights.sum())
+
+
+def pass_at_k_advantages(rewards_G: Rewards, *, scale_by_std: bool = True, eps: float = 1e-6) -> torch.Tensor:
+    """Credit for the best episode alone, float64 [G]: by how much it beats the second best, 0 for all others.
+
+    Divided by `std + eps` with `scale_by_std`. Where several are best, nobody gets anything.
+    Formula: Tang et al. 2025 (pass@k training).
+    """
+
+    def advantages_of(scored: torch.Tensor) -> torch.Tensor:
+        (first, second), places = scored.topk(2)
+        advantages = torch.zeros_like(scored)
+        advantages[places[0]] = first - second
+        return advantages / (scored.std(correction=1) + eps) if scale_by_std else advantages
+
+    return _with_signal(rewards_G, advantages_of)
+
+
+def remax_advantages(rewards_G: Rewards, greedy_reward: float | torch.Tensor) -> torch.Tensor:
+    """Advantages over a greedy episode of the same task, float64 [G]: `r - greedy_reward`.
+
+    Nothing is compared inside the group, so a group of one or of equal rewards has advantages as well. Exactly 0
+    where the greedy episode has no score (NaN). `greedy_reward` may hold one value per episode, [G].
+    Formula: Li et al. 2023 (ReMax).
+    """
+    values_G, _ = _to_float64(rewards_G)
+    return (values_G - torch.as_tensor(greedy_reward, dtype=torch.float64)).nan_to_num(nan=0.0)
+
+
+def normalize_parts(parts_G: Mapping[str, Rewards], weights: Mapping[str, float]) -> torch.Tensor:
+    """Weighted sum of reward parts, float64 [G], each standardised inside the group as by `grpo_advantages`.
+
+    A part that does not differ within the group adds exactly 0, whatever the others do. Only parts that have a weight
+    are used; ConfigError where `parts_G` lacks one of them. Whitening over the batch is a separate step (`whitened`).
+    Formula: Liu et al. 2026 (GDPO).
+    """
+    if not weights:
+        raise ConfigError(f"no part of the reward has a weight; give weights to some of: {', '.join(parts_G)}")
+    columns = [weight * grpo_advantages(look_up(parts_G, n, kind="reward part")) for n, weight in weights.items()]
+    return torch.stack(columns).sum(dim=0)
+
+
+def _with_signal(rewards_G: Rewards, advantages_of: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """`advantages_of` the scored rewards in their places, 0 elsewhere; all 0 for a group without signal."""
+    values_G, scored_G = _to_float64(rewards_G)
+    advantages_G = torch.zeros_like(values_G)
+    if differ(values_G[scored_G]):
+        advantages_G[scored_G] = advantages_of(values_G[scored_G])
+    return advantages_G
 
 
 def _to_float64(rewards_G: Rewards) -> tuple[torch.Tensor, torch.Tensor]:

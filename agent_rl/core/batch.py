@@ -1,71 +1,59 @@
-"""From scored episodes to tensors: a group's turns become training samples, a step's samples become micro-batches.
+"""From an episode to training samples, and from flat micro-batches to what a loss needs of them.
 
-Sampled ids are taken as they are, never encoded again. Every batch carries the denominators of the whole step.
-Not here: computing advantages or losses, the shift between logits and ids (see `make_micro_batches`), devices.
+Sampled ids are taken as they are, never encoded again. Columns of a micro-batch (log-probs, advantages, ...) hold one
+entry per trained token, sample after sample. Not here: which samples share a micro-batch (`packing.py`), advantages,
+losses.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from agent_rl.records import Batch, StopReason, TrainingSample, Trajectory, TrajectoryGroup, Turn
+from agent_rl.records import Batch, StopReason, TrainingSample, Trajectory, Turn
 
 
-def build_samples(
-    group: TrajectoryGroup, advantages_G: Sequence[float] | torch.Tensor
-) -> tuple[list[TrainingSample], int]:
-    """Training samples of one group, and how many were dropped because they hold no trained token.
+def build_samples(episode: Trajectory) -> tuple[list[TrainingSample], int]:
+    """Training samples of one episode, advantages 0, and how many were dropped because they hold no trained token.
 
     Turns are concatenated: ids that were new in the prompt (mask 0), then the completion (mask 1, its sampling
-    log-probs, the episode's advantage). A turn with `new_context` starts another sample. For example, prompt (7, 8),
-    completion (5, 2), tool reply (9,), completion (4,) give ids (7, 8, 5, 2, 9, 4) and mask (0, 0, 1, 1, 0, 1).
-    Episodes without a score (reward None or NaN, or `ENV_ERROR`) give no sample and are not counted here.
-    Raises ValueError when the lengths disagree or when nothing comes before a drawn id.
+    log-probs). A turn with `new_context` starts another sample. For example, prompt (7, 8), completion (5, 2), tool
+    reply (9,), completion (4,) give ids (7, 8, 5, 2, 9, 4) and mask (0, 0, 1, 1, 0, 1).
+    An episode without a score (reward None or NaN, or `ENV_ERROR`) gives no sample and counts none.
+    Raises ValueError when lengths disagree or when nothing comes before a drawn id.
     """
-    if len(advantages_G) != len(group.trajectories):
-        raise ValueError(
-            f"task {group.task_id!r}: {len(advantages_G)} advantages for {len(group.trajectories)} trajectories"
-        )
-    samples: list[TrainingSample] = []
-    num_untrained = 0
-    for trajectory, advantage in zip(group.trajectories, advantages_G, strict=True):
-        if not _is_scored(trajectory):
-            continue
-        for turns in _split_contexts(trajectory.turns):
-            sample = _concatenate(turns, float(advantage), task_id=group.task_id)
-            if any(sample.loss_mask):
-                samples.append(sample)
-            else:
-                num_untrained += 1
-    return samples, num_untrained
+    if not _is_scored(episode):
+        return [], 0
+    samples = [_concatenate(turns, task_id=episode.task_id) for turns in _split_contexts(episode.turns)]
+    trained = [sample for sample in samples if any(sample.loss_mask)]
+    return trained, len(samples) - len(trained)
 
 
-def make_micro_batches(
-    samples: Sequence[TrainingSample], *, max_tokens: int, pad_id: int, skip_zero_advantage: bool = True
-) -> list[Batch]:
-    """Right-padded batches, longest samples first, each of at most `max_tokens` ids with padding included.
+def move_batch(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on another device."""
+    names = ("token_ids", "position_ids", "sources", "targets")
+    return replace(batch, **{name: getattr(batch, name).to(device) for name in names})
 
-    A sample longer than that gets a batch of its own. With `skip_zero_advantage`, samples whose advantages are all 0
-    are left out, since their loss and gradient are exactly 0; the denominators count them all the same.
 
-    Every column belongs to the id in it: `sampling_logprobs[:, t]`, `advantages[:, t]` and `loss_mask[:, t]` are about
-    `token_ids[:, t]`, which the model predicts from position t - 1. So the trainer pairs `logits[:, :-1]` with
-    `token_ids[:, 1:]` and the other tensors' `[:, 1:]`; column 0 is never trained. Padding stands on the right with
-    mask 0, where no earlier position of a causal model sees it.
+def select_column(columns_B: Sequence[torch.Tensor], batch: Batch) -> torch.Tensor:
+    """The entries of a batch's trained tokens, [N], out of one tensor [n] for each sample of the step."""
+    picked = [columns_B[index] for index in batch.samples]
+    if [len(column) for column in picked] != list(batch.num_trained):
+        raise ValueError(f"columns of {[len(c) for c in picked]} entries for {batch.num_trained} trained tokens")
+    return torch.cat(picked) if picked else torch.zeros(0)
+
+
+def to_rows(column_N: torch.Tensor, num_trained: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """A column as one row per sample, zeros on the right of shorter ones, and the mask of real entries: both [S, N].
+
+    (1, 2, 3) with 2 and 1 trained tokens is ((1, 2), (3, 0)). Gradients pass through; `column_SN[mask_SN]` is the
+    column again. A batch without samples is one row without entries.
     """
-    num_loss_tokens = sum(sum(sample.loss_mask) for sample in samples)
-    num_samples = len(samples)
-    kept = [sample for sample in samples if not skip_zero_advantage or any(sample.advantages)]
-    kept.sort(key=lambda sample: len(sample.token_ids), reverse=True)  # longest first: too little memory shows at once
-    rows_of_batches: list[list[TrainingSample]] = []
-    for sample in kept:
-        rows = rows_of_batches[-1] if rows_of_batches else []
-        if rows and (len(rows) + 1) * len(rows[0].token_ids) <= max_tokens:
-            rows.append(sample)
-        else:
-            rows_of_batches.append([sample])
-    return [_pad(rows, pad_id, num_loss_tokens=num_loss_tokens, num_samples=num_samples) for rows in rows_of_batches]
+    num_trained_S = torch.tensor(list(num_trained) or [0], device=column_N.device)
+    mask_SN = torch.arange(max(num_trained, default=0), device=column_N.device) < num_trained_S[:, None]
+    column_SN = torch.zeros(mask_SN.shape, dtype=column_N.dtype, device=column_N.device)
+    return column_SN.masked_scatter(mask_SN, column_N), mask_SN
 
 
 def _is_scored(trajectory: Trajectory) -> bool:
@@ -83,7 +71,7 @@ def _split_contexts(turns: Sequence[Turn]) -> list[list[Turn]]:
     return contexts
 
 
-def _concatenate(turns: Sequence[Turn], advantage: float, *, task_id: str) -> TrainingSample:
+def _concatenate(turns: Sequence[Turn], *, task_id: str) -> TrainingSample:
     token_ids: list[int] = []
     loss_mask: list[int] = []
     sampling_logprobs: list[float] = []
@@ -103,27 +91,5 @@ def _concatenate(turns: Sequence[Turn], advantage: float, *, task_id: str) -> Tr
         token_ids=tuple(token_ids),
         loss_mask=tuple(loss_mask),
         sampling_logprobs=tuple(sampling_logprobs),
-        advantages=tuple(advantage if trained else 0.0 for trained in loss_mask),
-    )
-
-
-def _pad(rows: Sequence[TrainingSample], pad_id: int, *, num_loss_tokens: int, num_samples: int) -> Batch:
-    shape = (len(rows), max(len(row.token_ids) for row in rows))
-    token_ids = torch.full(shape, pad_id, dtype=torch.long)
-    loss_mask = torch.zeros(shape, dtype=torch.bool)
-    sampling_logprobs = torch.zeros(shape)
-    advantages = torch.zeros(shape)
-    for index, row in enumerate(rows):
-        length = len(row.token_ids)
-        token_ids[index, :length] = torch.tensor(row.token_ids)
-        loss_mask[index, :length] = torch.tensor(row.loss_mask, dtype=torch.bool)
-        sampling_logprobs[index, :length] = torch.tensor(row.sampling_logprobs)
-        advantages[index, :length] = torch.tensor(row.advantages)
-    return Batch(
-        token_ids=token_ids,
-        loss_mask=loss_mask,
-        sampling_logprobs=sampling_logprobs,
-        advantages=advantages,
-        num_loss_tokens=num_loss_tokens,
-        num_samples=num_samples,
+        advantages=(0.0,) * len(loss_mask),
     )

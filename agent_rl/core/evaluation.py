@@ -13,7 +13,7 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from agent_rl.core.rollout import RolloutWorker
+from agent_rl.core.rollout import RolloutWorker, SpreadRollout
 from agent_rl.envs.base import Task
 from agent_rl.records import Trajectory
 from agent_rl.telemetry.metrics import newcombe_interval, wilson_interval
@@ -51,7 +51,7 @@ class EvalResult:
 
 
 def evaluate(
-    rollout: RolloutWorker, tasks: Sequence[Task], *, temperature: float, step: int
+    rollout: RolloutWorker | SpreadRollout, tasks: Sequence[Task], *, temperature: float, step: int
 ) -> tuple[EvalResult, list[Trajectory]]:
     """Play one episode per task; the result, and the episodes in task order."""
     groups = rollout.collect(tasks, group_size=1, step=EVAL_SEED_STEP, temperature=temperature)
@@ -123,7 +123,7 @@ def comparison_table(before: Mapping[float, EvalResult], after: Mapping[float, E
     table = Table(title="Held-out tasks (95 % intervals)", box=SIMPLE, title_justify="left")
     steps = max((result.step for result in after.values()), default=0)
     table.add_column("")
-    for column in ("before", f"after {steps} steps", "change"):
+    for column in ("before", f"after {steps} step{'' if steps == 1 else 's'}", "change"):
         table.add_column(column, justify="right", no_wrap=True)
     for temperature, result in after.items():
         first = before[temperature]

@@ -86,6 +86,15 @@ class HuggingFacePolicy(InProcessPolicy):
             self.model.save_pretrained(folder, **options)
             self.tokenizer.save_pretrained(folder)
 
+    def load_weights(self, folder: Path) -> None:
+        if hasattr(self.model, "peft_config"):
+            peft = _peft()
+            peft.set_peft_model_state_dict(self.model, peft.load_peft_weights(str(folder), device="cpu"))
+            return
+        source = str(folder)
+        loaded = load_causal_lm(source, load_config(source), dtype=self.model.dtype, attention="sdpa")
+        self.model.load_state_dict(loaded.state_dict())
+
 
 def _enable_gradient_checkpointing(model: "PreTrainedModel") -> None:
     """Also makes the embeddings' output need a gradient, which adapters on frozen layers rely on."""

@@ -5,6 +5,7 @@ of the weights: they may change only while nothing is being drawn, and `refresh_
 Not here: how a model is loaded, training, back ends in other processes.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +40,6 @@ class InProcessPolicy(BasePolicy):
         self.tokenizer = tokenizer
         self.chat_format = ChatFormat(tokenizer)
         self.max_context = max_context
-        self.pad_id = 0  # any id will do: padding stands on the right, where a causal model does not look
         self._engine = GenerationEngine(
             model, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
         )
@@ -59,6 +59,10 @@ class InProcessPolicy(BasePolicy):
         """Write what `from_pretrained` reads: weights, config and tokenizer, in Hugging Face format."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+    @abstractmethod
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights that `save_pretrained` wrote, in place."""
 
     def close(self) -> None:
         self._engine.close()

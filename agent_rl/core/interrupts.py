@@ -4,11 +4,17 @@ Half an optimizer step must not reach a checkpoint, so the signal is held back w
 while a checkpoint is written.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+def is_first_process_here() -> bool:
+    """Whether this process speaks for all that a launcher started on this machine: what one finds, all find."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 @contextmanager
@@ -26,7 +32,8 @@ def deferred_interrupt() -> Iterator[None]:
     def remember(_signal: int, _frame: FrameType | None) -> None:
         nonlocal pressed
         pressed = True
-        print("\nCtrl-C: finishing this step first", flush=True)
+        if is_first_process_here():
+            print("\nCtrl-C: finishing this step first", flush=True)
 
     earlier = signal.signal(signal.SIGINT, remember)
     try:

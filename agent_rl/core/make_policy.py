@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from agent_rl.config import Config
-from agent_rl.core.hf_loading import load_hf_tokenizer
+from agent_rl.core.hf_loading import load_causal_lm, load_config, load_hf_tokenizer
 from agent_rl.core.hf_policy import ADAPTER_FILE, HuggingFacePolicy
 from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.minimind_policy import MiniMindPolicy, load_tokenizer
 from agent_rl.errors import ConfigError
+from model.model_minimind import MiniMindForCausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,6 +49,20 @@ def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None
         seed=config.run.seed,
         **sizes,
     )
+
+
+def load_reference_model(config: Config, *, device: torch.device) -> torch.nn.Module | None:
+    """The frozen model of a KL penalty, read from `model.path`; None where none is needed.
+
+    With adapters none is needed: switched off, they leave the model they were put into.
+    """
+    if config.algorithm.kl.coef == 0.0 or config.model.lora.rank:
+        return None
+    dtype = getattr(torch, config.model.dtype)
+    if config.policy.type == "minimind":
+        return MiniMindForCausalLM.from_pretrained(config.model.path, dtype=dtype).to(device)
+    source = config.model.path
+    return load_causal_lm(source, load_config(source), dtype=dtype, attention=config.model.attention).to(device)
 
 
 def load_policy_tokenizer(config: Config) -> "PreTrainedTokenizerBase":

@@ -58,6 +58,9 @@ class MiniMindPolicy(InProcessPolicy):
             max_cached_tokens=max_cached_tokens,
         )
 
+    def load_weights(self, folder: Path) -> None:
+        self.model.load_state_dict(MiniMindForCausalLM.from_pretrained(folder).state_dict())
+
 
 def load_tokenizer(path: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer that belongs to a model folder or `.pth` file; CheckpointError when there is none."""

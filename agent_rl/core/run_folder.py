@@ -72,7 +72,13 @@ class RunFolder:
 
     def begin(self, config: Config, environment: dict[str, Any]) -> list[str]:
         """Write config.yaml and environment.json; returns the keys whose values differ from the run's last start."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"run.output_dir = {str(config.run.output_dir)!r}: no folder can be made there ({error.strerror}); "
+                "give another one"
+            ) from None
         changed = self._changed_keys(config)
         _write_text(self.path / "config.yaml", config.to_yaml())
         write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})

@@ -1,21 +1,23 @@
-"""GRPO: the loop that draws tasks, plays episodes, updates the policy, evaluates and keeps checkpoints.
+"""GRPO and its relatives: the loop that draws tasks, plays episodes, learns, evaluates and keeps checkpoints.
 
-`train()` is the whole run, resumable at any step; `update(groups)` is one optimizer step on episodes from anywhere.
-Not here: how an episode is played (`rollout.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
+`train()` is the whole run, resumable at any step; `update(groups)` is one step on episodes from anywhere. Started by a
+launcher, every process runs this same loop: it plays its share of the episodes, then all know all of them.
+Not here: how an episode is played (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
+import copy
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from statistics import fmean
+from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from agent_rl.algorithms.advantages import has_signal
-from agent_rl.config import Config, CurriculumConfig
+from agent_rl.config import Config
 from agent_rl.core.evaluation import (
     EvalResult,
     comparison_table,
@@ -25,22 +27,36 @@ from agent_rl.core.evaluation import (
     to_record,
     verdict,
 )
+from agent_rl.core.group_source import GroupSource, train_check
 from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.interrupts import deferred_interrupt
-from agent_rl.core.make_policy import make_policy
+from agent_rl.core.make_policy import load_reference_model, make_policy
 from agent_rl.core.rollout import make_rollout
 from agent_rl.core.run_folder import RunFolder, write_json
+from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
 from agent_rl.core.update import PolicyUpdater
-from agent_rl.data.curriculum import level_of, make_curriculum
 from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.checkpoint import MODEL_FOLDER, get_rng_state, load_state, save_checkpoint, set_rng_state
+from agent_rl.distributed.checkpoint import (
+    MODEL_FOLDER,
+    best_checkpoint,
+    get_rng_state,
+    latest_checkpoint,
+    load_state,
+    remove_later_checkpoints,
+    save_checkpoint,
+    set_rng_state,
+    verify_checkpoint,
+)
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import make_env_factory
-from agent_rl.records import StopReason, TrajectoryGroup
-from agent_rl.telemetry.metrics import MetricsWriter, group_metrics
-from agent_rl.telemetry.progress import TrainingProgress
-from agent_rl.telemetry.transcripts import write_transcripts
+from agent_rl.errors import TrainingStoppedError
+from agent_rl.records import TrajectoryGroup
+from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
+from agent_rl.telemetry.metrics import group_metrics
+
+MAX_ROLLBACKS = 3
+"""Alarms that go back; the next one stops the run."""
 
 
 class GRPOTrainer:
@@ -65,20 +81,28 @@ class GRPOTrainer:
         self.config = config
         self.policy = policy
         self.step = 0
-        """Updates done."""
+        """Steps done."""
         self._backend = backend
         self._env_factory = env_factory
-        self._train_tasks = train_tasks
         self._eval_tasks = eval_tasks
         self._run = run
-        self._curriculum = make_curriculum(train_tasks, config.data.curriculum, seed=config.run.seed)
-        self._rollout = make_rollout(config, policy, env_factory)
-        self._updater = PolicyUpdater(policy.model, config, backend, pad_id=policy.pad_id)
+        self._rollout = make_rollout(config, policy, env_factory, backend)
+        self._source = GroupSource(config, train_tasks, self._rollout)
+        # ZeRO-3 keeps shards only, and the engine draws from whole weights: a replica, renewed after every step.
+        self._has_replica = backend.zero_stage == 3
+        self._updater = PolicyUpdater(
+            copy.deepcopy(policy.model) if self._has_replica else policy.model,
+            config,
+            backend,
+            reference_model=load_reference_model(config, device=backend.device),
+        )
+        self._alarms = _make_alarms(config)
+        self._num_rollbacks = 0
+        self._rate_factor = 1.0
         self._evals: list[EvalResult] = []
         self._saved_step: int | None = None
         if run.resume_from is not None:
-            self._restore()
-        self._sampler_state = self._curriculum.state_dict()
+            self._restore(run.resume_from)
 
     @classmethod
     def from_config(
@@ -95,16 +119,18 @@ class GRPOTrainer:
         evaluation: the config's held-out tasks would be another environment's.
         Raises a UserError for whatever a person can mend: a task row, a model folder, a device, a run folder in use.
         """
-        run = RunFolder.open(config)
-        backend = Backend(config.run.device)
+        backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
+        run = backend.on_main(lambda: RunFolder.open(config))
         if env_factory is None:
             factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
         else:
             factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
         if train_tasks is None:
-            train_tasks = read_tasks(config.data.train_path, _train_check(factory, config.data.curriculum))
+            train_tasks = read_tasks(config.data.train_path, train_check(factory, config.data.curriculum))
             if eval_tasks is None and config.eval.temperatures:
                 eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
+        if run.resume_from is not None:
+            backend.on_main(lambda: verify_checkpoint(run.resume_from))
         checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
         policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
         try:
@@ -137,65 +163,93 @@ class GRPOTrainer:
     def train(self) -> dict[str, Any]:
         """Run to `train.steps`, from where the run stands; returns the results before and after.
 
-        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again.
+        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again; with several processes,
+        which it stops at different places, the last one saved counts. TrainingStoppedError when an alarm ends it.
         """
         environment = self._env_factory.describe()
-        changed = self._run.begin(self.config, environment)
-        with (
-            MetricsWriter(self._run.metrics_file, resume_from_step=self.step + 1 if self.step else 0) as writer,
-            TrainingProgress(
-                self.config.train.steps, enabled=self.config.log.progress, num_steps_done=self.step
-            ) as progress,
-        ):
+        changed = self._backend.on_main(lambda: self._run.begin(self.config, environment))
+        with RunOutput(self._run, self.config, step=self.step, is_main=self._backend.is_main_process) as output:
             if summary := environment.get("summary"):
-                progress.message(summary)
-            self._announce(progress, changed)
+                output.message(summary)
+            self._announce(output, changed)
             try:
-                self._evaluate_if_due(writer, progress)
+                self._evaluate_if_due(output)
                 while self.step < self.config.train.steps:
-                    self._train_step(writer, progress)
+                    self._train_step(output)
+                    self._evaluate_if_due(output)
                     self._checkpoint_if_due()
-                    self._evaluate_if_due(writer, progress)
             except KeyboardInterrupt:
-                self.save_checkpoint()
-                progress.message(
-                    f"Interrupted after step {self.step}; checkpoint kept in {self._run.checkpoints}; "
+                if self._backend.num_processes == 1:
+                    self.save_checkpoint()
+                kept = "no checkpoint yet" if self._saved_step is None else f"that of step {self._saved_step}"
+                output.message(
+                    f"Interrupted after step {self.step}; checkpoint kept in {self._run.checkpoints}: {kept}; "
                     "continue with checkpoint.resume=auto"
                 )
                 raise
+        self._backend.close()
         return self._report()
 
-    def _train_step(self, writer: MetricsWriter, progress: TrainingProgress) -> None:
-        clock = _Clock()
-        drawn = self._curriculum.next(self.config.rollout.groups_per_step, step=self.step + 1)
-        tasks = [self._train_tasks[index] for index in drawn]
+    def _train_step(self, output: RunOutput) -> None:
+        clock = StepClock()
         with clock.stage("rollout"):
-            groups = self._rollout.collect(
-                tasks,
-                group_size=self.config.rollout.group_size,
-                step=self.step + 1,
-                temperature=self.config.policy.temperature,
-            )
-        curriculum_metrics = self._curriculum.observe(drawn, _success_rates(groups))
+            drawn = self._source.collect(step=self.step + 1)
         with deferred_interrupt():
             with clock.stage("update"):
-                metrics = self.update(groups)
-            self._sampler_state = self._curriculum.state_dict()
-            metrics |= group_metrics(groups, has_signal=has_signal) | curriculum_metrics | clock.metrics(groups)
-            writer.write(self.step, metrics)
-            self._write_transcripts(groups)
-        _warn_of_env_errors(groups, self.step, progress)
-        progress.step(self.step, metrics)
+                metrics = self.update(drawn.kept)
+            self._source.commit()
+            metrics |= group_metrics(drawn.played, has_signal=has_signal) | drawn.metrics
+            metrics |= clock.metrics(drawn.played)
+            output.step(self.step, metrics, drawn.played)
+            fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
+        warn_of_env_errors(drawn.played, self.step, output)
+        self._heed(fired, output)
+
+    def _heed(self, fired: Sequence[FiredAlarm], output: RunOutput) -> None:
+        """Say what alarms went off; stop or go back when one of them wants it."""
+        for alarm in fired:
+            output.message(alarm.sentence)
+        for alarm in fired:
+            if alarm.action == "stop" or (alarm.action == "rollback" and self._num_rollbacks == MAX_ROLLBACKS):
+                self.save_checkpoint()
+                raise TrainingStoppedError(
+                    f"stopped after step {self.step} by the alarm on {alarm.metric}; the checkpoint is kept in "
+                    f"{self._run.checkpoints}"
+                )
+        if any(alarm.action == "rollback" for alarm in fired):
+            self._roll_back(output)
+
+    def _roll_back(self, output: RunOutput) -> None:
+        """Go back to the best checkpoint and on from there, with half the learning rate and the tasks that come next.
+
+        Without any checkpoint only the learning rate changes.
+        """
+        self._num_rollbacks += 1
+        self._rate_factor /= 2.0
+        folder = self._run.checkpoints
+        path = best_checkpoint(folder) or latest_checkpoint(folder)
+        if path is None:
+            output.message("there is no checkpoint to go back to; going on with half the learning rate")
+            return
+        state = load_state(path, self._backend)
+        self._backend.on_main(lambda: remove_later_checkpoints(path))
+        if self._backend.kind != "deepspeed":  # whose state holds the weights too
+            self.policy.load_weights(path / MODEL_FOLDER)
+        self._load_learned(path, state)
+        self._alarms = _make_alarms(self.config)
+        self._saved_step = self.step
+        output.rewind(self.step)
+        output.message(f"back to step {self.step}, from there with half the learning rate")
 
     def update(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         """One step: advantages, loss, optimizer, new weights for the sampler. Counts as a step even when skipped.
 
-        Metrics are `loss/*`, `optim/*`, `policy/entropy`, `batch/*`. `optim/skipped` is 1 when nothing was learned
-        because no group had signal, or loss or gradient was not finite.
+        Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
+        `optim/skipped` is 1 when nothing was learned because no group had signal, or loss or gradient was not finite.
         """
-        metrics = self._updater.update(groups, step=self.step)
+        metrics = self._updater.update(groups, step=self.step, rate_factor=self._rate_factor)
         self.step += 1
-        self.policy.refresh_weights(self.step)
+        self._renew_sampler()
         return metrics
 
     def evaluate(self, temperature: float) -> EvalResult:
@@ -203,90 +257,120 @@ class GRPOTrainer:
         result, episodes = evaluate(self._rollout, self._eval_tasks, temperature=temperature, step=self.step)
         # Forgets cached prompts: a resumed run skips this evaluation, and they would change the last digits after it.
         self.policy.refresh_weights(self.step)
-        write_json(self._run.eval_file(self.step, temperature), to_record(result, episodes))
+        path = self._run.eval_file(self.step, temperature)
+        self._backend.on_main(lambda: write_json(path, to_record(result, episodes)))
         self._evals.append(result)
         return result
 
     def save_checkpoint(self) -> None:
-        """Keep the weights and everything needed to go on from the last whole step; nothing if that was done."""
+        """Keep the weights and everything needed to go on from the last whole step; nothing if that was done.
+
+        Every process calls it.
+        """
         if self._saved_step == self.step:
             return
         state = {
             "step": self.step,
             "updater": self._updater.state_dict(),
-            "sampler": self._sampler_state,
-            "rng": get_rng_state(),
+            "source": self._source.state_dict(),
+            "alarms": self._alarms.state_dict(),
+            "num_rollbacks": self._num_rollbacks,
+            "rate_factor": self._rate_factor,
             "evals": [asdict(result) for result in self._evals],
         }
         with deferred_interrupt():
             save_checkpoint(
                 self._run.checkpoints,
                 self.step,
-                write_model=self.policy.save_pretrained,
+                write_model=self._write_model,
+                write_rank=self._write_rank,
                 state=state,
                 keep=self.config.checkpoint.keep,
+                score=self._score() if self.config.checkpoint.keep_best else None,
+                processes=self._backend,
             )
             self._saved_step = self.step
 
-    def _restore(self) -> None:
-        """Go on from `run.resume_from`; the policy was already loaded from there."""
-        assert self._run.resume_from is not None
-        state = load_state(self._run.resume_from)
-        self.step = state["step"]
-        self._updater.load_state_dict(state["updater"])
-        self._curriculum.load_state_dict(state["sampler"])
-        set_rng_state(state["rng"])
-        self.policy.refresh_weights(self.step)
-        self._evals = [EvalResult(**result) for result in state["evals"]]
-        if self._run.resume_from.resolve().parent == self._run.checkpoints.resolve():
+    def _write_model(self, folder: Path) -> None:
+        if self._backend.is_main_process:
+            self.policy.save_pretrained(folder)
+
+    def _write_rank(self, folder: Path) -> None:
+        self._updater.save_state(folder)
+        torch.save(get_rng_state(), folder / _rng_file(self._backend.rank))
+
+    def _score(self) -> float | None:
+        """Success of the evaluation at this step, at the first temperature."""
+        result = self._eval_at(self.step, self.config.eval.temperatures[0]) if self.config.eval.temperatures else None
+        return None if result is None else result.success_rate
+
+    def _restore(self, path: Path) -> None:
+        """Go on from a checkpoint; the policy was already loaded from there."""
+        state = load_state(path, self._backend)
+        self._load_learned(path, state)
+        self._source.load_state_dict(state["source"])
+        self._alarms.load_state_dict(state["alarms"])
+        self._num_rollbacks, self._rate_factor = state["num_rollbacks"], state["rate_factor"]
+        set_rng_state(torch.load(path / _rng_file(self._backend.rank), weights_only=True))
+        if path.resolve().parent == self._run.checkpoints.resolve():
             self._saved_step = self.step
             self._read_later_evals()
 
+    def _load_learned(self, path: Path, state: dict[str, Any]) -> None:
+        """What learning made: optimizer, evaluations; the policy's own weights are there already."""
+        self.step = state["step"]
+        self._updater.load_state_dict(state["updater"])
+        self._updater.load_state(path)
+        self._renew_sampler()
+        self._evals = [EvalResult(**result) for result in state["evals"]]
+
+    def _renew_sampler(self) -> None:
+        """Draw from the weights as they are now."""
+        if self._has_replica:
+            self._backend.copy_weights(self._backend.unwrap(self._updater.module).model, self.policy.model)
+        self.policy.refresh_weights(self.step)
+
     def _read_later_evals(self) -> None:
-        """Evaluations of the checkpoint's own step are made after it is saved, so they are in the run's folder."""
+        """Evaluations that were made after the checkpoint was saved, as after Ctrl-C, are in the run's folder."""
         for temperature in self.config.eval.temperatures:
             path = self._run.eval_file(self.step, temperature)
             if path.exists() and self._eval_at(self.step, temperature) is None:
                 self._evals.append(EvalResult(**json.loads(path.read_text(encoding="utf-8"))["result"]))
 
-    def _announce(self, progress: TrainingProgress, changed: Sequence[str]) -> None:
+    def _announce(self, output: RunOutput, changed: Sequence[str]) -> None:
         if self.policy.chat_format.rewrites_history:
-            progress.message(
+            output.message(
                 "The model's chat template shows earlier turns differently once others follow (reasoning or tools are "
                 "dropped); in training the model goes on reading what it read and drew"
             )
         if self._run.resume_from is None:
             return
         if changed:
-            progress.message(f"Settings changed since the last start: {', '.join(changed)}")
+            output.message(f"Settings changed since the last start: {', '.join(changed)}")
         if self.step >= self.config.train.steps:
-            progress.message(f"The run in {self._run.path} is finished ({self.step} steps); its result again:")
+            output.message(f"The run in {self._run.path} is finished ({self.step} steps); its result again:")
         else:
-            progress.message(f"Continuing from {self._run.resume_from}, after step {self.step}")
+            output.message(f"Continuing from {self._run.resume_from}, after step {self.step}")
 
     def _is_eval_due(self) -> bool:
         every = self.config.eval.every
         is_last = self.step >= self.config.train.steps
         return self.step == 0 or is_last or (every > 0 and self.step % every == 0)
 
-    def _evaluate_if_due(self, writer: MetricsWriter, progress: TrainingProgress) -> None:
+    def _evaluate_if_due(self, output: RunOutput) -> None:
         if not self._eval_tasks or not self._is_eval_due():
             return
         for temperature in self.config.eval.temperatures:
             if self._eval_at(self.step, temperature) is None:
                 started = time.perf_counter()
                 result = self.evaluate(temperature)
-                writer.write(self.step, eval_metrics(result) | {"time/eval_s": time.perf_counter() - started})
-                progress.message(one_line(result))
+                output.write(self.step, eval_metrics(result) | {"time/eval_s": time.perf_counter() - started})
+                output.message(one_line(result))
 
     def _checkpoint_if_due(self) -> None:
         every = self.config.checkpoint.every
         if self.step >= self.config.train.steps or (every and self.step % every == 0):
             self.save_checkpoint()
-
-    def _write_transcripts(self, groups: Sequence[TrajectoryGroup]) -> None:
-        path = self._run.transcript_file(self.step)
-        write_transcripts(path, groups, per_step=self.config.log.transcripts_per_step, step=self.step)
 
     def _eval_at(self, step: int, temperature: float) -> EvalResult | None:
         return next((e for e in self._evals if (e.step, e.temperature) == (step, temperature)), None)
@@ -298,7 +382,7 @@ class GRPOTrainer:
             first, last = self._eval_at(0, temperature), self._eval_at(self.step, temperature)
             if first is not None and last is not None:
                 before[temperature], after[temperature] = first, last
-        console = Console()
+        console = Console(quiet=not self._backend.is_main_process)
         if after:
             console.print(comparison_table(before, after))
             for temperature, result in after.items():
@@ -307,52 +391,9 @@ class GRPOTrainer:
         return {"step": self.step, "run_folder": self._run.path, "before": before, "after": after}
 
 
-class _Clock:
-    """Wall time by stage."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._stages: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self._stages[f"time/{name}_s"] = time.perf_counter() - started
-
-    def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Times, and drawn tokens per second of the whole step."""
-        step_s = time.perf_counter() - self._started
-        num_drawn = sum(len(turn.completion.token_ids) for g in groups for t in g.trajectories for turn in t.turns)
-        return self._stages | {"time/step_s": step_s, "perf/tokens_per_s": num_drawn / step_s}
+def _make_alarms(config: Config) -> Alarms:
+    return Alarms(with_defaults([AlarmRule(**rule.model_dump()) for rule in config.log.alarms]))
 
 
-def _train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[Task, str], None]:
-    """What every row of the training file must pass: the environment's check, and a level where one is needed."""
-
-    def check(task: Task, where: str) -> None:
-        factory.check_task(task, where)
-        if curriculum.mode != "off":
-            level_of(task, where, curriculum)
-
-    return check
-
-
-def _success_rates(groups: Sequence[TrajectoryGroup]) -> list[float | None] | None:
-    """Share of scored episodes that succeeded, by group; None for a group without any.
-
-    None instead of the list when episodes were played to their end and none of the step reports `success`. Where some
-    report it, an episode that does not, as a rule one that was cut off, is a failure.
-    """
-    scored = [[episode for episode in group.trajectories if episode.reward is not None] for group in groups]
-    episodes = [episode for group in scored for episode in group]
-    is_reported = any("success" in episode.reward_parts for episode in episodes)
-    if not is_reported and any(episode.stop_reason is StopReason.FINISHED for episode in episodes):
-        return None
-    return [fmean(e.reward_parts.get("success", 0.0) >= 1.0 for e in group) if group else None for group in scored]
-
-
-def _warn_of_env_errors(groups: Sequence[TrajectoryGroup], step: int, progress: TrainingProgress) -> None:
-    failed = [t for group in groups for t in group.trajectories if t.stop_reason is StopReason.ENV_ERROR]
-    if failed:
-        progress.message(f"step {step}: {len(failed)} episodes dropped by environment errors, first: {failed[0].error}")
+def _rng_file(rank: int) -> str:
+    return f"rng_{rank:05d}.pt"

@@ -1,65 +1,289 @@
-"""Where training runs: a thin face of Hugging Face Accelerate, one process on one device.
+"""Where training runs: one process, DDP, or DeepSpeed ZeRO, through Hugging Face Accelerate.
 
-Device choice, moving modules, autocast, backward and gradient clipping go through here, so that a launcher with more
-processes has one place to change. Not here: the model, the loss, checkpoints.
+Device, processes, autocast, backward, the optimizer step and full weights go through here, so the code above is the
+same for one laptop process and for eight GPUs. Which of the three it is, the launcher decides: `python` starts one
+process; `torchrun` and `accelerate launch` start several, with DDP or, when the launcher's file says so, DeepSpeed.
+Not here: the model, the loss, what is trained on which process, checkpoints as a whole.
 """
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from torch.nn.parallel import DistributedDataParallel
 
-from agent_rl.errors import ConfigError
+from agent_rl.distributed import zero
+from agent_rl.distributed.processes import Processes
+from agent_rl.errors import CheckpointError, ConfigError
+
+OPTIMIZER_FOLDER = "optimizer"
 
 
-class Backend:
-    """One process on one device: `Backend("auto")`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    grad_norm: float
+    """L2 norm of the whole gradient before clipping; not finite when the step was refused."""
+    applied: bool
+    """False when loss or gradient was not finite on any process: the weights are as before, on all of them."""
 
-    `device` is `auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`. Raises ConfigError for a device that is
-    not there, and when a launcher started more than one process.
+
+class Backend(Processes):
+    """The device and the processes of this run: `Backend("auto")`.
+
+    `device` is `auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`. `timeout_s` is how long a process waits
+    for the others before it gives up. Raises ConfigError for a device that is not there, and for settings of the
+    launcher that cannot work.
     """
 
-    def __init__(self, device: str = "auto") -> None:
+    def __init__(self, device: str = "auto", *, timeout_s: float = 1800.0) -> None:
         wanted = _parse(device)
-        if wanted.index is not None:
-            torch.cuda.set_device(wanted)
-        self._accelerator = Accelerator(cpu=wanted.type == "cpu", mixed_precision="no")
-        if self._accelerator.num_processes > 1:
-            raise ConfigError(
-                f"a launcher started {self._accelerator.num_processes} processes, but training runs in one: "
-                "start the script with python"
-            )
+        self._plugin = zero.make_plugin() if zero.is_requested() else None
+        self._accelerator = _accelerator(wanted, self._plugin, timeout_s)
         if self._accelerator.device.type != wanted.type:
             raise ConfigError(
                 f"run.device = {device!r}: this process already trains on {self._accelerator.device}; "
                 "use one device per process"
             )
+        super().__init__(device=self._accelerator.device, timeout_s=timeout_s)
+        self._engine: Any = None
+        if self._plugin is not None:
+            zero.load_whole()
 
     @property
-    def device(self) -> torch.device:
-        return self._accelerator.device
+    def kind(self) -> str:
+        """`plain` (one process), `ddp` or `deepspeed`."""
+        if self._plugin is not None:
+            return "deepspeed"
+        return "ddp" if self._accelerator.use_distributed else "plain"
 
     @property
-    def is_main_process(self) -> bool:
-        return self._accelerator.is_main_process
+    def zero_stage(self) -> int:
+        """What DeepSpeed shards: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too."""
+        return 0 if self._plugin is None else self._plugin.deepspeed_config["zero_optimization"]["stage"]
 
-    def prepare(self, *objects: torch.nn.Module | torch.optim.Optimizer) -> tuple:
-        """The objects, on the device and wrapped as the set-up needs."""
-        prepared = self._accelerator.prepare(*objects)
-        return prepared if len(objects) > 1 else (prepared,)
+    def prepare(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """The module that is trained and its optimizer, on the device and wrapped as the set-up needs; once a run.
+
+        Under DeepSpeed the optimizer's groups without parameters are dropped, and with `offload_optimizer` it becomes
+        DeepSpeed's Adam with the same groups.
+        """
+        if self._plugin is None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+                return self._accelerator.prepare(module, optimizer)
+        zero.fit_to(self._plugin.deepspeed_config, module)
+        zero.check_offload(self._plugin.deepspeed_config)
+        with self.waiting_for("all processes to set up their shards"):
+            self._engine, optimizer = self._accelerator.prepare(module, optimizer)
+        return self._engine, optimizer
+
+    def prepare_frozen(self, module: torch.nn.Module) -> torch.nn.Module:
+        """A module that is only read, such as a reference model, on the device; under ZeRO-3 sharded like the other.
+
+        A sharded module's forward is collective: every process calls it equally often.
+        """
+        module = module.requires_grad_(False).eval()
+        if self.zero_stage < 3:
+            return module.to(self.device)
+        with self.waiting_for("all processes to set up their shards"):
+            return zero.initialize_frozen(module, self._plugin.deepspeed_config)
+
+    def sharded_loading(self, dtype: torch.dtype = torch.float32) -> AbstractContextManager:
+        """Inside, what Transformers loads is sharded as it is loaded under ZeRO-3: for models no process can hold.
+
+        `dtype` is the number format of the weights. Elsewhere, and for other set-ups, models are loaded whole.
+        """
+        if self.zero_stage < 3:
+            return nullcontext()
+        return zero.sharded_loading(self._plugin.deepspeed_config, dtype)
+
+    def unwrap(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module that was handed to `prepare` or `prepare_frozen`; under ZeRO-3 its weights are still shards."""
+        # Not Accelerate's own: that one imports DeepSpeed wherever it is installed.
+        is_wrapped = isinstance(module, DistributedDataParallel) or (
+            self._plugin is not None and zero.is_engine(module)
+        )
+        return module.module if is_wrapped else module
 
     def autocast(self, number_format: str) -> AbstractContextManager:
         """Matrix products in `bfloat16`, or as they are for `none`."""
         # Not Accelerate's own: that one patches `forward`, which the generation engine shares with the trainer.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=number_format == "bfloat16")
 
-    def backward(self, loss: torch.Tensor) -> None:
-        self._accelerator.backward(loss)
+    @contextmanager
+    def micro_step(self, module: torch.nn.Module, *, is_last: bool) -> Iterator[None]:
+        """Around forward and backward of one micro-batch; gradients add up until `step`.
 
-    def clip_grad_norm(self, parameters: Iterable[torch.nn.Parameter], max_norm: float) -> float:
-        """Scale gradients down to a total norm of `max_norm`; returns the norm before."""
-        return float(self._accelerator.clip_grad_norm_(parameters, max_norm))
+        They are summed over processes once, at the last micro-batch of a step; ZeRO-2 and 3, which keep no whole
+        gradient, sum at every one. Every process makes the same number of micro-steps.
+        """
+        with self.waiting_for("the gradients of the other processes"):
+            if self.kind == "deepspeed":
+                module.set_gradient_accumulation_boundary(is_last)
+                yield
+            elif self.kind == "ddp" and not is_last:
+                with module.no_sync():
+                    yield
+            else:
+                yield
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Backward of this process's share of the step's loss.
+
+        Shares have global denominators, so the gradient of a step is the sum over micro-batches and processes. DDP and
+        DeepSpeed average over processes; the factor undoes it, here and nowhere else.
+        """
+        loss = loss * self.num_processes
+        if self._engine is not None:
+            self._engine.backward(loss)
+        else:
+            loss.backward()
+
+    def step(
+        self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, is_loss_finite: bool
+    ) -> StepResult:
+        """Clip the gradient to a total norm of `max_grad_norm`, change the weights, forget the gradient.
+
+        Nothing is changed on any process when `is_loss_finite` is False, or the gradient is not finite, on one of them.
+        """
+        is_wanted = self.sum(float(not is_loss_finite)) == 0
+        with self.waiting_for("the optimizer step of the other processes"):
+            if self.kind == "deepspeed":
+                grad_norm, applied = zero.step(module, max_grad_norm=max_grad_norm, is_wanted=is_wanted)
+            else:
+                grad_norm = float(torch.nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm))
+                applied = is_wanted and math.isfinite(grad_norm)
+                if applied:
+                    optimizer.step()
+                optimizer.zero_grad()
+        return StepResult(grad_norm=grad_norm if is_wanted else math.nan, applied=applied)
+
+    def full_state_dict(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Whole weights and buffers of `module` (prepared, or a part of one) on the CPU of rank 0; {} elsewhere.
+
+        Collective. Names are those of the module before `prepare`.
+        """
+        full: dict[str, torch.Tensor] = {}
+        tensors = list(self.unwrap(module).state_dict(keep_vars=True).items())
+        with self.waiting_for("the weights of the other processes"):
+            for bucket in zero.gathered(tensors):
+                if self.is_main_process:
+                    full |= {name: tensor.detach().to("cpu", copy=True) for name, tensor in bucket}
+        return full
+
+    @torch.no_grad()
+    def copy_weights(self, source: torch.nn.Module, target: torch.nn.Module) -> None:
+        """Whole weights of `source` (prepared, or a part of one) into the unsharded `target`, on every process.
+
+        Collective. `target` has the same parameter names, and may have another device or number format.
+        """
+        tensors = list(self.unwrap(source).state_dict(keep_vars=True).items())
+        places = target.state_dict(keep_vars=True)
+        if missing := sorted(places.keys() ^ dict(tensors).keys()):
+            raise ValueError(f"the two modules differ in {len(missing)} names, the first is {missing[0]}")
+        with self.waiting_for("the weights of the other processes"):
+            for bucket in zero.gathered(tensors):
+                for name, tensor in bucket:
+                    places[name].copy_(tensor)
+
+    def save_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Write what the optimizer needs to go on bit for bit into `folder/optimizer`; collective.
+
+        Rank 0 writes the optimizer; with ZeRO each process writes its shard, which holds its share of the weights too.
+        The folder must be one that all processes see.
+        """
+        place = folder / OPTIMIZER_FOLDER
+        if self.is_main_process:
+            place.mkdir()
+            (place / "layout.json").write_text(json.dumps(self._layout()) + "\n", encoding="utf-8")
+        self.barrier()
+        if self.kind == "deepspeed":
+            torch.save(zero.optimizer_state(module), place / self._shard_name())
+        elif self.is_main_process:
+            torch.save(optimizer.state_dict(), place / self._shard_name())
+        self.barrier()
+
+    def load_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Restore what `save_state` wrote; collective. Under plain and DDP the weights are loaded by the caller.
+
+        Raises CheckpointError when it was saved by another number of processes or another ZeRO stage.
+        """
+        place = folder / OPTIMIZER_FOLDER
+        if not (place / "layout.json").is_file():
+            raise CheckpointError(f"{place / 'layout.json'} is missing; take another checkpoint")
+        saved = json.loads((place / "layout.json").read_text(encoding="utf-8"))
+        if saved != self._layout():
+            raise CheckpointError(
+                f"{place} was saved by {_describe(saved)}, and this run is {_describe(self._layout())}; launch it the "
+                "same way, or begin a new run from the checkpoint's model folder"
+            )
+        state = torch.load(place / self._shard_name(), map_location="cpu", weights_only=True)
+        if self.kind == "deepspeed":
+            with self.waiting_for("the other processes to load their shards"):
+                zero.load_optimizer_state(module, state)
+        else:
+            optimizer.load_state_dict(state)
+
+    def _layout(self) -> dict[str, int]:
+        return {"num_processes": self.num_processes, "zero_stage": self.zero_stage}
+
+    def _shard_name(self) -> str:
+        return f"rank_{self.rank if self.kind == 'deepspeed' else 0:05d}.pt"
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rates: float | Sequence[float]) -> None:
+    """Set one learning rate for all parameter groups, or one for each."""
+    groups = optimizer.param_groups
+    each = [rates] * len(groups) if isinstance(rates, int | float) else rates
+    for group, rate in zip(groups, each, strict=True):
+        group["lr"] = rate
+
+
+def _accelerator(wanted: torch.device, plugin: Any, timeout_s: float) -> Accelerator:
+    """Join the processes that the launcher started, if it did."""
+    is_launched = "LOCAL_RANK" in os.environ
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
+        raise ConfigError("the launcher asks for FSDP, which is not supported; use configs/accelerate/zero3_8gpu.yaml")
+    if os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower() not in ("no", ""):
+        raise ConfigError(
+            f"the launcher asks for mixed_precision {os.environ['ACCELERATE_MIXED_PRECISION']!r}, which is not read; "
+            "set it to 'no' there, and model.dtype or train.autocast in the run's config"
+        )
+    if wanted.index is not None:
+        if is_launched:
+            raise ConfigError(
+                f"run.device = {str(wanted)!r}: a launcher gives every process its own device; use auto or cuda"
+            )
+        torch.cuda.set_device(wanted)
+    # A forward that sends buffers would be collective, in evaluation too; they are the same everywhere anyway.
+    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]
+    if is_launched:
+        backend = "gloo" if wanted.type == "cpu" else "nccl"
+        handlers.append(InitProcessGroupKwargs(backend=backend, timeout=timedelta(seconds=timeout_s)))
+    return Accelerator(
+        # Accelerate ignores DeepSpeed when it is told `cpu`.
+        cpu=wanted.type == "cpu" and plugin is None,
+        mixed_precision="no",
+        deepspeed_plugin=plugin,
+        kwargs_handlers=handlers,
+    )
+
+
+def _describe(layout: dict[str, int]) -> str:
+    sharding = f"ZeRO-{layout['zero_stage']}" if layout["zero_stage"] else "no sharding"
+    return f"{layout['num_processes']} process{'es' if layout['num_processes'] > 1 else ''} with {sharding}"
 
 
 def _parse(device: str) -> torch.device:

@@ -1,12 +1,14 @@
-"""Checkpoints that are there whole or not at all.
+"""Checkpoints that are there whole or not at all, of one process or of many.
 
-`step_00012/` holds `model/` (Hugging Face format), `trainer.pt` (everything else a run needs to go on) and
-`manifest.json` with the SHA-256 of every file. It is written beside its final name, flushed to disk, and renamed, so
-that no moment of power loss or `kill -9` leaves half of one. What the state holds is the trainer's business.
+`step_00012/` holds `model/` (Hugging Face format), `trainer.pt` (everything else a run needs to go on), what each
+process wrote beside them, and `manifest.json` with the SHA-256 of every file. It is written beside its final name,
+flushed to disk, and renamed, so that no moment of power loss or `kill -9` leaves half of one. The processes of a run
+share one file system. What the state holds is the trainer's business.
 """
 
 import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -17,76 +19,135 @@ from typing import Any
 
 import torch
 
+from agent_rl.distributed.processes import Processes
 from agent_rl.errors import CheckpointError
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "trainer.pt"
 MODEL_FOLDER = "model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _PARTIAL = ".partial-"
 _STEP_NAME = re.compile(r"step_(\d{5,})")
 
 
 def save_checkpoint(
-    folder: Path, step: int, *, write_model: Callable[[Path], None], state: dict[str, Any], keep: int
+    folder: Path,
+    step: int,
+    *,
+    write_model: Callable[[Path], None],
+    state: dict[str, Any],
+    keep: int,
+    write_rank: Callable[[Path], None] | None = None,
+    score: float | None = None,
+    processes: Processes | None = None,
 ) -> Path:
-    """Write `folder/step_<step>` and keep the newest `keep` of its kind; returns its path.
+    """Write `folder/step_<step>`; keep the newest `keep` of its kind and the one of the highest score; its path.
 
-    `write_model` fills the model folder it is given; `state` holds tensors and plain values. A checkpoint of that
-    step must not exist yet.
+    `write_model` fills the model folder it is given, `write_rank` puts files into the checkpoint's folder: every
+    process calls both, so they may gather. `state` holds tensors and plain values; rank 0's is kept. A higher `score`
+    is better; None and not-a-number are no score. In a run of several processes this is collective. Raises
+    CheckpointError, on all, when there is a checkpoint of that step.
     """
+    processes = processes or Processes(device=torch.device("cpu"), timeout_s=math.inf)
     final = folder / f"step_{step:05d}"
-    if final.exists():
-        raise CheckpointError(f"{final} exists already; move it away, or continue it with checkpoint.resume=auto")
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_partial(folder)
     partial = folder / f"{_PARTIAL}{final.name}"
-    partial.mkdir()
+    processes.on_main(lambda: _on_disk(partial, lambda: _begin(final, partial)))
     write_model(partial / MODEL_FOLDER)
-    torch.save(state, partial / STATE_FILE)
-    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+    if write_rank is not None:
+        write_rank(partial)
+    processes.barrier()
     manifest = {
         "format_version": FORMAT_VERSION,
         "step": step,
-        "files": {str(path.relative_to(partial)): _sha256(path) for path in files},
+        "num_processes": processes.num_processes,
+        "score": None if score is None or math.isnan(score) else score,
     }
+    processes.on_main(lambda: _on_disk(partial, lambda: _finish(final, partial, manifest, state, keep)))
+    return final
+
+
+def _on_disk(path: Path, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written ({error.strerror}); make room, then continue with checkpoint.resume=auto"
+        ) from error
+
+
+def _begin(final: Path, partial: Path) -> None:
+    if final.exists():
+        raise CheckpointError(f"{final} exists already; move it away, or continue it with checkpoint.resume=auto")
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for path in final.parent.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(path)
+    partial.mkdir()
+
+
+def _finish(final: Path, partial: Path, manifest: dict[str, Any], state: dict[str, Any], keep: int) -> None:
+    torch.save(state, partial / STATE_FILE)
+    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+    manifest["files"] = {str(path.relative_to(partial)): _sha256(path) for path in files}
     (partial / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     for path in [*partial.rglob("*"), partial]:
         _fsync(path)
     os.rename(partial, final)
-    _fsync(folder)
-    for old in _checkpoints(folder)[:-keep]:
-        # Renamed first: a checkpoint half deleted must not look like a torn one.
-        doomed = old.with_name(f"{_PARTIAL}{old.name}")
-        os.rename(old, doomed)
-        shutil.rmtree(doomed)
-    return final
+    _fsync(final.parent)
+    best = best_checkpoint(final.parent)
+    for old in _checkpoints(final.parent)[:-keep]:
+        if old == best:
+            continue
+        _remove(old)
 
 
-def load_state(path: Path) -> dict[str, Any]:
-    """The state of a checkpoint, after checking every file. Raises CheckpointError when one is missing or changed."""
-    verify_checkpoint(path)
+def load_state(path: Path, processes: Processes | None = None) -> dict[str, Any]:
+    """The state of a checkpoint, after checking every file. Raises CheckpointError when one is missing or changed.
+
+    With `processes` this is collective: rank 0 does the checking.
+    """
+    if processes is None:
+        verify_checkpoint(path)
+    else:
+        processes.on_main(lambda: verify_checkpoint(path))
     return torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
 
 
 def verify_checkpoint(path: Path) -> None:
-    """Raise CheckpointError unless every file of the checkpoint is there with the content it was saved with."""
+    """Raise CheckpointError unless every file of the checkpoint is there with the content it was saved with.
+
+    The sentence names the file, and the newest older checkpoint that is whole.
+    """
+    if (complaint := _complaint(path)) is not None:
+        raise CheckpointError(f"{complaint}; {_way_out(path)}")
+
+
+def _complaint(path: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
     try:
-        manifest = json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
+        manifest = _read_manifest(path)
         version, files = manifest["format_version"], manifest["files"]
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not a checkpoint: it has no {MANIFEST_FILE}; give a folder step_*") from None
+        return f"{path} is not a checkpoint: it has no {MANIFEST_FILE}"
     except (ValueError, KeyError, TypeError):
-        raise CheckpointError(f"{path / MANIFEST_FILE} cannot be read; remove {path} to use an older one") from None
+        return f"{path / MANIFEST_FILE} cannot be read"
     if version != FORMAT_VERSION:
-        raise CheckpointError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
+        return f"{path} has format version {version}, this program reads {FORMAT_VERSION}"
     for name, digest in files.items():
         if not (path / name).is_file():
-            raise CheckpointError(f"{path / name} is missing; remove {path} to use an older checkpoint")
+            return f"{path / name} is missing"
         if _sha256(path / name) != digest:
-            raise CheckpointError(
-                f"{path / name} is not what was saved (its SHA-256 differs); remove {path} to use an older checkpoint"
-            )
+            return f"{path / name} is not what was saved (its SHA-256 differs)"
+    return None
+
+
+def _way_out(path: Path) -> str:
+    if _STEP_NAME.fullmatch(path.name) is None:
+        return "give a folder step_*"
+    older = [other for other in _checkpoints(path.parent) if _step_of(other) < _step_of(path)]
+    whole = next((other for other in reversed(older) if _complaint(other) is None), None)
+    if whole is None:
+        return "no older checkpoint beside it is whole; begin the run again under another run.name"
+    return f"remove {path} to go on from {whole.name}, which is whole"
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -95,8 +156,21 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the highest score in `folder`, the oldest of equals, or None when none has a score."""
+    scored = [(score, path) for path in _checkpoints(folder) if (score := _score_of(path)) is not None]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+
+def remove_later_checkpoints(path: Path) -> None:
+    """Delete the checkpoints beside `path` that are of later steps."""
+    for later in _checkpoints(path.parent):
+        if _step_of(later) > _step_of(path):
+            _remove(later)
+
+
 def get_rng_state() -> dict[str, Any]:
-    """State of the global random generators of Python and PyTorch."""
+    """State of the global random generators of Python and PyTorch in this process."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
 
@@ -106,21 +180,41 @@ def set_rng_state(state: dict[str, Any]) -> None:
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if len(state["cuda"]) != torch.cuda.device_count():
+        raise CheckpointError(
+            f"the checkpoint was made with {len(state['cuda'])} CUDA devices in sight, now there are "
+            f"{torch.cuda.device_count()}; go on with as many, or start another run from its model folder"
+        )
+    torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _remove(path: Path) -> None:
+    # Renamed first: a checkpoint half deleted must not look like a torn one.
+    doomed = path.with_name(f"{_PARTIAL}{path.name}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
 
 
 def _checkpoints(folder: Path) -> list[Path]:
     """Checkpoints by step, oldest first."""
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _STEP_NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(found)]
+    return sorted((path for path in folder.iterdir() if _STEP_NAME.fullmatch(path.name)), key=_step_of)
 
 
-def _remove_partial(folder: Path) -> None:
-    for path in folder.glob(f"{_PARTIAL}*"):
-        shutil.rmtree(path)
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def _score_of(path: Path) -> float | None:
+    try:
+        return _read_manifest(path).get("score")
+    except (OSError, ValueError, AttributeError):
+        return None  # a torn manifest is reported when the checkpoint is loaded
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    return json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
 
 
 def _sha256(path: Path) -> str:

@@ -1,9 +1,11 @@
 """What every entry point shares: user errors as one line and exit code 2, Ctrl-C as 130."""
 
+import os
 import sys
 
 import typer
 
+from agent_rl.core.interrupts import is_first_process_here
 from agent_rl.errors import UserError
 
 
@@ -12,10 +14,14 @@ def run_app(app: typer.Typer) -> None:
     try:
         exit_code = app(standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if is_first_process_here():
+            print(f"error: {error}", file=sys.stderr)
+        elif not error.is_everywhere:
+            print(f"error in process {os.environ.get('RANK', '?')}: {error}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
+        if is_first_process_here():
+            print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors

@@ -9,11 +9,15 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, pstdev
 
 from agent_rl.errors import DataError
-from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
+from agent_rl.records import StopReason, Trajectory, TrajectoryGroup, Turn
+
+_NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ERROR)
+"""Ends that neither a budget nor a deadline made."""
 
 
 class MetricsWriter:
@@ -31,13 +35,24 @@ class MetricsWriter:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line; a value that is infinite or not a number becomes null."""
+        """Append one line; a value that is infinite or not a number becomes null.
+
+        Raises DataError when the line cannot be written, because the disk is full for example.
+        """
         row = {"step": step} | {key: value if math.isfinite(value) else None for key, value in metrics.items()}
-        self._file.write(json.dumps(row, allow_nan=False) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(row, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise DataError(
+                f"{self._file.name}: the metrics of step {step} cannot be written ({error.strerror}); make room, then "
+                "continue with checkpoint.resume=auto"
+            ) from error
 
     def close(self) -> None:
-        self._file.close()
+        # Every line is flushed, so what a file can still fail to write here was raised by `write`.
+        with suppress(OSError):
+            self._file.close()
 
     def __enter__(self) -> "MetricsWriter":
         return self
@@ -74,7 +89,7 @@ def group_metrics(
     episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
     no episode reports `success`. `hacks/*` count episodes in which an attempt on the verdict was noticed. `rollout/*`
     is over all episodes; tokens are those the model drew, `new_contexts` turns whose prompt did not continue the last.
-    Raises ValueError when there is no episode.
+    docs/metrics.md says of every name what it means. Raises ValueError when there is no episode.
     """
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     if not episodes:
@@ -109,24 +124,45 @@ def _reward_metrics(scored: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _rollout_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    stops = Counter(episode.stop_reason for episode in episodes)
+    return {
+        **_lengths(episodes),
+        **_call_metrics([turn for episode in episodes for turn in episode.turns], num_episodes=len(episodes)),
+        **{f"rollout/stop/{reason.value}": stops[reason] / len(episodes) for reason in StopReason},
+        "rollout/truncated_share": sum(stops[reason] for reason in StopReason if reason not in _NOT_CUT_OFF)
+        / len(episodes),
+        "rollout/env_errors": stops[StopReason.ENV_ERROR],
+    }
+
+
+def _lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    num_turns = [len(episode.turns) for episode in episodes]
     num_tokens = [sum(len(turn.completion.token_ids) for turn in episode.turns) for episode in episodes]
-    turns = [turn for episode in episodes for turn in episode.turns]
+    num_prompt_tokens = [len(episode.turns[0].prompt_token_ids) for episode in episodes if episode.turns]
+    durations_s = [episode.duration_s for episode in episodes]
+    return {
+        "rollout/turns_mean": fmean(num_turns),
+        "rollout/turns_max": max(num_turns),
+        "rollout/tokens_mean": fmean(num_tokens),
+        "rollout/tokens_max": max(num_tokens),
+        "rollout/prompt_tokens_mean": fmean(num_prompt_tokens) if num_prompt_tokens else math.nan,
+        "rollout/prompt_tokens_max": max(num_prompt_tokens, default=math.nan),
+        "time/episode_s_mean": fmean(durations_s),
+        "time/episode_s_max": max(durations_s),
+    }
+
+
+def _call_metrics(turns: Sequence[Turn], *, num_episodes: int) -> dict[str, float]:
     # Counts of the environment, where it reports them: it also knows which calls failed.
     num_calls = sum(turn.info.get("tool_calls", len(turn.message.tool_calls)) for turn in turns)
     num_errors = sum(turn.info.get("tool_errors", len(turn.message.tool_errors)) for turn in turns)
     num_attempts = num_calls + sum(len(turn.message.tool_errors) for turn in turns)
-    metrics = {
-        f"rollout/stop/{reason.value}": fmean(episode.stop_reason == reason for episode in episodes)
-        for reason in StopReason
-    }
-    return metrics | {
-        "rollout/turns_mean": len(turns) / len(episodes),
-        "rollout/tokens_mean": fmean(num_tokens),
-        "rollout/tokens_max": max(num_tokens),
-        "rollout/tool_calls_mean": num_calls / len(episodes),
+    return {
+        "rollout/tool_calls_mean": num_calls / num_episodes,
+        "rollout/tool_calls_per_turn": num_calls / len(turns) if turns else math.nan,
         "rollout/tool_error_share": num_errors / num_attempts if num_attempts else 0.0,
+        "rollout/parse_error_share": fmean(bool(turn.message.tool_errors) for turn in turns) if turns else math.nan,
         "rollout/new_contexts": sum(turn.new_context for turn in turns),
-        "rollout/env_errors": sum(episode.stop_reason == StopReason.ENV_ERROR for episode in episodes),
     }
 
 

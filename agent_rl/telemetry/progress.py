@@ -5,19 +5,22 @@ The loop calls the same methods either way. Nothing is stored here (`metrics.py`
 
 from collections import deque
 from collections.abc import Mapping
-from datetime import timedelta
 from statistics import fmean
 from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Column
 
 _SHOWN = (
     ("reward/mean", "reward {:.3f}"),
-    ("success/mean", "success {:.1%}"),
-    ("perf/tokens_per_s", "{:,.0f} tokens/s"),
+    ("success/mean", "success {:.0%}"),
+    ("loss/policy", "loss {:+.3f}"),
+    ("loss/kl", "KL {:.0e}"),
+    ("policy/entropy", "H {:.3f}"),
+    ("optim/learning_rate", "lr {:.1e}"),
 )
-"""Metrics shown, in order; one that a step does not have is left out."""
+"""Metrics shown, in order; one that a step does not have is left out. `H` is the entropy, in nats a token."""
 
 
 class _Display(Protocol):
@@ -58,14 +61,29 @@ class TrainingProgress:
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show that `step` steps are done (the first step is 1). The ETA is the mean of the latest `time/step_s`."""
         shown = [text.format(metrics[key]) for key, text in _SHOWN if key in metrics]
+        if "perf/tokens_per_s" in metrics:
+            shown.append(f"{_short(metrics['perf/tokens_per_s'])} tok/s")
         if "time/step_s" in metrics:
             self._latest_s.append(metrics["time/step_s"])
-            shown.append(f"ETA {timedelta(seconds=round(fmean(self._latest_s) * (self._total_steps - step)))}")
+            shown.append(f"ETA {_clock(fmean(self._latest_s) * (self._total_steps - step))}")
         self._display.step(step, "  ".join(shown))
 
     def message(self, text: str) -> None:
         """Print a line without disturbing the bar."""
         self._display.message(text)
+
+
+def _short(number: float) -> str:
+    """Three to four digits: 9876, 12k, 3.4M."""
+    if number >= 1e6:
+        return f"{number / 1e6:.1f}M"
+    return f"{number / 1e3:.0f}k" if number >= 1e4 else f"{number:.0f}"
+
+
+def _clock(seconds: float) -> str:
+    """Hours, minutes and seconds: 31:04:09."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
 class _Plain:
@@ -87,8 +105,13 @@ class _Plain:
 
 class _Live:
     def __init__(self, console: Console, total_steps: int, num_steps_done: int) -> None:
+        # On a narrow terminal the numbers go on in a second line; nothing is cut off.
         self._progress = Progress(
-            TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"), console=console
+            TextColumn("step"),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=10),
+            TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
+            console=console,
         )
         self._task = self._progress.add_task("train", total=total_steps, completed=num_steps_done, status="")
 

@@ -1,0 +1,237 @@
+"""Estimators: the rewards of a whole step in, an advantage for every trained token out.
+
+`estimate` picks an estimator by name. An estimator of your own is one decorated function, of a step
+(`@advantage_estimator`) or of the rewards of one group (`@group_advantages`). Whatever the estimator: an episode
+without a score or without a trained token has advantage 0 and is outside all statistics, an outcome belongs to the
+last trained token, and nothing that stands where the mask is 0 is read.
+Not here: the formulas (`advantages.py`, `token_advantages.py`), samples and tensors of tokens (`core/batch.py`).
+Shape suffixes: `_E` scored or unscored episode of the step, `_G` episode of a group, `_N` trained token of an episode.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from agent_rl.algorithms.advantages import (
+    grpo_advantages,
+    has_signal,
+    maxrl_advantages,
+    normalize_parts,
+    opo_advantages,
+    pass_at_k_advantages,
+    remax_advantages,
+    rloo_advantages,
+)
+from agent_rl.algorithms.registry import Registry
+from agent_rl.algorithms.token_advantages import gae_advantages, reinforce_pp_advantages, whitened
+from agent_rl.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRewards:
+    """What is known of the E episodes of a step before credit is given; CPU tensors.
+
+    An episode's trained tokens stand one after the other from column 0, padded on the right to the most of any, N.
+
+    For example, one group of an episode of two trained tokens and one of a single one that could not be scored: group_E
+    (0, 0), rewards_E (1, NaN), mask_EN ((1, 1), (1, 0)), token_penalties_EN all 0.
+    """
+
+    group_E: torch.Tensor
+    """Number of each episode's group, long."""
+    rewards_E: torch.Tensor
+    """Outcome of each episode, float64; NaN where it could not be scored."""
+    mask_EN: torch.Tensor
+    """True on trained tokens."""
+    token_penalties_EN: torch.Tensor
+    """What is subtracted from each token's reward, float64: the KL in the reward, or zeros."""
+    values_EN: torch.Tensor | None = None
+    """What a critic expects from each token on, float64."""
+    greedy_rewards_E: torch.Tensor | None = None
+    """Outcome of a greedy episode of the same task, float64; NaN where it could not be scored."""
+    parts_E: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Parts of the outcome by name, float64 [E] each; NaN where an episode has no such part."""
+
+    def __post_init__(self) -> None:
+        num_episodes, num_tokens = self.mask_EN.shape
+        columns = {"group_E": self.group_E, "rewards_E": self.rewards_E, "greedy_rewards_E": self.greedy_rewards_E}
+        columns |= {f"parts_E[{name!r}]": part for name, part in self.parts_E.items()}
+        tables = {"token_penalties_EN": self.token_penalties_EN, "values_EN": self.values_EN}
+        for shape, tensors in (((num_episodes,), columns), ((num_episodes, num_tokens), tables)):
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.shape != shape:
+                    raise ValueError(f"{name} has shape {list(tensor.shape)}, but mask_EN says {list(shape)}")
+        for name, tensor in columns.items():
+            if tensor is not None and tensor.isinf().any():
+                raise ValueError(f"{name} holds an infinity; an episode that cannot be scored has reward NaN")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credit:
+    """What an estimator answers."""
+
+    advantages_EN: torch.Tensor
+    """Advantage of each token, float64; 0 where nothing is trained."""
+    returns_EN: torch.Tensor | None = None
+    """What the critic should have said, float64; None where there is no critic."""
+
+
+Estimator = Callable[..., Credit]
+GroupFunction = Callable[..., torch.Tensor]
+
+ADVANTAGE_ESTIMATORS: Registry[Estimator] = Registry("advantage estimator", num_inputs=1)
+"""All estimators, and with `options_of(name)` the options that one of them uses."""
+
+advantage_estimator = ADVANTAGE_ESTIMATORS.register
+"""`@advantage_estimator("name")` on a function `(step: StepRewards, *, options) -> Credit`.
+
+In the step that it gets, the mask is true only for episodes that count, rewards are NaN for all others, and penalties,
+values and parts hold nothing of these.
+"""
+
+
+def estimate(name: str, step: StepRewards, **options: Any) -> Credit:
+    """The credit that the estimator of that name gives, with those of the options that it uses.
+
+    ConfigError with the nearest name for an unknown estimator, and for an option that no estimator uses.
+    """
+    counted = _counted(step)
+    credit = ADVANTAGE_ESTIMATORS.call(name, counted, **options)
+    returns_EN = credit.returns_EN
+    return Credit(
+        advantages_EN=credit.advantages_EN.double().masked_fill(~counted.mask_EN, 0.0),
+        returns_EN=None if returns_EN is None else returns_EN.double().masked_fill(~counted.mask_EN, 0.0),
+    )
+
+
+def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
+    """`@group_advantages("name")` on a function `(rewards_G, *, options) -> advantages_G` makes it an estimator.
+
+    It is called for each group with signal (`has_signal`) with the rewards of its scored episodes, float64 [G], each
+    less the penalties of the episode's tokens. Its answer holds for every trained token of the episode.
+    """
+
+    def decorate(function: GroupFunction) -> GroupFunction:
+        @functools.wraps(function)
+        def estimator(step: StepRewards, **options: Any) -> Credit:
+            return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options)), step)
+
+        # `wraps` shows the options of the function to the registry.
+        ADVANTAGE_ESTIMATORS.register(name)(estimator)
+        return function
+
+    return decorate
+
+
+group_advantages("grpo")(grpo_advantages)
+group_advantages("rloo")(rloo_advantages)
+group_advantages("maxrl")(maxrl_advantages)
+group_advantages("pass_at_k")(pass_at_k_advantages)
+
+
+@advantage_estimator("opo")
+def _opo(step: StepRewards) -> Credit:
+    num_tokens_E = step.mask_EN.sum(dim=1)
+    return _spread(_by_group(step, lambda rewards_G, rows: opo_advantages(rewards_G, num_tokens_E[rows])), step)
+
+
+@advantage_estimator("remax")
+def _remax(step: StepRewards) -> Credit:
+    """Reward from the token on, penalties included, less the reward of the greedy episode."""
+    if step.greedy_rewards_E is None:
+        raise ConfigError("the estimator 'remax' needs greedy_rewards_E; play one greedy episode per task")
+    penalties_to_go_EN = step.token_penalties_EN.flip(1).cumsum(dim=1).flip(1)
+    advantages_E1 = remax_advantages(step.rewards_E, step.greedy_rewards_E).unsqueeze(1)
+    has_baseline_E1 = ~step.greedy_rewards_E.isnan().unsqueeze(1)
+    return Credit(advantages_EN=(advantages_E1 - penalties_to_go_EN) * has_baseline_E1)
+
+
+@advantage_estimator("reinforce_plus_plus")
+def _reinforce_plus_plus(step: StepRewards, *, gamma: float = 1.0) -> Credit:
+    return Credit(advantages_EN=reinforce_pp_advantages(_token_rewards(step), step.mask_EN, gamma=gamma))
+
+
+@advantage_estimator("reinforce_plus_plus_baseline")
+def _reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
+    """Rewards less their group's mean, whitened over the trained tokens of all groups with signal (Hu 2025)."""
+    centred_EN = _spread(_by_group(step, lambda rewards_G, _: rewards_G - rewards_G.mean()), step).advantages_EN
+    is_live_E = _in_live_group(centred_EN.any(dim=1), step)
+    return Credit(advantages_EN=whitened(centred_EN, step.mask_EN & is_live_E.unsqueeze(1)))
+
+
+@advantage_estimator("gae")
+def _gae(step: StepRewards, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> Credit:
+    if step.values_EN is None:
+        raise ConfigError("the estimator 'gae' needs values_EN; train a critic, or choose an estimator without one")
+    advantages_EN, returns_EN = gae_advantages(
+        _token_rewards(step), step.values_EN, step.mask_EN, gamma=gamma, lam=lam, whiten=whiten
+    )
+    return Credit(advantages_EN=advantages_EN, returns_EN=returns_EN)
+
+
+@advantage_estimator("gdpo")
+def _gdpo(step: StepRewards, *, part_weights: Mapping[str, float]) -> Credit:
+    """Parts of the reward standardised one by one, then whitened over the episodes of all groups with signal."""
+    if step.token_penalties_EN.any():
+        raise ConfigError("the estimator 'gdpo' has no place for a KL penalty in the reward; put the KL into the loss")
+    combined_E = torch.zeros_like(step.rewards_E)
+    for rows in _groups(step):
+        combined_E[rows] = normalize_parts({n: part[rows] for n, part in step.parts_E.items()}, part_weights)
+    counts_E = _in_live_group(combined_E != 0, step) & ~step.rewards_E.isnan()
+    return _spread(whitened(combined_E, counts_E), step)
+
+
+def _counted(step: StepRewards) -> StepRewards:
+    """The step in float64, with everything taken out that does not count (see `advantage_estimator`)."""
+    mask_EN = step.mask_EN.bool()
+    counts_E = mask_EN.any(dim=1) & ~step.rewards_E.isnan()
+    mask_EN = mask_EN & counts_E.unsqueeze(1)
+    values_EN = step.values_EN
+    return replace(
+        step,
+        rewards_E=step.rewards_E.double().masked_fill(~counts_E, torch.nan),
+        mask_EN=mask_EN,
+        token_penalties_EN=step.token_penalties_EN.double().masked_fill(~mask_EN, 0.0),
+        values_EN=None if values_EN is None else values_EN.double().masked_fill(~mask_EN, 0.0),
+        parts_E={name: part.double().masked_fill(~counts_E, torch.nan) for name, part in step.parts_E.items()},
+    )
+
+
+def _groups(step: StepRewards) -> Iterator[torch.Tensor]:
+    """Rows of the episodes that count, group by group."""
+    counts_E = ~step.rewards_E.isnan()
+    for group in step.group_E[counts_E].unique():
+        yield ((step.group_E == group) & counts_E).nonzero().squeeze(1)
+
+
+def _by_group(step: StepRewards, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """`function(rewards_G, rows_G)` of each group with signal, in its places of a float64 [E]; 0 elsewhere."""
+    rewards_E = step.rewards_E - step.token_penalties_EN.sum(dim=1)
+    advantages_E = torch.zeros_like(rewards_E)
+    for rows in _groups(step):
+        # By the outcomes alone: penalties differ always, and a small standard deviation would blow them up.
+        if has_signal(step.rewards_E[rows]):
+            advantages_G = torch.as_tensor(function(rewards_E[rows], rows), dtype=torch.float64)
+            if advantages_G.shape != rows.shape:
+                raise ValueError(f"a group of {len(rows)} episodes got advantages of shape {list(advantages_G.shape)}")
+            advantages_E[rows] = advantages_G
+    return advantages_E
+
+
+def _in_live_group(is_live_E: torch.Tensor, step: StepRewards) -> torch.Tensor:
+    """[E]: whether any episode of the group is live; the others must stay exactly 0 when a batch is whitened."""
+    return torch.isin(step.group_E, step.group_E[is_live_E])
+
+
+def _spread(advantages_E: torch.Tensor, step: StepRewards) -> Credit:
+    return Credit(advantages_EN=advantages_E.unsqueeze(1) * step.mask_EN)
+
+
+def _token_rewards(step: StepRewards) -> torch.Tensor:
+    """Rewards per token, [E, N]: the outcome on the last trained token, penalties everywhere."""
+    num_left_EN = step.mask_EN.flip(1).cumsum(dim=1).flip(1)
+    is_last_EN = step.mask_EN & (num_left_EN == 1)
+    return torch.where(is_last_EN, step.rewards_E.unsqueeze(1), 0.0) - step.token_penalties_EN

@@ -1,0 +1,27 @@
+"""The configuration: strict typed sections, one YAML file, `section.key=value` overrides.
+
+Unknown keys, wrong types and keys that would have no effect are errors that name the file, the key, what was
+got and the nearest valid name. Nothing is read from the environment, and nothing of ours is imported here
+besides the error vocabulary.
+"""
+
+from agent_rl.config.learning import ESTIMATOR_KEYS, LOSS_KEYS, AlgorithmConfig, CriticConfig, KLConfig, TrainConfig
+from agent_rl.config.load import load_config, parse_config, validate_section
+from agent_rl.config.root import Config
+from agent_rl.config.sections import CurriculumConfig, CurriculumStage, LoraConfig
+
+__all__ = [
+    "ESTIMATOR_KEYS",
+    "LOSS_KEYS",
+    "AlgorithmConfig",
+    "Config",
+    "CriticConfig",
+    "CurriculumConfig",
+    "CurriculumStage",
+    "KLConfig",
+    "LoraConfig",
+    "TrainConfig",
+    "load_config",
+    "parse_config",
+    "validate_section",
+]

@@ -1,0 +1,56 @@
+"""What all sections have in common: strict keys, frozen values, and no key without effect.
+
+Not here: any section, reading files.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Seconds = Annotated[float, Field(gt=0.0)]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused, values are frozen once read, and a key that would have no effect is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        """Keys (dotted, from here) that do nothing with the other values, each with where they would do something."""
+        return {}
+
+    @model_validator(mode="after")
+    def _refuse_keys_without_effect(self) -> "Section":
+        for key, reason in self.keys_without_effect().items():
+            if self._is_given(key):
+                raise ValueError(f"{key} has no effect {reason}; remove it")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _only_keys_with_effect(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The resolved configuration must read back, so it holds no key that would be refused."""
+        raw = serialize(self)
+        for key in self.keys_without_effect():
+            *parents, name = key.split(".")
+            node = raw
+            for parent in parents:
+                node = node[parent]
+            node.pop(name, None)
+        return raw
+
+    def _is_given(self, key: str) -> bool:
+        *parents, name = key.split(".")
+        node: Section = self
+        for parent in parents:
+            node = getattr(node, parent)
+        return name in node.model_fields_set

@@ -1,0 +1,214 @@
+"""The sections about how a policy learns: credit, loss, critic, optimizer. Not here: what `algorithms/` computes."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from agent_rl.config.base import Fraction, Positive, Section
+
+NonNegative = Annotated[float, Field(ge=0.0)]
+AboveZero = Annotated[float, Field(gt=0.0)]
+BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class KLConfig(Section):
+    """A pull towards the model that the run started from."""
+
+    coef: NonNegative = 0.0
+    """Weight of the penalty; 0 needs no reference model."""
+    kind: Literal["k1", "abs", "k2", "k3", "full", "kl", "mse", "low_var_kl"] = "k3"
+    """Estimate of the divergence; `kl`, `mse` and `low_var_kl` are other names of k1, k2 and k3, `full` is exact."""
+    place: Literal["loss", "reward"] = "loss"
+    """`loss` adds it to the loss of every trained token, `reward` subtracts it from the token's reward."""
+    target: AboveZero | None = None
+    """Divergence per token that an adaptive coefficient steers to; null keeps `coef` fixed."""
+    horizon: Positive = 10_000
+    """Episodes over which the adaptive coefficient would change by a fifth at most."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        if self.coef == 0.0:
+            return dict.fromkeys(("kind", "place", "target", "horizon"), "with coef 0")
+        return {"horizon": "without a target"} if self.target is None else {}
+
+    @model_validator(mode="after")
+    def _check_gradient(self) -> "KLConfig":
+        if self.coef and self.place == "loss" and self.kind in ("k1", "kl"):
+            raise ValueError(
+                f"kind {self.kind!r} in the loss pulls towards nothing (its expected gradient is 0); use k2, k3 or "
+                "full, or place 'reward'"
+            )
+        return self
+
+
+class CorrectionConfig(Section):
+    """Weights that make up for a sampler whose probabilities are not quite the trainer's."""
+
+    kind: Literal["none", "token_tis", "token_mask", "sequence_tis", "sequence_mask", "geometric_mask"] = "none"
+    """`*_tis` cut a weight off at `high`, `*_mask` set it to 0 outside `low` to `high`; `sequence_*` take the product
+    over a sample's trained tokens, `geometric_mask` the geometric mean."""
+    low: NonNegative = 0.5
+    """Least ratio trainer / sampler that counts."""
+    high: AboveZero = 2.0
+    """Largest ratio trainer / sampler that counts."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        if self.kind == "none":
+            return dict.fromkeys(("low", "high"), "with kind 'none'")
+        return {"low": f"with kind {self.kind!r}, which has no lower end"} if self.kind.endswith("_tis") else {}
+
+    @model_validator(mode="after")
+    def _check_range(self) -> "CorrectionConfig":
+        if self.kind.endswith("_mask") and not self.low < 1.0 < self.high:
+            raise ValueError(f"low {self.low} to high {self.high} leaves out 1, where trainer and sampler agree")
+        return self
+
+
+class OverlongConfig(Section):
+    """A penalty that grows over the last tokens before a length (DAPO)."""
+
+    buffer: Annotated[int, Field(ge=0)] = 0
+    """Tokens over which the penalty grows from 0 to `weight`; 0 is no penalty."""
+    max_tokens: Positive = 1024
+    """Drawn tokens of an episode from which on it is full."""
+    weight: AboveZero = 1.0
+    """Largest penalty, subtracted from the episode's reward."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if self.buffer else dict.fromkeys(("max_tokens", "weight"), "with buffer 0")
+
+    @model_validator(mode="after")
+    def _check_buffer(self) -> "OverlongConfig":
+        if self.buffer > self.max_tokens:
+            raise ValueError(f"buffer {self.buffer} is longer than max_tokens {self.max_tokens}")
+        return self
+
+
+UNGROUPED = ("remax", "reinforce_plus_plus", "gae")
+"""Built-in estimators that do not compare the episodes of a group."""
+ESTIMATOR_KEYS: dict[str, tuple[str, ...]] = {
+    "grpo": ("scale_by_std",),
+    "rloo": (),
+    "remax": (),
+    "reinforce_plus_plus": ("gamma",),
+    "reinforce_plus_plus_baseline": (),
+    "gdpo": ("part_weights",),
+    "gae": ("gamma", "lam"),
+    "opo": (),
+    "maxrl": (),
+    "pass_at_k": ("scale_by_std",),
+}
+"""Keys that the built-in estimators read; a registered one of your own may read any."""
+LOSS_KEYS = {"ppo_clip": ("ratio_level", "clip_low", "clip_high", "dual_clip"), "cispo": ("clip_low", "clip_high")}
+
+
+class AlgorithmConfig(Section):
+    advantage: str = "grpo"
+    """`grpo`, `rloo`, `remax`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `gdpo`, `gae`, `opo`, `maxrl`,
+    `pass_at_k`, or a registered estimator's name."""
+    scale_by_std: bool = True
+    """Divide group-centred rewards by the group's standard deviation; Dr. GRPO does not."""
+    gamma: Fraction = 1.0
+    """Discount per trained token."""
+    lam: Fraction = 0.95
+    """Weight of longer returns in generalised advantage estimation."""
+    part_weights: dict[str, float] = Field(default_factory=dict)
+    """Reward parts that `gdpo` normalises one by one, with their weights."""
+    loss: str = "ppo_clip"
+    """`ppo_clip`, `cispo`, or a registered loss's name."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """Ratio of each token, or one for all trained tokens of a sample, their geometric mean (GSPO)."""
+    clip_low: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
+    """Lower clip of the policy ratio."""
+    clip_high: AboveZero = 0.28
+    """Upper clip of the policy ratio."""
+    dual_clip: Annotated[float, Field(gt=1.0)] | None = None
+    """Bound of the loss of tokens with negative advantage, in advantages; null: none."""
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"] = (
+        "token_mean"
+    )
+    """How token losses become one number, over the whole step; `_norm` divides by `policy.max_context`."""
+    entropy_coef: float = 0.0
+    """Weight of an entropy bonus in the loss."""
+    kl: KLConfig = KLConfig()
+    correction: CorrectionConfig = CorrectionConfig()
+    overlong: OverlongConfig = OverlongConfig()
+    mask_truncated: bool = False
+    """Leave episodes that were cut off out of the loss; their rewards still count in their group."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        unused = _not_read_by("advantage", self.advantage, ESTIMATOR_KEYS)
+        return unused | _not_read_by("loss", self.loss, LOSS_KEYS)
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> "AlgorithmConfig":
+        if self.advantage == "gdpo" and not any(self.part_weights.values()):
+            raise ValueError("advantage 'gdpo' needs part_weights; add reward parts and weights, {tools: 1.0}")
+        if self.advantage == "gdpo" and self.kl.coef and self.kl.place == "reward":
+            raise ValueError(
+                "advantage 'gdpo' normalises reward parts one by one, where a KL has no place; put the KL into the loss"
+            )
+        return self
+
+
+def _not_read_by(what: str, name: str, keys_of: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Keys that only others of `keys_of` read."""
+    if name not in keys_of:
+        return {}
+    unused = {}
+    for key in dict.fromkeys(key for keys in keys_of.values() for key in keys):
+        if key not in keys_of[name]:
+            readers = " and ".join(repr(other) for other, keys in keys_of.items() if key in keys)
+            unused[key] = f"with {what} {name!r}, only with {readers}"
+    return unused
+
+
+class CriticConfig(Section):
+    """The value function of `algorithm.advantage: gae`."""
+
+    backbone: Literal["shared", "own"] = "own"
+    """`own` trains a second copy of the model under the value head, `shared` puts the head on the policy's."""
+    learning_rate: AboveZero = 1e-5
+    """Peak learning rate of the critic; it follows the policy's schedule."""
+    coef: AboveZero = 0.5
+    """Weight of the value loss beside the policy's."""
+    value_clip: AboveZero | None = 0.2
+    """How far a value may move in one step and still be pulled further; null: any distance."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """First steps in which only the critic learns."""
+
+
+class TrainConfig(Section):
+    steps: Positive
+    """Steps: rollouts, then `epochs * minibatches` optimizer steps."""
+    learning_rate: AboveZero
+    """Peak learning rate."""
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the learning rate falls to `final_learning_rate` after the warm-up."""
+    final_learning_rate: NonNegative = 0.0
+    """Learning rate of the last step."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps over which the learning rate rises from 0."""
+    epochs: Positive = 1
+    """Times that a step's episodes are learned from."""
+    minibatches: Positive = 1
+    """Parts of a step's episodes, each with an optimizer step of its own."""
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.99)
+    """AdamW moments."""
+    weight_decay: NonNegative = 0.0
+    """AdamW weight decay."""
+    max_grad_norm: AboveZero = 1.0
+    """Gradient clipping by total norm, a critic's gradient included."""
+    micro_batch_tokens: Positive = 8192
+    """Most tokens in one forward and backward pass of one process; a longer sample gets a pass of its own."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """Number format of matrix products in the trainer's forward and backward."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {"final_learning_rate": "with schedule 'constant'"} if self.schedule == "constant" else {}
+
+    @model_validator(mode="after")
+    def _check_final(self) -> "TrainConfig":
+        if self.final_learning_rate > self.learning_rate:
+            raise ValueError("final_learning_rate is above learning_rate; it must not be")
+        return self

@@ -1,0 +1,123 @@
+"""Reading a configuration: one YAML file, `section.key=value` overrides, one sentence for whatever is wrong.
+
+Not here: what the keys are.
+"""
+
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from agent_rl.config.root import Config
+from agent_rl.errors import ConfigError, nearest
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML that refuses a key written twice in one mapping (plain YAML keeps the last one silently)."""
+
+
+def _unique_mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key_node, _ in node.value:
+        key = str(key_node.value)
+        if key in seen:
+            raise ConfigError(f"key {key!r} is given twice, second time on line {key_node.start_mark.line + 1}")
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
+    """Read a YAML file, apply `section.key=value` overrides in order, and validate.
+
+    Values of overrides are YAML, so `train.steps=5` is an int and `eval.temperatures=[0]` a list.
+    Raises ConfigError with one sentence for a missing file, bad YAML, an unknown key or a bad value.
+    """
+    path = Path(path)
+    raw = _read_yaml(path)
+    for text in overrides:
+        _apply_override(raw, text)
+    return parse_config(raw, source=str(path))
+
+
+def parse_config(raw: dict[str, Any], *, source: str) -> Config:
+    """Validate a plain mapping; `source` names it in errors."""
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error.errors()[0], source)) from None
+
+
+def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, prefix: str) -> ModelT:
+    """Validate a free-form sub-section (such as `env.options`) against `model`, with the same error sentences."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_sentence(error.errors()[0], source, root=model, prefix=prefix)) from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such config file; the shipped ones are in configs/")
+    try:
+        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}; remove one of the two") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        detail = " ".join(str(error).split())
+        raise ConfigError(f"{path}: not valid YAML ({detail}); correct the file") from None
+    if not isinstance(raw, dict):
+        found = type(raw).__name__
+        raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see configs/nat_grpo.yaml")
+    return raw
+
+
+def _apply_override(raw: dict[str, Any], text: str) -> None:
+    key, found, value = text.partition("=")
+    parts = key.strip().split(".")
+    if not found or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"override {text!r}: expected section.key=value, for example train.steps=20")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"override {text!r}: the value is not valid YAML; quote it") from None
+    node = raw
+    for part in parts[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"override {text!r}: {part!r} is a single value, it has no key below it")
+    node[parts[-1]] = parsed
+
+
+def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Config, prefix: str = "") -> str:
+    """Turn pydantic's first complaint into: file, key, what was got, what was expected."""
+    location = [str(part) for part in detail["loc"]]
+    key = ".".join([prefix, *location] if prefix else location)
+    if detail["type"] == "extra_forbidden":
+        parent = _model_at(root, location[:-1])
+        known = list(parent.model_fields) if parent else []
+        hint = nearest(location[-1], known) or f"; known keys: {', '.join(known)}"
+        return f"{source}: unknown key {key!r}{hint}"
+    if detail["type"] == "missing":
+        return f"{source}: {key!r} is missing; add it"
+    message = detail["msg"].removeprefix("Value error, ")
+    if not key:
+        return f"{source}: {message}"
+    return f"{source}: {key} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _model_at(root: type[BaseModel], location: list[str]) -> type[BaseModel] | None:
+    model: Any = root
+    for part in location:
+        if part.isdigit():  # an entry of a list of sections
+            model = get_args(model)[0]
+            continue
+        field = getattr(model, "model_fields", {}).get(part)
+        model = field.annotation if field else None
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None

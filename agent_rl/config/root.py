@@ -1,0 +1,97 @@
+"""A whole run: all sections, and what they demand of each other. Not here: the sections, reading files."""
+
+from collections.abc import Mapping
+
+import yaml
+from pydantic import model_validator
+
+from agent_rl.config.base import Section
+from agent_rl.config.learning import ESTIMATOR_KEYS, UNGROUPED, AlgorithmConfig, CriticConfig, TrainConfig
+from agent_rl.config.sections import (
+    CheckpointConfig,
+    DataConfig,
+    EnvConfig,
+    EvalConfig,
+    LogConfig,
+    ModelConfig,
+    PolicyConfig,
+    RolloutConfig,
+    RunConfig,
+)
+
+
+class Config(Section):
+    """A whole run. `load_config` makes it; the resolved form is saved with the run."""
+
+    run: RunConfig = RunConfig()
+    data: DataConfig
+    model: ModelConfig
+    policy: PolicyConfig = PolicyConfig()
+    env: EnvConfig = EnvConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    critic: CriticConfig = CriticConfig()
+    train: TrainConfig
+    eval: EvalConfig = EvalConfig()
+    log: LogConfig = LogConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps made of one step's episodes."""
+        return self.train.epochs * self.train.minibatches
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        unused = {}
+        if self.policy.type == "minimind":
+            for key in ("attention", "gradient_checkpointing", "lora"):
+                unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface'"
+        if self.algorithm.advantage != "gae":
+            unused["critic"] = f"with algorithm.advantage {self.algorithm.advantage!r}, only with 'gae'"
+        elif self.updates_per_step == 1:
+            unused["critic.value_clip"] = "with one update a step; set train.epochs or train.minibatches"
+        if self.algorithm.advantage in UNGROUPED:
+            unused["rollout.max_attempts"] = (
+                f"with algorithm.advantage {self.algorithm.advantage!r}, which needs no difference within a group"
+            )
+        if not self.eval.temperatures or not self.eval.every:
+            unused["checkpoint.keep_best"] = "without evaluations in between; set eval.every"
+        if self.algorithm.correction.kind != "none" and self.updates_per_step == 1:
+            for key in ("clip_low", "clip_high", "dual_clip", "ratio_level"):
+                unused[f"algorithm.{key}"] = (
+                    "with a correction and one update a step, where the ratio is always 1; set train.epochs or "
+                    "train.minibatches"
+                )
+        return unused
+
+    @model_validator(mode="after")
+    def _check_across_sections(self) -> "Config":
+        if self.policy.max_new_tokens >= self.policy.max_context:
+            raise ValueError(
+                f"policy.max_new_tokens is {self.policy.max_new_tokens} but policy.max_context is only "
+                f"{self.policy.max_context}: leave room for the conversation"
+            )
+        if self.policy.max_cached_tokens is not None and self.policy.max_cached_tokens < self.policy.max_context:
+            raise ValueError(
+                f"policy.max_cached_tokens is {self.policy.max_cached_tokens}, but must hold at least one window: "
+                f"policy.max_context is {self.policy.max_context}"
+            )
+        if self.rollout.group_size == 1 and self.algorithm.advantage in set(ESTIMATOR_KEYS) - set(UNGROUPED):
+            raise ValueError(
+                f"rollout.group_size is 1, but algorithm.advantage {self.algorithm.advantage!r} compares episodes of "
+                "one task; use at least 2"
+            )
+        if self.critic.warmup_steps >= self.train.steps:
+            raise ValueError(f"critic.warmup_steps {self.critic.warmup_steps} leaves no step for the policy")
+        if self.train.minibatches > self.rollout.groups_per_step:
+            raise ValueError(
+                f"train.minibatches is {self.train.minibatches} but rollout.groups_per_step only "
+                f"{self.rollout.groups_per_step}: a minibatch holds whole groups"
+            )
+        if self.model.attention == "flash_attention_2" and "bfloat16" not in (self.model.dtype, self.train.autocast):
+            raise ValueError("model.attention 'flash_attention_2' computes in bfloat16 only; set model.dtype to it")
+        return self
+
+    def to_yaml(self) -> str:
+        """The resolved configuration as YAML that `load_config` reads back to an equal object."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

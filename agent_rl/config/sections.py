@@ -1,0 +1,202 @@
+"""The sections about a run, its data, its model and its episodes. Not here: how it learns (`learning.py`)."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from agent_rl.config.base import Fraction, Positive, Seconds, Section
+
+
+class RunConfig(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    """Folder of the run, under `output_dir`."""
+    output_dir: Path = Path("runs")
+    """Where run folders are made."""
+    seed: int = 0
+    """Seed of task order, sampling and hidden cases."""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:1`, ..."""
+    timeout_s: Seconds = 1800.0
+    """Longest wait of a process for the others, before the run ends with an error."""
+
+
+class CurriculumStage(Section):
+    until_step: Positive
+    """Last step of the stage; the first step of a run is 1."""
+    max_level: int
+    """Highest `level` of the tasks drawn."""
+
+
+# YAML reads a bare `off` as false.
+CurriculumMode = Annotated[
+    Literal["off", "stages", "success"], BeforeValidator(lambda mode: "off" if mode is False else mode)
+]
+_KEYS_OF_MODE = {"off": (), "stages": ("stages",), "success": ("threshold", "window", "review")}
+
+
+class CurriculumConfig(Section):
+    """From easy to hard by the integer `level` of a task row; a key that the mode does not use is refused."""
+
+    mode: CurriculumMode = "off"
+    """`off` draws from all tasks, `stages` from levels fixed by step, `success` opens levels as they are mastered."""
+    stages: tuple[CurriculumStage, ...] = ()
+    """Stages in order, `[{until_step: 30, max_level: 1}, ...]`; after the last one all levels are open."""
+    threshold: Fraction = 0.7
+    """Mean success at the highest open level that opens the next one."""
+    window: Positive = 32
+    """Newest groups of the highest open level over which that mean is taken; before there are as many, none opens."""
+    review: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.25
+    """Share of tasks drawn from earlier levels; the rest is of the highest open one."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {
+            key: f"in mode {self.mode!r}, only in {mode!r}"
+            for mode, keys in _KEYS_OF_MODE.items()
+            for key in keys
+            if mode != self.mode
+        }
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> "CurriculumConfig":
+        if self.mode == "stages" and not self.stages:
+            raise ValueError("mode 'stages' needs stages; add [{until_step: 30, max_level: 1}] or the like")
+        for first, second in pairwise(self.stages):
+            if second.until_step <= first.until_step or second.max_level <= first.max_level:
+                raise ValueError("until_step and max_level must rise from each of the stages to the next")
+        return self
+
+
+class DataConfig(Section):
+    train_path: Path
+    """File of training tasks, `.jsonl` or `.parquet`."""
+    eval_path: Path
+    """File of held-out tasks, likewise."""
+    max_eval_tasks: Positive = 200
+    """Held-out tasks used, from the top of the file."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+
+
+class LoraConfig(Section):
+    """Low-rank adapters: they alone are trained, in float32. No dropout: sampler and trainer must be one function."""
+
+    rank: Annotated[int, Field(ge=0)] = 0
+    """Rank of an adapter's two matrices; 0 trains the whole model."""
+    alpha: Annotated[float, Field(gt=0.0)] = 32.0
+    """What an adapter adds is scaled by `alpha / rank`."""
+    target_modules: tuple[str, ...] = ()
+    """Names of the layers that get one, such as `[q_proj, v_proj]`; empty: all linear layers but the head."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if self.rank else dict.fromkeys(("alpha", "target_modules"), "with rank 0")
+
+
+class ModelConfig(Section):
+    path: str
+    """Folder in Hugging Face format with its tokenizer; or, for `huggingface`, a hub name; for `minimind`, a `.pth`."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Number format of the weights, in training and in generation."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """What Transformers computes attention with in training."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass instead of keeping them: slower, much less memory."""
+    lora: LoraConfig = LoraConfig()
+
+
+class PolicyConfig(Section):
+    type: Literal["minimind", "huggingface"] = "minimind"
+    """`minimind` is our own module (MiniMind, dense Qwen3 or Llama); `huggingface` a causal LM of Transformers."""
+    max_new_tokens: Positive = 512
+    """Token budget of one turn."""
+    max_context: Positive = 1024
+    """Window in tokens: conversation and completion together."""
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """Sampling temperature while training; the trainer uses the same."""
+    max_batch_size: Positive = 128
+    """Completions drawn at the same time; never more than windows fit into the cache (`max_cached_tokens`)."""
+    max_cached_tokens: Positive | None = None
+    """Tokens the key/value cache holds, a whole window for each completion; null: `max_batch_size * max_context`."""
+
+
+class EnvConfig(Section):
+    name: str = "nat_agent_creation"
+    """Registered environment."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of that environment, checked by it (for NAT: `agent_rl/envs/nat_agent_env.py`)."""
+
+
+class RolloutConfig(Section):
+    group_size: Positive = 8
+    """Episodes per task; estimators that compare them with each other need at least 2."""
+    groups_per_step: Positive = 16
+    """Tasks per step."""
+    max_attempts: Positive = 1
+    """Times that more tasks may be drawn, until `groups_per_step` groups have a signal; 1 takes what comes first."""
+    async_workers: Annotated[int, Field(ge=0)] = 128
+    """Episodes played at the same time by threads; 0 plays them one after the other."""
+    max_turns: Positive = 30
+    """Turns of one episode."""
+    max_tool_calls: Positive = 64
+    """Tool calls of one episode."""
+    max_invalid_turns: Positive = 3
+    """Turns in a row with an unreadable call before the episode ends."""
+    episode_timeout_s: Seconds = 300.0
+    """Deadline of one episode, in seconds."""
+
+
+class EvalConfig(Section):
+    every: Annotated[int, Field(ge=0)] = 0
+    """Steps between evaluations; 0 evaluates only before the first and after the last step."""
+    temperatures: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.0, 1.0)
+    """Evaluate once per temperature; 0 is greedy. Empty: no evaluation at all."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if self.temperatures else {"every": "without temperatures"}
+
+
+class AlarmConfig(Section):
+    """A rule over one metric; it takes the place of the built-in rules on that metric."""
+
+    metric: str
+    """Name as in `docs/metrics.md`."""
+    above: float | None = None
+    """Bad is a value above this; give it or `below`."""
+    below: float | None = None
+    """Bad is a value below this."""
+    steps: Positive = 1
+    """Bad steps in a row before the alarm goes off."""
+    action: Literal["warn", "stop", "rollback"] = "warn"
+    """`warn` says it, `stop` saves a checkpoint and ends the run, `rollback` goes back to the best checkpoint, or the
+    newest, and on from there with half the learning rate and other draws."""
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> "AlarmConfig":
+        if (self.above is None) == (self.below is None):
+            raise ValueError("an alarm needs one of above and below, and not both")
+        if self.metric.startswith("eval/"):
+            raise ValueError(f"an alarm on {self.metric!r}: alarms watch training steps and no evaluations")
+        return self
+
+
+class LogConfig(Section):
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
+    """Where metrics go besides `metrics.jsonl`."""
+    alarms: tuple[AlarmConfig, ...] = ()
+    """Rules besides the built-in ones, which warn: `[{metric: policy/entropy, below: 0.02, action: stop}]`."""
+    transcripts_per_step: Annotated[int, Field(ge=0)] = 2
+    """Best and worst episodes of a step written to transcripts/, this many of each."""
+    progress: bool = True
+    """Show the live progress display; plain lines when off or not on a terminal."""
+
+
+class CheckpointConfig(Section):
+    every: Annotated[int, Field(ge=0)] = 20
+    """Steps between checkpoints; 0 saves only at the end and on Ctrl-C."""
+    keep: Positive = 2
+    """Newest checkpoints kept."""
+    keep_best: bool = True
+    """Keep also the one whose evaluation had the most successes, at the first of `eval.temperatures`."""
+    resume: str = "never"
+    """`never`, `auto` (newest checkpoint of this run's folder), or the path of a checkpoint."""

@@ -1,0 +1,65 @@
+"""Hidden states of a flat micro-batch, whatever the model is: MiniMind, a Hugging Face causal LM, adapters.
+
+A model whose attention can be exchanged runs flat: no layer sees padding, a common prompt is computed once. Others get
+the same batch as right-padded rows with prompts repeated; what comes out is the same. Not here: logits of ids, losses.
+"""
+
+from torch import Tensor, nn
+
+from agent_rl.errors import ConfigError
+from agent_rl.records import Batch
+from model.hf_causal_lm import CausalParts, split_causal_lm
+from model.model_minimind import MiniMindForCausalLM
+from model.packed_attention import PackedLayout
+
+
+class FlatModel:
+    """`FlatModel(model).hidden_states(batch)`; holds the model, is none, so that names of weights stay the model's."""
+
+    def __init__(self, model: nn.Module, *, packed: bool | None = None) -> None:
+        """`packed` None: flat where the model can; False: always padded rows.
+
+        ConfigError for a model whose logits are not those of a head on its backbone, or that cannot run flat but must.
+        """
+        self._parts: CausalParts | None = None
+        if isinstance(model, MiniMindForCausalLM):
+            self._minimind, self.backbone, self.head = model, model.model, model.lm_head
+            can = True
+        else:
+            from model.hf_packed_attention import can_pack
+
+            self._parts = split_causal_lm(model)
+            self.backbone, self.head = self._parts.backbone, self._parts.head
+            can = can_pack(self._parts.model)
+        if packed and not can:
+            raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out packed=True")
+        self.is_packed = can if packed is None else packed
+        """False: a micro-batch costs its rows padded to the longest, prompts not shared; plan for that."""
+        if self.is_packed and self._parts is not None:
+            from model.hf_packed_attention import enable_packing
+
+            enable_packing(self._parts.model)
+        self.vocab_size, self.hidden_size = self.head.weight.shape
+
+    def hidden_states(self, batch: Batch) -> Tensor:
+        """The normalised last hidden state of every token, [T, d]."""
+        layout = PackedLayout(batch.segments)
+        if not self.is_packed:
+            tokens_SL, place_T = layout.padded(batch.token_ids.device)
+            return self._rows(batch.token_ids[tokens_SL]).flatten(0, 1)[place_T]
+        if self._parts is None:
+            ids, positions = batch.token_ids[None], batch.position_ids[None]
+            return self._minimind.hidden_states(ids, positions, layout=layout)[0]
+        from model.hf_packed_attention import packed_hidden_states
+
+        return packed_hidden_states(self._parts, batch.token_ids, batch.position_ids, layout)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Next-token logits [..., V] of hidden states [..., d]."""
+        return self.head(hidden) if self._parts is None else self._parts.logits(hidden)
+
+    def _rows(self, token_ids_SL: Tensor) -> Tensor:
+        """[S, L, d]. No mask is needed: causal attention never looks at padding on the right."""
+        if self._parts is None:
+            return self._minimind.hidden_states(token_ids_SL)
+        return self._parts.backbone(input_ids=token_ids_SL, use_cache=False).last_hidden_state

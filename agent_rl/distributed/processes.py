@@ -1,0 +1,113 @@
+"""What the processes of a run say to each other: gather, sum, broadcast, wait.
+
+Every function here is collective: all processes call it, in the same order. In a run of one process each is the
+identity. A process that died, or does not answer in time, ends the others with one sentence that names what they
+waited for. Not here: starting processes (a launcher's work), gradients, weights.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from agent_rl.errors import UserError
+
+T = TypeVar("T")
+
+_kept: list[Any] = []
+"""Process groups that were closed."""
+
+
+class ProcessLostError(UserError):
+    """Another process of this run ended, or did not answer within the time limit."""
+
+
+class Processes:
+    """The processes of this run, as one of them sees them: `rank` of `num_processes`, working on `device`."""
+
+    def __init__(self, *, device: torch.device, timeout_s: float) -> None:
+        """Join the process group if a launcher made one; `timeout_s` is the limit it was made with."""
+        self.device = device
+        self.timeout_s = timeout_s
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
+        self.num_processes = dist.get_world_size() if dist.is_initialized() else 1
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.rank == 0
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Around code that talks to the others: raises ProcessLostError when one of them is gone."""
+        try:
+            yield
+        except RuntimeError as error:
+            # Gloo's failures have no class of their own, only the path of its source in the message.
+            if not (isinstance(error, dist.DistError) or "gloo" in str(error)):
+                raise
+            raise ProcessLostError(
+                f"process {self.rank} of {self.num_processes} waited for {what}, but another process ended or did not "
+                f"answer within {self.timeout_s:g} s; look for the cause in the output of the others, then go on with "
+                "checkpoint.resume=auto"
+            ) from None
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.num_processes > 1:
+            with self.waiting_for("all processes to get to the same point"):
+                dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+
+    def all_gather_object(self, value: T) -> list[T]:
+        """The `value` of every process, by rank; values are pickled."""
+        if self.num_processes == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.num_processes
+        with self.waiting_for("a value of every process"):
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def broadcast_object(self, value: T) -> T:
+        """The `value` of rank 0, on every process; what the others hand in is ignored."""
+        if self.num_processes == 1:
+            return value
+        holder = [value]
+        with self.waiting_for("a value of process 0"):
+            dist.broadcast_object_list(holder, src=0)
+        return holder[0]
+
+    def sum(self, value: torch.Tensor | float) -> torch.Tensor | float:
+        """The sum over all processes, the same bits on each; a tensor stays a tensor (new, on `device`)."""
+        if self.num_processes == 1:
+            return value
+        if isinstance(value, torch.Tensor):
+            total = value.to(self.device, copy=True)
+        else:
+            total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        with self.waiting_for("a sum over all processes"):
+            dist.all_reduce(total)
+        return total if isinstance(value, torch.Tensor) else float(total)
+
+    def on_main(self, function: Callable[[], T]) -> T:
+        """Call `function` on rank 0 only; every process returns its result, or raises its UserError."""
+        result, error = None, None
+        if self.is_main_process:
+            try:
+                result = function()
+            except UserError as caught:
+                error = caught
+        result, error = self.broadcast_object((result, error))
+        if error is not None:
+            error.is_everywhere = True
+            raise error
+        return result
+
+    def close(self) -> None:
+        """End the process group; call it last, on every process, and not after a ProcessLostError."""
+        if dist.is_initialized():
+            # Without it one process can still be sending when the other is gone, and aborts at exit.
+            self.barrier()
+            # Freed later, the group would join its threads with the interpreter's lock held, which they may want.
+            _kept.append(dist.group.WORLD)
+            dist.destroy_process_group()

@@ -1,0 +1,218 @@
+"""Alarms: rules over a step's metrics that say when a run goes wrong, and what to do about it.
+
+A rule watches one number: `AlarmRule(metric="policy/entropy", below=0.005, steps=3)`. Not here: stopping and going
+back, which the loop does when a fired alarm says so.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from agent_rl.errors import ConfigError, nearest
+
+AlarmAction = Literal["warn", "stop", "rollback"]
+
+STEPS_UNTIL_MISSED = 10
+"""Steps after which a rule whose metric never came is reported: its name is misspelt, or the run has no such metric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlarmRule:
+    """Fires when `metric` is above or below a limit `steps` steps in a row; exactly one limit is given.
+
+    Raises ConfigError otherwise.
+    """
+
+    metric: str
+    """Name of the metric, as in `metrics.jsonl`."""
+    above: float | None = None
+    below: float | None = None
+    steps: int = 1
+    """Steps in a row before it fires."""
+    action: AlarmAction = "warn"
+    """`warn` says it, `stop` ends the run with a checkpoint, `rollback` goes back to the best checkpoint."""
+    after_healthy: bool = False
+    """Watch only once the metric was on the right side of the limit: for a fall, not for a low start."""
+    advice: str = "read the transcripts of these steps"
+    """What a person should do, without a full stop."""
+
+    def __post_init__(self) -> None:
+        if (self.above is None) == (self.below is None):
+            raise ConfigError(f"alarm on {self.metric!r}: give exactly one of above and below")
+        if self.steps < 1:
+            raise ConfigError(f"alarm on {self.metric!r}: steps = {self.steps}, expected 1 or more")
+        if self.action not in get_args(AlarmAction):
+            choices = get_args(AlarmAction)
+            raise ConfigError(
+                f"alarm on {self.metric!r}: action = {self.action!r}, expected {', '.join(choices)}"
+                f"{nearest(self.action, choices)}"
+            )
+
+    @property
+    def condition(self) -> str:
+        """The bad state in words: `policy/entropy below 0.005`."""
+        return f"{self.metric} below {self.below:g}" if self.above is None else f"{self.metric} above {self.above:g}"
+
+    def is_bad(self, value: float) -> bool:
+        return value < self.below if self.above is None else value > self.above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiredAlarm:
+    """One alarm that went off at `step`; `sentence` says all of it."""
+
+    metric: str
+    action: AlarmAction
+    step: int
+    since_step: int
+    """First of the bad steps in a row; of the steps watched where the metric never came."""
+    value: float
+    """NaN where the metric never came."""
+    sentence: str
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is remembered of one rule between steps."""
+
+    since_step: int | None = None
+    num_bad: int = 0
+    has_fired: bool = False
+    was_healthy: bool = False
+    num_missed: int = 0
+    """Steps without the metric; -1 once it was there."""
+
+
+class Alarms:
+    """`for fired in alarms.check(step, metrics): ...`, once per step.
+
+    An alarm fires once and again only after a step on the right side. A value that is not a number was not measured:
+    it neither counts nor ends a row of bad steps, and the same holds for a step without the metric.
+    """
+
+    def __init__(self, rules: Iterable[AlarmRule]) -> None:
+        self._rules = {_key(rule): rule for rule in rules}
+        self._watches = {key: _Watch() for key in self._rules}
+
+    def check(self, step: int, metrics: Mapping[str, float]) -> list[FiredAlarm]:
+        """The alarms that go off at `step`, in the order of the rules; `metrics` is all that was measured of it."""
+        fired = []
+        for key, rule in self._rules.items():
+            watch = self._watches[key]
+            value = metrics.get(rule.metric)
+            if value is None:
+                alarm = _missed(rule, watch, step, metrics)
+            else:
+                watch.num_missed = -1
+                alarm = None if math.isnan(value) else _judge(rule, watch, step, value)
+            if alarm is not None:
+                fired.append(alarm)
+        return fired
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint: plain values."""
+        return {key: asdict(watch) for key, watch in self._watches.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; a rule that it does not know starts anew, one that is gone is forgotten."""
+        self._watches = {key: _Watch(**state[key]) if key in state else _Watch() for key in self._watches}
+
+
+def with_defaults(rules: Sequence[AlarmRule]) -> tuple[AlarmRule, ...]:
+    """A user's rules after the default ones; a default rule gives way to any of theirs on the same metric."""
+    own = {rule.metric for rule in rules}
+    return (*(rule for rule in DEFAULT_ALARMS if rule.metric not in own), *rules)
+
+
+def _key(rule: AlarmRule) -> str:
+    armed = " once healthy" if rule.after_healthy else ""
+    return f"{rule.condition} for {rule.steps}{armed}: {rule.action}"
+
+
+def _judge(rule: AlarmRule, watch: _Watch, step: int, value: float) -> FiredAlarm | None:
+    if not rule.is_bad(value):
+        watch.since_step, watch.num_bad, watch.has_fired, watch.was_healthy = None, 0, False, True
+        return None
+    if rule.after_healthy and not watch.was_healthy:
+        return None
+    if watch.since_step is None:
+        watch.since_step = step
+    watch.num_bad += 1
+    if watch.has_fired or watch.num_bad < rule.steps:
+        return None
+    watch.has_fired = True
+    return FiredAlarm(
+        metric=rule.metric,
+        action=rule.action,
+        step=step,
+        since_step=watch.since_step,
+        value=value,
+        sentence=f"step {step}: {rule.condition} since step {watch.since_step}, now {value:.3g}; {rule.advice}",
+    )
+
+
+def _missed(rule: AlarmRule, watch: _Watch, step: int, metrics: Mapping[str, float]) -> FiredAlarm | None:
+    if watch.num_missed == -1:
+        return None
+    watch.num_missed += 1
+    if watch.num_missed != STEPS_UNTIL_MISSED:
+        return None
+    return FiredAlarm(
+        metric=rule.metric,
+        action="warn",
+        step=step,
+        since_step=step - STEPS_UNTIL_MISSED + 1,
+        value=math.nan,
+        sentence=f"step {step}: the alarm on {rule.metric!r} is blind, the last {STEPS_UNTIL_MISSED} steps had no such "
+        f"metric{nearest(rule.metric, metrics)}; see docs/metrics.md or remove it",
+    )
+
+
+DEFAULT_ALARMS = (
+    # At 0.005 nats a token, 200 tokens hold one nat: the episodes of a group are mostly the same text.
+    AlarmRule(
+        metric="policy/entropy",
+        below=0.005,
+        steps=5,
+        advice="the policy hardly explores: lower the learning rate, raise algorithm.clip_high, or add a KL penalty",
+    ),
+    # Collapse in tool use shows as replies without any call, hundreds of steps in; a run without tools never arms it.
+    AlarmRule(
+        metric="rollout/tool_calls_per_turn",
+        below=0.1,
+        steps=3,
+        after_healthy=True,
+        advice="the model stopped calling tools: go back to the best checkpoint and lower the learning rate",
+    ),
+    # A warm-started policy writes a few per cent of unreadable calls; a third of all turns is another format.
+    AlarmRule(
+        metric="rollout/parse_error_share",
+        above=0.3,
+        steps=3,
+        advice="the calls cannot be read: look at the transcripts and at the model's chat template",
+    ),
+    # Cut-off episodes earn what was reached by chance, so with most of them the reward measures the budgets.
+    AlarmRule(
+        metric="rollout/truncated_share",
+        above=0.5,
+        steps=3,
+        advice="see rollout/stop/* for which budget is used up, and raise it or shape the reward by length",
+    ),
+    # Stable runs stay below 0.01 nats a token; above, the ratios that the loss clips are the two programs', not the
+    # policy's.
+    AlarmRule(
+        metric="mismatch/k3",
+        above=0.01,
+        steps=3,
+        advice="sampler and trainer disagree: check number formats and weight sync, or turn on a correction",
+    ),
+    # With four fifths of the groups equal, a step learns from a fifth of what it paid for, and its gradient is noisy.
+    AlarmRule(
+        metric="group/frac_no_signal",
+        above=0.8,
+        steps=5,
+        advice="most groups earn the same reward throughout: use tasks of another level, or larger groups",
+    ),
+)
+"""What to watch in any run, all of it `warn`."""

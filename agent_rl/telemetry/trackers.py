@@ -1,0 +1,233 @@
+"""Where a run's metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, each only when asked for.
+
+`MetricsLog` is what the loop writes to. The file must work; a tracker that fails is reported once and left out for the
+rest of the run, because a full disk or a lost network must not end hours of training. A package is imported when its
+tracker is opened. Not here: what is measured (`metrics.py`), and logins: they belong to the packages' own settings.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from agent_rl.errors import ConfigError, nearest
+from agent_rl.telemetry.metrics import MetricsWriter
+
+
+class Tracker(Protocol):
+    """One place that metrics go to."""
+
+    name: str
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of `step`; the same step may come again with other names, as an evaluation does."""
+
+    def close(self) -> None:
+        """Send what is still on its way."""
+
+
+def open_trackers(
+    names: Sequence[str],
+    *,
+    run_name: str,
+    folder: Path,
+    config: dict[str, Any],
+    project: str = "agent_rl",
+    resume_from_step: int | None = None,
+) -> list[Tracker]:
+    """Open `tensorboard`, `wandb`, `trackio` by name, in the order given, for the run in `folder`.
+
+    `config` is what the run was started with, as plain values. A run that continues gives the first step that it runs
+    again as `resume_from_step`, so that no step is written twice and a service shows one run; 0 and None start anew.
+    Raises ConfigError for an unknown name, a missing package, and a tracker that does not start.
+    """
+    trackers: list[Tracker] = []
+    try:
+        for name in names:
+            _check(name)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                trackers.append(
+                    _OPENERS[name](
+                        run_name=run_name,
+                        folder=folder,
+                        config=config,
+                        project=project,
+                        resume_from_step=resume_from_step,
+                    )
+                )
+            except Exception as error:  # the trackers' boundary: their packages raise what they like
+                raise ConfigError(
+                    f"log.trackers: {name} did not start ({_short(error)}); {_REMEDIES[name]}, or take {name} out"
+                ) from error
+    except BaseException:
+        for tracker in trackers:
+            tracker.close()
+        raise
+    return trackers
+
+
+class MetricsLog:
+    """`metrics.jsonl` and the trackers of a run as one: `log.write(3, {"reward/mean": 0.5})`. A context manager.
+
+    Owns what it is given. `report` takes the sentence about a tracker that failed; an error of the file is raised.
+    """
+
+    def __init__(self, writer: MetricsWriter, trackers: Sequence[Tracker], *, report: Callable[[str], None]) -> None:
+        self._writer = writer
+        self._trackers = list(trackers)
+        self._report = report
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line to the file, then hand the metrics to every tracker that still works."""
+        self._writer.write(step, metrics)
+        for tracker in tuple(self._trackers):
+            self._try(tracker, lambda tracker=tracker: tracker.write(step, metrics), f"at step {step}")
+
+    def close(self) -> None:
+        self._writer.close()
+        for tracker in tuple(self._trackers):
+            self._try(tracker, tracker.close, "at the end")
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _try(self, tracker: Tracker, call: Callable[[], None], when: str) -> None:
+        try:
+            call()
+        except Exception as error:  # the trackers' boundary, as above
+            self._trackers.remove(tracker)
+            self._report(
+                f"{tracker.name} failed {when} ({_short(error)}) and gets nothing more; metrics.jsonl has everything"
+            )
+
+
+class _TensorBoard:
+    """Event files in `tensorboard/` of the run's folder; a resumed run hides what it will write again."""
+
+    name = "tensorboard"
+
+    def __init__(self, *, folder: Path, resume_from_step: int | None, **_unused: object) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=resume_from_step)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        for key, value in metrics.items():
+            self._writer.add_scalar(key, value, global_step=step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Service:
+    """A run of a package that takes nothing back; it is written to with `run.log(metrics, step=step)`.
+
+    `<name>.json` in the run's folder holds its id and the last step it was sent. A run that continues keeps the id and
+    leaves out what was sent before.
+    """
+
+    def __init__(self, name: str, *, folder: Path, resume_from_step: int | None) -> None:
+        self.name = name
+        self._path = folder / f"{name}.json"
+        self.run_id, self._last_step = secrets.token_hex(4), -1
+        if resume_from_step and self._path.exists():
+            record = json.loads(self._path.read_text(encoding="utf-8"))
+            self.run_id, self._last_step = record["run_id"], record["last_step"]
+        # An evaluation of the step that the run continues from may still be missing, so the range does not start at 0.
+        self._sent = range(resume_from_step or 0, self._last_step + 1)
+        self._run: Any = None
+
+    def start(self, run: Any) -> "_Service":
+        self._run = run
+        return self
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step in self._sent:
+            return
+        self._run.log(dict(metrics), step=step)
+        self._last_step = max(self._last_step, step)
+        partial = self._path.with_name(self._path.name + ".partial")
+        partial.write_text(json.dumps({"run_id": self.run_id, "last_step": self._last_step}), encoding="utf-8")
+        partial.replace(self._path)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _open_wandb(
+    *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
+) -> _Service:
+    """Files in `wandb/` of the run's folder. `WANDB_MODE`, `WANDB_ENTITY` and the login are wandb's own settings."""
+    import wandb
+
+    service = _Service("wandb", folder=folder, resume_from_step=resume_from_step)
+    return service.start(
+        wandb.init(
+            project=project,
+            name=run_name,
+            id=service.run_id,
+            dir=folder,
+            config=config,
+            resume="allow",
+            allow_val_change=True,
+            # Its copy of the terminal would disturb the progress display.
+            settings=wandb.Settings(console="off"),
+        )
+    )
+
+
+def _open_trackio(
+    *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
+) -> _Service:
+    """One database for all runs of this machine, in Trackio's own folder (`TRACKIO_DIR` names another)."""
+    import trackio
+
+    service = _Service("trackio", folder=folder, resume_from_step=resume_from_step)
+    # It finds a run by name, and another folder may hold a run of the same name.
+    name = f"{run_name}-{service.run_id}"
+    return service.start(trackio.init(project=project, name=name, config=config, resume="allow", embed=False))
+
+
+_OPENERS: dict[str, Callable[..., Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _open_wandb,
+    "trackio": _open_trackio,
+}
+_REQUIREMENTS = {
+    "tensorboard": "requirements.txt",
+    "wandb": "requirements-trackers.txt",
+    "trackio": "requirements-trackers.txt",
+}
+_REMEDIES = {
+    "tensorboard": "make the run's folder writable",
+    "wandb": "run `wandb login`, or set WANDB_MODE=offline to send the run later",
+    "trackio": "let TRACKIO_DIR name a folder that can be written",
+}
+
+
+def _check(name: str) -> None:
+    """Refuse an unknown tracker and one whose package is not installed."""
+    if name not in _OPENERS:
+        raise ConfigError(
+            f"log.trackers: {name!r} is not a tracker{nearest(name, _OPENERS)}; there are {', '.join(_OPENERS)}"
+        )
+    spec = find_spec(name)
+    # A folder of that name, such as wandb leaves behind, looks like a package without a file.
+    if spec is None or spec.origin is None:
+        raise ConfigError(
+            f"log.trackers: the package {name} is not installed; run pip install -r {_REQUIREMENTS[name]}, "
+            f"or take {name} out"
+        )
+
+
+def _short(error: Exception) -> str:
+    """The first line of an error, with its class."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

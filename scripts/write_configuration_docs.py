@@ -1,0 +1,161 @@
+"""Write the tables of docs/configuration.md: every key of the configuration, from the classes that read it.
+
+    python scripts/write_configuration_docs.py
+
+Only what stands between the two marks is replaced. A test compares, so a key that is added, renamed or explained anew
+needs one run of this. Not here: the rest of the page, which is written by hand.
+"""
+
+import ast
+import inspect
+import math
+import types
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from agent_rl.config import Config
+from agent_rl.envs.nat_agent_env import NATEnvOptions
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+BEGIN = "<!-- Tables by scripts/write_configuration_docs.py; edit the classes instead. -->\n"
+END = "<!-- End of the tables. -->\n"
+NAMES = {bool: "true, false", int: "whole number", float: "number", str: "text", Path: "path"}
+BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
+
+
+def main() -> None:
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def updated(page: str) -> str:
+    """The page with fresh tables; ValueError where a mark is missing."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return before + BEGIN + "\n" + tables() + "\n" + END + after
+
+
+def tables() -> str:
+    """A heading and a table for every section, in the order of the configuration."""
+    parts = [_table(name, section) for name, section in sections(Config)]
+    options = [_table(name, section) for name, section in sections(NATEnvOptions, "env.options", with_root=True)]
+    return "\n".join([*parts, *options])
+
+
+def sections(
+    model: type[BaseModel], prefix: str = "", *, with_root: bool = False
+) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Dotted names and classes of the sections below `model`, those of list entries as `name[]`."""
+    if with_root:
+        yield prefix, model
+    for name, field in model.model_fields.items():
+        dotted = f"{prefix}.{name}" if prefix else name
+        inner = section_of(field.annotation)
+        if inner is not None:
+            yield from sections(inner, dotted, with_root=True)
+        elif (entry := entry_of(field.annotation)) is not None:
+            yield f"{dotted}[]", entry
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The class of a section within a section."""
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def entry_of(annotation: Any) -> type[BaseModel] | None:
+    """The class of the entries of a list of sections."""
+    return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
+
+
+def _table(name: str, section: type[BaseModel]) -> str:
+    help_of = _help(section)
+    rows = [
+        f"| `{key}` | {_default(field)} | {_accepted(field)} | {help_of[key]} |"
+        for key, field in section.model_fields.items()
+        if section_of(field.annotation) is None
+    ]
+    about = f"{_one_line(section.__doc__)}\n\n" if section.__doc__ else ""
+    return (
+        f"### {name}\n\n{about}| key | default | takes | what |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
+    )
+
+
+def _help(section: type[BaseModel]) -> dict[str, str]:
+    """The line of help below each field, which Python itself does not keep."""
+    (definition,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: _one_line(after.value.value)
+        for field, after in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(after, ast.Expr)
+        and isinstance(after.value, ast.Constant)
+    }
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    return f"`{yaml_of(field.get_default(call_default_factory=True))}`"
+
+
+def yaml_of(value: Any) -> str:
+    """The value as a configuration file has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        mantissa, exponent, power = f"{value:g}".partition("e")
+        # YAML takes a number with an exponent for text unless it has a point too.
+        return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power)}" if exponent else mantissa
+    if isinstance(value, tuple):
+        return f"[{', '.join(yaml_of(entry) for entry in value)}]"
+    return str(value)
+
+
+def _accepted(field: FieldInfo) -> str:
+    bounds = _bounds(field.metadata)
+    return f"{_kind(field.annotation)}{f' {bounds}' if bounds else ''}"
+
+
+def _kind(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in inner)
+    if origin is tuple:
+        is_open = inner[-1] is Ellipsis
+        return f"list of {_kind(inner[0])}" if is_open else f"[{', '.join(_kind(entry) for entry in inner)}]"
+    if origin is dict:
+        return f"mapping to {_kind(inner[1])}"
+    if origin in (Union, types.UnionType):
+        return ", ".join(_kind(choice) for choice in inner)
+    if hasattr(annotation, "__metadata__"):  # Annotated within another type
+        bounds = _bounds(annotation.__metadata__)
+        return f"{_kind(inner[0])}{f' {bounds}' if bounds else ''}"
+    if section_of(annotation) is not None:
+        return "sections, below"
+    return {type(None): "null", Any: "anything"}.get(annotation) or NAMES[annotation]
+
+
+def _bounds(metadata: Any) -> str:
+    """`from 0 to 1` and the like."""
+    found = []
+    for constraint in metadata:
+        for each in getattr(constraint, "metadata", [constraint]):
+            limits = {word: getattr(each, name, None) for name, word in BOUNDS.items()}
+            found += [
+                f"{word} {limit:g}" for word, limit in limits.items() if limit is not None and math.isfinite(limit)
+            ]
+    return " ".join(dict.fromkeys(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""`kill -9` at any moment of a run: every restart goes on, and the end is that of a run nobody disturbed."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+
+from agent_rl.core.trainer_grpo import GRPOTrainer
+from agent_rl.distributed import checkpoint
+from agent_rl.envs.base import EnvFactory
+
+
+def run(folder: Path, num_steps: int, is_slow_to_save: bool) -> None:
+    """The program that is killed: a whole run, from wherever it stands."""
+    if is_slow_to_save:  # so that a kill that aims at a save hits it
+        digest = checkpoint._sha256
+        checkpoint._sha256 = lambda path: (time.sleep(0.03), digest(path))[1]
+    config = tiny_config(
+        folder,
+        train={"steps": num_steps, "epochs": 2},
+        rollout={"group_size": 4, "groups_per_step": 4, "async_workers": 0},
+        algorithm={"kl": {"coef": 0.1, "target": 0.001, "horizon": 64}},
+        eval={"temperatures": [1.0], "every": 4},
+        checkpoint={"every": 1, "resume": "auto"},
+        log={"progress": False, "transcripts_per_step": 1},
+    )
+    with GRPOTrainer.from_config(
+        config, env_factory=EnvFactory(LetterEnv), train_tasks=LETTER_TASKS, eval_tasks=LETTER_TASKS
+    ) as trainer:
+        trainer.train()
+
+
+def start(folder: Path, num_steps: int, *, is_slow_to_save: bool) -> multiprocessing.process.BaseProcess:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["test_kills"])
+    process = context.Process(target=run, args=(folder, num_steps, is_slow_to_save))
+    process.start()
+    return process
+
+
+def is_saving(folder: Path) -> bool:
+    return any((folder / "runs/tiny/checkpoints").glob(".partial-*"))
+
+
+def wait_for_a_save(folder: Path) -> None:
+    """Until half a checkpoint is there that was not there before."""
+    before = {path.name for path in (folder / "runs/tiny/checkpoints").glob(".partial-*")}
+    deadline = time.monotonic() + 20
+    while not {path.name for path in (folder / "runs/tiny/checkpoints").glob(".partial-*")} - before:
+        assert time.monotonic() < deadline, "no checkpoint is saved"
+        time.sleep(0.002)
+
+
+def outcome(folder: Path, num_steps: int) -> dict[str, Any]:
+    """Everything that a run leaves but times."""
+    path = folder / "runs/tiny"
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "metrics": [
+            {key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows
+        ],
+        "weights": (path / f"checkpoints/step_{num_steps:05d}/model/model.safetensors").read_bytes(),
+        "evals": {file.name: json.loads(file.read_text()) for file in sorted((path / "eval").iterdir())},
+        "transcripts": sorted(file.name for file in (path / "transcripts").iterdir()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("num_kills", "num_steps"), [(4, 20), pytest.param(30, 150, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
+def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(
+    tmp_path: Path, num_kills: int, num_steps: int
+) -> None:
+    for name in ("quiet", "killed"):
+        save_tiny_model(tmp_path / name / "model")
+    quiet = start(tmp_path / "quiet", num_steps, is_slow_to_save=False)
+    quiet.join(100)
+    assert quiet.exitcode == 0
+    delays = random.Random(0)
+    num_torn = num_finished = 0
+    for number in range(num_kills):
+        process = start(tmp_path / "killed", num_steps, is_slow_to_save=True)
+        time.sleep(delays.uniform(0.3, 1.5))
+        if number % 3 == 0:
+            wait_for_a_save(tmp_path / "killed")
+        num_finished += not process.is_alive()
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        num_torn += is_saving(tmp_path / "killed")
+    last = start(tmp_path / "killed", num_steps, is_slow_to_save=False)
+    last.join(100)
+    assert last.exitcode == 0
+    assert num_finished == 0, "the run ended before it was killed often enough; make it longer"
+    assert num_torn > 0, "no kill hit a save"
+    assert outcome(tmp_path / "killed", num_steps) == outcome(tmp_path / "quiet", num_steps)

@@ -1,0 +1,91 @@
+"""The same losses and gradient norms from one process and from several, with every way of spreading a model."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed.ranks import start_ranks
+from fakes import save_tiny_model
+from test_update import assert_same_metrics
+from tiny_models import save_tiny_causal_lm
+from updates import REPORT, report
+
+SETTINGS = {"overlap_comm": False, "reduce_bucket_size": 5000, "stage3_param_persistence_threshold": 0}
+"""Buckets smaller than the model, and every weight sharded."""
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "grpo": {},
+    "everything": {
+        "algorithm": {
+            "advantage": "gae",
+            "kl": {"coef": 0.1, "kind": "k3", "target": 0.1, "horizon": 10},
+            "correction": {"kind": "token_tis"},
+            "entropy_coef": 0.01,
+        },
+        "critic": {"learning_rate": 1e-3},
+        "train": {"epochs": 2, "minibatches": 2},
+    },
+}
+ADAPTERS = {
+    "policy": {"type": "huggingface"},
+    "model": {"lora": {"rank": 4}},
+    "algorithm": {"kl": {"coef": 0.1}},
+    "train": {"epochs": 2},
+}
+"""The reference is the model without them, read through the trained module's own weights."""
+SPREAD = ["ddp", "zero1", "zero2", "zero3"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    save_tiny_model(folder / "model")
+    save_tiny_model(folder / "reference", seed=1)
+    save_tiny_causal_lm(folder / "adapters" / "model")
+    return folder
+
+
+@functools.cache
+def metrics_of(folder: Path, kind: str, num: int, algorithm: str, max_tokens: int) -> list[dict[str, float]]:
+    """Of rank 0, after a check that all ranks report the same."""
+    out = folder / f"{kind}_{num}_{algorithm}"
+    out.mkdir()
+    settings = None
+    if kind.startswith("zero"):
+        settings = out / "deepspeed.json"
+        settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": int(kind[-1])}}))
+    sections = ADAPTERS if algorithm == "adapters" else ALGORITHMS[algorithm]
+    folder = folder / "adapters" if algorithm == "adapters" else folder
+    train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens}
+    ranks = start_ranks(
+        report, folder, out, sections | {"train": train}, folder=out, num=num, deepspeed_config=settings
+    )
+    codes = ranks.wait(timeout_s=110)
+    assert codes == [0] * num, ranks.log(0)
+    found = [json.loads((out / f"{rank}_{REPORT}").read_text()) for rank in range(num)]
+    assert all(metrics == found[0] for metrics in found)
+    return found[0]
+
+
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS])
+@pytest.mark.parametrize("kind", SPREAD)
+def test_two_processes_learn_what_one_does(folder: Path, kind: str, algorithm: str) -> None:
+    alone = metrics_of(folder, "plain", 1, algorithm, 8192)
+    assert_same_metrics(alone, metrics_of(folder, kind, 2, algorithm, 60))
+    assert all(step["optim/grad_norm"] > 0 and step["optim/skipped"] == 0 for step in alone)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero3"])
+def test_two_processes_learn_adapters_as_one_does(folder: Path, kind: str) -> None:
+    alone = metrics_of(folder, "plain", 1, "adapters", 8192)
+    assert_same_metrics(alone, metrics_of(folder, kind, 2, "adapters", 60))
+    assert alone[0]["loss/kl"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "zero3"])
+def test_four_processes_learn_what_one_does(folder: Path, kind: str) -> None:
+    alone = metrics_of(folder, "plain", 1, "everything", 8192)
+    assert_same_metrics(alone, metrics_of(folder, kind, 4, "everything", 30))
