@@ -9,6 +9,7 @@ experts, rotary scaling.
 
 import json
 import math
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from model.minimind_weights import (
     weights_file,
 )
 from model.packed_attention import PackedLayout, packed_attention
+from model.recompute import computed_again, rms_norm, swiglu
 
 CONFIG_FILE = "config.json"
 READABLE_MODEL_TYPES = ("qwen3", "llama", "minimind")
@@ -147,7 +149,12 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight.to(x.dtype), self.eps)
+        return rms_norm(x, self.weight, self.eps)
+
+    def computing_again(self, normed: Tensor, x: Tensor) -> AbstractContextManager[None]:
+        """Inside, `normed`, which is `self(x)`, is not kept for the backward pass but computed again."""
+        x, weight = x.detach(), self.weight.detach()
+        return computed_again(normed, lambda: rms_norm(x, weight, self.eps))
 
 
 def rope_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -210,7 +217,7 @@ class FeedForward(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return swiglu(x, self.gate_proj, self.up_proj, self.down_proj)
 
 
 class DecoderLayer(nn.Module):
@@ -224,8 +231,12 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Visible) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, visible)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        normed = self.input_layernorm(x)
+        with self.input_layernorm.computing_again(normed, x):
+            x = x + self.self_attn(normed, cos, sin, visible)
+        normed = self.post_attention_layernorm(x)
+        with self.post_attention_layernorm.computing_again(normed, x):
+            return x + self.mlp(normed)
 
 
 class Decoder(nn.Module):

@@ -77,7 +77,8 @@ def _chunk_scores(
         entropies = -(log_softmax.exp() * log_softmax.clamp(min=torch.finfo(log_softmax.dtype).min)).sum(dim=-1)
     else:
         with torch.no_grad():
-            entropies = torch.special.entr(log_softmax.exp()).sum(dim=-1)
+            # In place and without `entr`, which takes the logarithm again; 0 times minus infinity counts nothing.
+            entropies = -log_softmax.exp().mul_(log_softmax).nansum(dim=-1)
     full_kl = None
     if ref_head is not None:
         with torch.no_grad():
@@ -88,4 +89,5 @@ def _chunk_scores(
 
 def _log_softmax(hidden: torch.Tensor, logits_of: Head, temperature: float) -> torch.Tensor:
     # To float32 first: a division in bf16 would round again.
-    return torch.log_softmax(logits_of(hidden).float() / temperature, dim=-1)
+    logits = logits_of(hidden).float()
+    return torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)

@@ -19,8 +19,8 @@ from agent_rl.core.backbone import FlatModel
 from agent_rl.core.critic import Critic, ValueHead
 from agent_rl.records import Batch
 
-_LOGITS_AT_A_TIME = 2**26
-"""Logits held at the same time, as float32 256 MiB."""
+_LOGITS_AT_A_TIME = 2**24
+"""Logits in one chunk, as float32 64 MiB; the backward pass holds a few times as much. On a GPU eight times as many."""
 
 
 class Scores(NamedTuple):
@@ -58,7 +58,6 @@ class TokenScorer(nn.Module):
         self._flat = FlatModel(model, packed=packed)
         self._temperature = temperature
         self._entropy_gradient = entropy_gradient
-        self._chunk_size = max(1, _LOGITS_AT_A_TIME // self._flat.vocab_size)
 
     @property
     def is_packed(self) -> bool:
@@ -83,8 +82,11 @@ class TokenScorer(nn.Module):
         tokens, because sharded weights are gathered by all at once; with none, gradients are 0 and not absent.
         """
         num_trained = len(batch.targets)
-        num_calls = max(1, math.ceil(batch.most_trained / self._chunk_size))
+        most_logits = _LOGITS_AT_A_TIME * (1 if batch.token_ids.device.type == "cpu" else 8)
+        most_rows = max(1, most_logits // self._flat.vocab_size)
+        num_calls = max(1, math.ceil(batch.most_trained / most_rows))
         chunk_size = max(1, math.ceil(num_trained / num_calls))
+        chunk_size += self._flat.num_spare_rows(chunk_size)
         # Rows up to whole chunks: copies of the first token, cut off again below.
         num_extra = num_calls * chunk_size - num_trained
         hidden_Nd = self._flat.hidden_states(batch)[F.pad(batch.sources, (0, num_extra))]

@@ -23,6 +23,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch.nn.parallel import DistributedDataParallel
 
 from agent_rl.distributed import zero
+from agent_rl.distributed.allocator import keep_freed_memory
 from agent_rl.distributed.processes import Processes
 from agent_rl.errors import CheckpointError, ConfigError
 
@@ -55,6 +56,8 @@ class Backend(Processes):
                 "use one device per process"
             )
         super().__init__(device=self._accelerator.device, timeout_s=timeout_s)
+        if wanted.type == "cpu":
+            keep_freed_memory()
         self._engine: Any = None
         if self._plugin is not None:
             zero.load_whole()

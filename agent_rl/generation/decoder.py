@@ -15,6 +15,7 @@ from agent_rl.generation.attention import attend
 from agent_rl.generation.kv_cache import CachePass
 from agent_rl.generation.linear import add_linear, gated, linear, num_spare_rows
 from model.model_minimind import MiniMindForCausalLM, rope_tables
+from model.onednn import OneDNNLinear
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -71,7 +72,7 @@ def _is_llama_shaped(model: "PreTrainedModel", width: int) -> bool:
     window = sliding_window(config)
     projections = [m for name, m in model.model.layers.named_modules() if name.endswith("_proj")]
     return (
-        all(type(projection) is nn.Linear for projection in projections)
+        all(type(projection) in (nn.Linear, OneDNNLinear) for projection in projections)
         and config.hidden_act == "silu"
         and config.rope_parameters.get("rope_type", "default") in STATIC_ROPE
         and (window is None or window >= width)

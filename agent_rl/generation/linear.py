@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.onednn import has_onednn, product
+
 _MIN_ROWS = 4
 """Below this the call costs more than it saves."""
 
@@ -16,7 +18,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x @ weight.T + bias; x is [N, in]."""
     if not _suits_onednn(x):
         return F.linear(x, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product(x, weight, bias)
 
 
 def add_linear(x: Tensor, layer: nn.Linear, *, residual: Tensor) -> Tensor:
@@ -39,14 +41,10 @@ def num_spare_rows(num_rows: int, device: torch.device, dtype: torch.dtype) -> i
 
     oneDNN makes and keeps a kernel for every shape, which costs time and memory.
     """
-    if not _has_onednn(device, dtype) or num_rows < _MIN_ROWS:
+    if not has_onednn(device, dtype) or num_rows < _MIN_ROWS:
         return 0
     return -num_rows % (8 if num_rows <= 64 else 64)
 
 
 def _suits_onednn(x: Tensor) -> bool:
-    return len(x) >= _MIN_ROWS and _has_onednn(x.device, x.dtype)
-
-
-def _has_onednn(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cpu" and dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    return len(x) >= _MIN_ROWS and has_onednn(x.device, x.dtype)

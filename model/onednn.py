@@ -1,0 +1,75 @@
+"""Linear layers of training by oneDNN's float32 kernels on a CPU: forward, gradient of the input, of the weight.
+
+PyTorch sends float32 products on a CPU to MKL, which on CPUs other than Intel's does not use AVX-512; oneDNN, which
+PyTorch carries along, does: about twice as many products in a second there. Same formula, other rounding.
+Everything that is not float32 on a CPU is computed as by `nn.Linear`. Not here: products of few rows without gradient
+(`agent_rl/generation/linear.py`).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+ROW_MULTIPLE = 64
+"""Other numbers of rows are left to PyTorch: oneDNN makes and keeps a kernel for each, which costs up to 2 MiB."""
+
+
+def has_onednn(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a product of such tensors can be computed here."""
+    return device.type == "cpu" and dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def num_spare_rows(num_rows: int, device: torch.device, dtype: torch.dtype) -> int:
+    """How many rows to add, so that `OneDNNLinear` uses oneDNN and few numbers of rows occur.
+
+    Multiples of 64, and above 4,096 of a 64th of the next power of two; none where it would add more than a quarter.
+    """
+    if num_rows < 4 * ROW_MULTIPLE or not has_onednn(device, dtype):
+        return 0
+    return -num_rows % max(ROW_MULTIPLE, 2 ** (num_rows.bit_length() - 6))
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x @ weight.T + bias, without gradient; x [..., in], weight [out, in], float32 on the CPU."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class OneDNNLinear(nn.Linear):
+    """A linear layer with the same weights and results; `exchange_linear_layers` makes them of others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_whole = x.numel() % (ROW_MULTIPLE * x.shape[-1]) == 0
+        if not (is_whole and _suits(x) and self.weight.dtype == x.dtype):
+            return super().forward(x)
+        return _Linear.apply(x, self.weight, self.bias)
+
+
+def exchange_linear_layers(model: nn.Module) -> None:
+    """Let all plain `nn.Linear` of the model compute this way, for good; names, weights and hooks stay."""
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = OneDNNLinear
+
+
+def _suits(x: Tensor) -> bool:
+    return has_onednn(x.device, x.dtype) and not torch.is_autocast_enabled(x.device.type)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return product(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        grads, rows = grad.flatten(0, -2), x.flatten(0, -2)
+        grad_x = product(grad, weight.t(), None) if needs_x else None
+        # [in, out] and turned: up to three times as fast as the other way round where `out` is a vocabulary.
+        grad_weight = product(rows.t(), grads.t(), None).t() if needs_weight else None
+        return grad_x, grad_weight, grads.sum(dim=0) if needs_bias else None
