@@ -76,6 +76,30 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 # Equal to plain forward passes
 
 
+@pytest.mark.parametrize("kind", ["minimind", "llama", "qwen3", "mistral_window", "lora"])
+def test_a_large_micro_batch_gets_spare_rows_that_nobody_sees(kind: str) -> None:
+    samples = [sample([*PROMPT, *range(5, 5 + length)], [0] * 8 + [1] * length) for length in range(9, 33)]
+    ((batch,),) = plan_micro_batches(samples, max_tokens=10_000)
+    num_tokens = len(batch.token_ids)
+    assert num_tokens == 476
+    model = tiny_model(kind)
+    seen: list[int] = []
+    layer = next(module for module in model.modules() if isinstance(module, nn.Linear))
+    layer.register_forward_hook(lambda _module, inputs, _out: seen.append(inputs[0].numel() // inputs[0].shape[-1]))
+    found = {}
+    for packed in (True, False):
+        scores = TokenScorer(model, temperature=0.7, packed=packed)(batch)
+        loss = (scores.logprobs * torch.linspace(-1, 1, len(batch.targets))).sum()
+        found[packed] = scores, gradients(model, loss)
+    assert 512 in seen
+    assert num_tokens not in seen
+    torch.testing.assert_close(found[True][0].logprobs, found[False][0].logprobs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[True][0].entropies, found[False][0].entropies, atol=1e-5, rtol=1e-5)
+    assert found[True][1].keys() == found[False][1].keys()
+    for name, gradient in found[True][1].items():
+        torch.testing.assert_close(gradient, found[False][1][name], atol=1e-4, rtol=1e-3, msg=name)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_and_gradients_are_those_of_plain_forward_passes(kind: str) -> None:
     model = tiny_model(kind)

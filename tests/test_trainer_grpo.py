@@ -194,8 +194,10 @@ def test_a_gradient_that_is_not_finite_is_not_applied_and_three_in_a_row_end_the
 
 
 def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end() -> None:
-    config = TrainConfig(steps=7, learning_rate=0.4, final_learning_rate=0.1, warmup_steps=3)
-    assert [round(learning_rate_at(step, config), 6) for step in range(7)] == [0.1, 0.2, 0.3, 0.4, 0.3, 0.2, 0.1]
+    config = TrainConfig(steps=6, learning_rate=0.4, final_learning_rate=0.1, warmup_steps=3)
+    assert [round(learning_rate_at(step, config), 6) for step in range(6)] == [0.1, 0.2, 0.3, 0.4, 0.3, 0.2]
+    cosine = TrainConfig(steps=4, learning_rate=0.4, schedule="cosine")
+    assert [round(learning_rate_at(step, cosine), 4) for step in range(4)] == [0.4, 0.3414, 0.2, 0.0586]
     assert learning_rate_at(0, TrainConfig(steps=1, learning_rate=0.4)) == 0.4
 
 

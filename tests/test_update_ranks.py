@@ -48,9 +48,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @functools.cache
-def metrics_of(folder: Path, kind: str, num: int, algorithm: str, max_tokens: int) -> list[dict[str, float]]:
+def metrics_of(
+    folder: Path, kind: str, num: int, algorithm: str, max_tokens: int, group_size: int = 3
+) -> list[dict[str, float]]:
     """Of rank 0, after a check that all ranks report the same."""
-    out = folder / f"{kind}_{num}_{algorithm}"
+    out = folder / f"{kind}_{num}_{algorithm}_{max_tokens}_{group_size}"
     out.mkdir()
     settings = None
     if kind.startswith("zero"):
@@ -60,7 +62,7 @@ def metrics_of(folder: Path, kind: str, num: int, algorithm: str, max_tokens: in
     folder = folder / "adapters" if algorithm == "adapters" else folder
     train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens}
     ranks = start_ranks(
-        report, folder, out, sections | {"train": train}, folder=out, num=num, deepspeed_config=settings
+        report, folder, out, sections | {"train": train}, 4, group_size, folder=out, num=num, deepspeed_config=settings
     )
     codes = ranks.wait(timeout_s=110)
     assert codes == [0] * num, ranks.log(0)
@@ -84,8 +86,17 @@ def test_two_processes_learn_adapters_as_one_does(folder: Path, kind: str) -> No
     assert alone[0]["loss/kl"] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "zero3"])
+def test_large_micro_batches_whose_products_go_to_onednn_change_nothing(folder: Path, kind: str) -> None:
+    small = metrics_of(folder, "plain", 1, "grpo", 200, 180)
+    large = metrics_of(folder, "plain", 1, "grpo", 8192, 180)
+    assert large[0]["batch/num_micro_batches"] == 1 < small[0]["batch/num_micro_batches"]
+    assert_same_metrics(small, large)
+    assert_same_metrics(small, metrics_of(folder, kind, 2, "grpo", 8192, 180))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SPREAD)
 def test_four_processes_learn_what_one_does(folder: Path, kind: str) -> None:
     alone = metrics_of(folder, "plain", 1, "everything", 8192)
     assert_same_metrics(alone, metrics_of(folder, kind, 4, "everything", 30))

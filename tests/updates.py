@@ -84,18 +84,25 @@ def make_updater(folder: Path, backend: Backend, config: Config) -> PolicyUpdate
 
 
 def learn(
-    folder: Path, sections: dict[str, Any], *, num_steps: int = 5, backend: Backend | None = None
+    folder: Path,
+    sections: dict[str, Any],
+    *,
+    num_steps: int = 5,
+    num_groups: int = 4,
+    group_size: int = 3,
+    backend: Backend | None = None,
 ) -> list[dict[str, float]]:
     """Metrics of `num_steps` updates, timings left out."""
     backend = backend or Backend("cpu")
     updater = make_updater(folder, backend, tiny_config(folder, **sections))
-    metrics = [updater.update(make_step(step), step=step) for step in range(num_steps)]
+    steps = [make_step(step, num_groups=num_groups, group_size=group_size) for step in range(num_steps)]
+    metrics = [updater.update(groups, step=step) for step, groups in enumerate(steps)]
     return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in metrics]
 
 
-def report(folder: Path, out: Path, sections: dict[str, Any]) -> None:
+def report(folder: Path, out: Path, sections: dict[str, Any], num_groups: int = 4, group_size: int = 3) -> None:
     """`learn` as a program of many processes: each writes what it found."""
     backend = Backend("cpu", timeout_s=60)
-    metrics = learn(folder, sections, backend=backend)
+    metrics = learn(folder, sections, num_groups=num_groups, group_size=group_size, backend=backend)
     (out / f"{backend.rank}_{REPORT}").write_text(json.dumps(metrics), encoding="utf-8")
     backend.close()

@@ -186,7 +186,7 @@ class TrainConfig(Section):
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """How the learning rate falls to `final_learning_rate` after the warm-up."""
     final_learning_rate: NonNegative = 0.0
-    """Learning rate of the last step."""
+    """Learning rate that the last step comes close to."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps over which the learning rate rises from 0."""
     epochs: Positive = 1

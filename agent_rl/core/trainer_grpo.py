@@ -130,7 +130,7 @@ class GRPOTrainer:
             if eval_tasks is None and config.eval.temperatures:
                 eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
         if run.resume_from is not None:
-            backend.on_main(lambda: verify_checkpoint(run.resume_from))
+            verify_checkpoint(run.resume_from, backend)
         checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
         policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
         try:

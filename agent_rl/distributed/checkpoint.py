@@ -48,7 +48,7 @@ def save_checkpoint(
     is better; None and not-a-number are no score. In a run of several processes this is collective. Raises
     CheckpointError, on all, when there is a checkpoint of that step.
     """
-    processes = processes or Processes(device=torch.device("cpu"), timeout_s=math.inf)
+    processes = processes or _alone()
     final = folder / f"step_{step:05d}"
     partial = folder / f"{_PARTIAL}{final.name}"
     processes.on_main(lambda: _on_disk(partial, lambda: _begin(final, partial)))
@@ -56,23 +56,33 @@ def save_checkpoint(
     if write_rank is not None:
         write_rank(partial)
     processes.barrier()
+    processes.on_main(lambda: _on_disk(partial, lambda: torch.save(state, partial / STATE_FILE)))
     manifest = {
         "format_version": FORMAT_VERSION,
         "step": step,
         "num_processes": processes.num_processes,
         "score": None if score is None or math.isnan(score) else score,
+        "files": _flushed_digests(partial, processes),
     }
-    processes.on_main(lambda: _on_disk(partial, lambda: _finish(final, partial, manifest, state, keep)))
+    processes.on_main(lambda: _on_disk(partial, lambda: _finish(final, partial, manifest, keep)))
     return final
+
+
+def _alone() -> Processes:
+    return Processes(device=torch.device("cpu"), timeout_s=math.inf)
 
 
 def _on_disk(path: Path, write: Callable[[], None]) -> None:
     try:
         write()
     except OSError as error:
-        raise CheckpointError(
-            f"{path} cannot be written ({error.strerror}); make room, then continue with checkpoint.resume=auto"
-        ) from error
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be written ({error.strerror}); make room, then continue with checkpoint.resume=auto"
+    )
 
 
 def _begin(final: Path, partial: Path) -> None:
@@ -84,12 +94,25 @@ def _begin(final: Path, partial: Path) -> None:
     partial.mkdir()
 
 
-def _finish(final: Path, partial: Path, manifest: dict[str, Any], state: dict[str, Any], keep: int) -> None:
-    torch.save(state, partial / STATE_FILE)
-    files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
-    manifest["files"] = {str(path.relative_to(partial)): _sha256(path) for path in files}
+def _flushed_digests(partial: Path, processes: Processes) -> dict[str, str]:
+    """SHA-256 of every file by its name, each on disk; the processes share the work out."""
+    files = sorted(path for path in partial.rglob("*") if path.is_file())
+    digests, error = {}, None
+    try:
+        for path in files[processes.rank :: processes.num_processes]:
+            digests[str(path.relative_to(partial))] = _sha256(path)
+            _fsync(path)
+    except OSError as caught:
+        error = caught
+    shares = processes.all_gather_object((digests, error))
+    if (error := next((error for _, error in shares if error is not None), None)) is not None:
+        raise _everywhere(_unwritten(partial, error))
+    return dict(sorted(item for share, _ in shares for item in share.items()))
+
+
+def _finish(final: Path, partial: Path, manifest: dict[str, Any], keep: int) -> None:
     (partial / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    for path in [*partial.rglob("*"), partial]:
+    for path in [partial / MANIFEST_FILE, *(path for path in partial.rglob("*") if path.is_dir()), partial]:
         _fsync(path)
     os.rename(partial, final)
     _fsync(final.parent)
@@ -103,48 +126,63 @@ def _finish(final: Path, partial: Path, manifest: dict[str, Any], state: dict[st
 def load_state(path: Path, processes: Processes | None = None) -> dict[str, Any]:
     """The state of a checkpoint, after checking every file. Raises CheckpointError when one is missing or changed.
 
-    With `processes` this is collective: rank 0 does the checking.
+    With `processes` this is collective.
     """
-    if processes is None:
-        verify_checkpoint(path)
-    else:
-        processes.on_main(lambda: verify_checkpoint(path))
+    verify_checkpoint(path, processes)
     return torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
 
 
-def verify_checkpoint(path: Path) -> None:
+def verify_checkpoint(path: Path, processes: Processes | None = None) -> None:
     """Raise CheckpointError unless every file of the checkpoint is there with the content it was saved with.
 
-    The sentence names the file, and the newest older checkpoint that is whole.
+    The sentence names the file, and the newest older checkpoint that is whole. With `processes` this is collective:
+    they share the files out, and all raise.
     """
-    if (complaint := _complaint(path)) is not None:
-        raise CheckpointError(f"{complaint}; {_way_out(path)}")
+    processes = processes or _alone()
+    if (complaint := _complaint(path, processes)) is not None:
+        raise _everywhere(CheckpointError(f"{complaint}; {_way_out(path, processes)}"))
 
 
-def _complaint(path: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+def _everywhere(error: CheckpointError) -> CheckpointError:
+    error.is_everywhere = True
+    return error
+
+
+def _complaint(path: Path, processes: Processes) -> str | None:
+    """What is wrong with a checkpoint, or None; the same on all processes."""
+    complaint, files = processes.broadcast_object(_read_files(path) if processes.is_main_process else ("", {}))
+    if complaint is not None:
+        return complaint
+    for name in sorted(files)[processes.rank :: processes.num_processes]:
+        try:
+            if _sha256(path / name) != files[name]:
+                complaint = f"{path / name} is not what was saved (its SHA-256 differs)"
+        except FileNotFoundError:
+            complaint = f"{path / name} is missing"
+        except OSError as error:
+            complaint = f"{path / name} cannot be read ({error.strerror})"
+    return next((found for found in processes.all_gather_object(complaint) if found is not None), None)
+
+
+def _read_files(path: Path) -> tuple[str | None, dict[str, str]]:
+    """What is wrong with a checkpoint's manifest, or None; SHA-256 of its files by name."""
     try:
         manifest = _read_manifest(path)
         version, files = manifest["format_version"], manifest["files"]
     except FileNotFoundError:
-        return f"{path} is not a checkpoint: it has no {MANIFEST_FILE}"
+        return f"{path} is not a checkpoint: it has no {MANIFEST_FILE}", {}
     except (ValueError, KeyError, TypeError):
-        return f"{path / MANIFEST_FILE} cannot be read"
+        return f"{path / MANIFEST_FILE} cannot be read", {}
     if version != FORMAT_VERSION:
-        return f"{path} has format version {version}, this program reads {FORMAT_VERSION}"
-    for name, digest in files.items():
-        if not (path / name).is_file():
-            return f"{path / name} is missing"
-        if _sha256(path / name) != digest:
-            return f"{path / name} is not what was saved (its SHA-256 differs)"
-    return None
+        return f"{path} has format version {version}, this program reads {FORMAT_VERSION}", {}
+    return None, files
 
 
-def _way_out(path: Path) -> str:
+def _way_out(path: Path, processes: Processes) -> str:
     if _STEP_NAME.fullmatch(path.name) is None:
         return "give a folder step_*"
     older = [other for other in _checkpoints(path.parent) if _step_of(other) < _step_of(path)]
-    whole = next((other for other in reversed(older) if _complaint(other) is None), None)
+    whole = next((other for other in reversed(older) if _complaint(other, processes) is None), None)
     if whole is None:
         return "no older checkpoint beside it is whole; begin the run again under another run.name"
     return f"remove {path} to go on from {whole.name}, which is whole"
