@@ -9,7 +9,6 @@ experts, rotary scaling.
 
 import json
 import math
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -151,11 +150,6 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, self.eps)
 
-    def computing_again(self, normed: Tensor, x: Tensor) -> AbstractContextManager[None]:
-        """Inside, `normed`, which is `self(x)`, is not kept for the backward pass but computed again."""
-        x, weight = x.detach(), self.weight.detach()
-        return computed_again(normed, lambda: rms_norm(x, weight, self.eps))
-
 
 def rope_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Return cos and sin of the rotary angles, float32, shape [*positions.shape, head_dim].
@@ -232,10 +226,10 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Visible) -> Tensor:
         normed = self.input_layernorm(x)
-        with self.input_layernorm.computing_again(normed, x):
+        with computed_again(normed):
             x = x + self.self_attn(normed, cos, sin, visible)
         normed = self.post_attention_layernorm(x)
-        with self.post_attention_layernorm.computing_again(normed, x):
+        with computed_again(normed):
             return x + self.mlp(normed)
 
 

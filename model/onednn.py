@@ -15,6 +15,9 @@ from torch.autograd.function import once_differentiable
 ROW_MULTIPLE = 64
 """Other numbers of rows are left to PyTorch: oneDNN makes and keeps a kernel for each, which costs up to 2 MiB."""
 
+_MAX_TURNED = 2**21
+"""Largest weight whose gradient is worth a copy, 8 MiB."""
+
 
 def has_onednn(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a product of such tensors can be computed here."""
@@ -40,7 +43,7 @@ class OneDNNLinear(nn.Linear):
     """A linear layer with the same weights and results; `exchange_linear_layers` makes them of others."""
 
     def forward(self, x: Tensor) -> Tensor:
-        is_whole = x.numel() % (ROW_MULTIPLE * x.shape[-1]) == 0
+        is_whole = x.numel() > 0 and x.numel() % (ROW_MULTIPLE * x.shape[-1]) == 0
         if not (is_whole and _suits(x) and self.weight.dtype == x.dtype):
             return super().forward(x)
         return _Linear.apply(x, self.weight, self.bias)
@@ -60,7 +63,8 @@ def _suits(x: Tensor) -> bool:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
         return product(x, weight, bias)
 
     @staticmethod
@@ -68,8 +72,15 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        grads, rows = grad.flatten(0, -2), x.flatten(0, -2)
+        grads = grad.flatten(0, -2)
         grad_x = product(grad, weight.t(), None) if needs_x else None
-        # [in, out] and turned: up to three times as fast as the other way round where `out` is a vocabulary.
-        grad_weight = product(rows.t(), grads.t(), None).t() if needs_weight else None
+        grad_weight = _grad_weight(x.flatten(0, -2), grads) if needs_weight else None
         return grad_x, grad_weight, grads.sum(dim=0) if needs_bias else None
+
+
+def _grad_weight(rows: Tensor, grads: Tensor) -> Tensor:
+    """grads.T @ rows, [out, in]."""
+    if grads.shape[-1] * rows.shape[-1] > _MAX_TURNED:
+        return product(grads.t(), rows.t(), None)
+    # Turned, up to three times as fast (a vocabulary's rows), but copied when it is put into `.grad`.
+    return product(rows.t(), grads.t(), None).t()

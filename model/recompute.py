@@ -2,7 +2,7 @@
 
 A layer's norms and gate are cheap, but what they put out is as large as what its products do: with it computed anew, a
 layer keeps about half of what autograd would. Same numbers, bit for bit, in what is computed again. Not here: products,
-attention; whole layers computed again (Transformers' gradient checkpointing).
+attention; whole layers computed again (Transformers' gradient checkpointing, which this does not disturb).
 """
 
 from collections.abc import Callable, Iterator
@@ -19,33 +19,46 @@ Layer = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def computed_again(tensor: Tensor, compute: Callable[[], Tensor]) -> Iterator[None]:
-    """Inside, what autograd would keep of `tensor` is got from `compute()` in the backward pass instead.
+def computed_again(tensor: Tensor) -> Iterator[None]:
+    """Inside, `tensor`, which `rms_norm` or a gate made, is not kept for the backward pass but computed again.
 
-    `compute` must return the same values and must not hold `tensor`.
+    It is computed from what its own node in the graph keeps, so nothing else is held for it.
     """
-    if not (torch.is_grad_enabled() and tensor.requires_grad):
+    node = tensor.grad_fn
+    if not hasattr(node, "compute"):
         yield
         return
-    address, size = tensor.data_ptr(), tensor.numel()
+    address, size, dtype = tensor.data_ptr(), tensor.numel(), tensor.dtype
 
     def pack(kept: Tensor) -> Tensor | torch.Size:
         # By address, because products keep a view; `tensor` lives here, so no other has it.
-        return kept.shape if kept.data_ptr() == address and kept.numel() == size else kept
+        is_same = kept.data_ptr() == address and (kept.numel(), kept.dtype) == (size, dtype)
+        return kept.shape if is_same and kept.is_contiguous() else kept
 
     def unpack(kept: Tensor | torch.Size) -> Tensor:
-        return compute().view(kept) if isinstance(kept, torch.Size) else kept
+        return node.compute(*_saved(node)).view(kept) if isinstance(kept, torch.Size) else kept
 
     with saved_tensors_hooks(pack, unpack):
         yield
 
 
+def _saved(node: Any) -> tuple[Tensor, ...]:
+    """What the node saved. Read once and held until its own backward: gradient checkpointing hands it out once only."""
+    if node.held is None:
+        node.held = node.saved_tensors
+    return node.held
+
+
+def _taken(ctx: Any) -> tuple[Tensor, ...]:
+    """The same in the node's own backward, after which nobody asks for it."""
+    saved, ctx.held = _saved(ctx), None
+    return saved
+
+
 def swiglu(x: Tensor, gate_proj: Layer, up_proj: Layer, down_proj: Layer) -> Tensor:
     """Return down(silu(gate(x)) * up(x)); keeps what `gate_proj` and `up_proj` put out, and `x`."""
-    gate, up = gate_proj(x), up_proj(x)
-    opened = _GatedSiLU.apply(gate, up)
-    gate, up = gate.detach(), up.detach()
-    with computed_again(opened, lambda: _GatedSiLU.apply(gate, up)):
+    opened = _GatedSiLU.apply(gate_proj(x), up_proj(x))
+    with computed_again(opened):
         return down_proj(opened)
 
 
@@ -56,36 +69,57 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _RMSNorm.apply(x, weight, eps)
 
 
+def _opened(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate).mul_(up)
+
+
 class _GatedSiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
         ctx.save_for_backward(gate, up)
-        return F.silu(gate).mul_(up)
+        ctx.compute, ctx.held = _opened, None
+        return _opened(gate, up)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        gate, up = ctx.saved_tensors
+        gate, up = _taken(ctx)
         return torch.ops.aten.silu_backward(grad * up, gate), F.silu(gate).mul_(grad)
 
 
+def _normed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    return (_widened(x) * scales).to(x.dtype).mul_(weight)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """In float32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 class _RMSNorm(torch.autograd.Function):
-    """PyTorch's own keeps the normalised rows too, unless it is on a GPU."""
+    """On a CPU PyTorch's own keeps the normalised rows too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        rows = x.float()
-        scales = rows.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
+        scales = _widened(x).square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
+        # Not the parameter itself: when `_normed` is asked for, ZeRO-3 may have taken its numbers away.
+        ctx.weight_dtype = weight.dtype
+        weight = weight.detach().to(x.dtype)
         ctx.save_for_backward(x, weight, scales)
-        return (rows * scales).to(x.dtype).mul_(weight.to(x.dtype))
+        ctx.compute, ctx.held = _normed, None
+        return _normed(x, weight, scales)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
-        x, weight, scales = ctx.saved_tensors
-        normed = x.float().mul(scales)
-        grad_weight = (grad * normed).reshape(-1, weight.numel()).sum(dim=0).to(weight.dtype)
-        grad_normed = grad.float() * weight.float()
-        # d/dx of x * s(x): s * (g - n * mean(g * n)), where n = x * s.
-        shares = (grad_normed * normed).mean(dim=-1, keepdim=True)
-        return grad_normed.sub_(normed.mul_(shares)).mul_(scales).to(x.dtype), grad_weight, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        x, weight, scales = _taken(ctx)
+        normed, grad = _widened(x) * scales, _widened(grad)
+        grad_x = grad_weight = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = (grad * normed).reshape(-1, weight.numel()).sum(dim=0).to(ctx.weight_dtype)
+        if ctx.needs_input_grad[0]:
+            grad_normed = grad * weight
+            # d/dx of x * s(x): s * (g - n * mean(g * n)), where n = x * s.
+            shares = (grad_normed * normed).mean(dim=-1, keepdim=True)
+            grad_x = grad_normed.sub_(normed.mul_(shares)).mul_(scales).to(x.dtype)
+        return grad_x, grad_weight, None

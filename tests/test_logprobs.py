@@ -188,3 +188,11 @@ def test_no_tensor_holds_more_logits_than_one_chunk(chunk_size):
         (scores.logprobs + scores.entropies + scores.full_kl).sum().backward()
     assert largest.num_elements == chunk_size * 500
     assert (num_saved < 64 * 500) == (chunk_size == 8)
+
+
+def test_logits_that_are_no_numbers_have_no_entropy_and_impossible_ids_add_none() -> None:
+    logits = torch.tensor([[0.0, 0.0, -torch.inf], [0.0, 0.0, torch.nan], [0.0, 0.0, torch.inf]])
+    scores = token_scores(torch.eye(3), lambda rows: logits, torch.tensor([0, 0, 0]), temperature=1.0, chunk_size=3)
+    assert scores.entropies[0].item() == pytest.approx(math.log(2))
+    assert scores.entropies[1:].isnan().all()
+    assert scores.logprobs[1:].isnan().all()

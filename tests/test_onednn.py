@@ -56,6 +56,30 @@ def test_a_frozen_weight_gets_no_gradient_and_hands_the_inputs_on() -> None:
     torch.testing.assert_close(x.grad, layer.weight.sum(dim=0).expand(64, 8))
 
 
+@needs_onednn
+def test_what_a_gradient_does_not_need_is_not_kept() -> None:
+    def kept(layer: nn.Module, x: torch.Tensor) -> list[tuple[int, ...] | None]:
+        return [None if tensor is None else tuple(tensor.shape) for tensor in layer(x).grad_fn.saved_tensors]
+
+    layer = exchanged(nn.Linear(8, 16))
+    assert kept(layer, rows(64, 8)) == [(64, 8), None]
+    assert kept(layer, rows(64, 8).requires_grad_()) == [(64, 8), (16, 8)]
+    assert kept(layer.requires_grad_(False), rows(64, 8).requires_grad_()) == [None, (16, 8)]
+
+
+@needs_onednn
+def test_the_gradient_of_a_large_weight_is_not_copied() -> None:
+    layer = exchanged(nn.Linear(512, 4104, bias=False))
+    x, weights = rows(64, 512), rows(64, 4104)
+    (layer(x) * weights).sum().backward()
+    torch.testing.assert_close(layer.weight.grad, weights.t() @ x, atol=1e-3, rtol=1e-4)
+    assert layer.weight.numel() > 2**21
+
+
+def test_no_rows_are_no_error() -> None:
+    assert exchanged(nn.Linear(8, 4))(torch.empty(0, 8)).shape == (0, 4)
+
+
 def test_other_formats_other_numbers_of_rows_and_autocast_are_left_to_pytorch() -> None:
     layer = exchanged(nn.Linear(8, 8))
     assert not is_by_onednn(layer(rows(63, 8)))

@@ -77,8 +77,10 @@ def _chunk_scores(
         entropies = -(log_softmax.exp() * log_softmax.clamp(min=torch.finfo(log_softmax.dtype).min)).sum(dim=-1)
     else:
         with torch.no_grad():
-            # In place and without `entr`, which takes the logarithm again; 0 times minus infinity counts nothing.
+            # In place and without `entr`, which takes the logarithm again. 0 times minus infinity counts nothing, but
+            # a row that is not a number as a whole stays one.
             entropies = -log_softmax.exp().mul_(log_softmax).nansum(dim=-1)
+            entropies.masked_fill_(log_softmax[:, 0].isnan(), torch.nan)
     full_kl = None
     if ref_head is not None:
         with torch.no_grad():

@@ -72,6 +72,8 @@ class Reference:
             return
         was_training = self._trained.training
         self._trained.eval()
-        with self._trained.disable_adapter():
-            yield
-        self._trained.train(was_training)
+        try:
+            with self._trained.disable_adapter():
+                yield
+        finally:
+            self._trained.train(was_training)

@@ -20,7 +20,7 @@ from agent_rl.core.critic import Critic, ValueHead
 from agent_rl.records import Batch
 
 _LOGITS_AT_A_TIME = 2**24
-"""Logits in one chunk, as float32 64 MiB; the backward pass holds a few times as much. On a GPU eight times as many."""
+"""Logits in one chunk, as float32 64 MiB; the backward pass holds a few times as much. On a GPU four times as many."""
 
 
 class Scores(NamedTuple):
@@ -82,7 +82,7 @@ class TokenScorer(nn.Module):
         tokens, because sharded weights are gathered by all at once; with none, gradients are 0 and not absent.
         """
         num_trained = len(batch.targets)
-        most_logits = _LOGITS_AT_A_TIME * (1 if batch.token_ids.device.type == "cpu" else 8)
+        most_logits = _LOGITS_AT_A_TIME * (1 if batch.token_ids.device.type == "cpu" else 4)
         most_rows = max(1, most_logits // self._flat.vocab_size)
         num_calls = max(1, math.ceil(batch.most_trained / most_rows))
         chunk_size = max(1, math.ceil(num_trained / num_calls))

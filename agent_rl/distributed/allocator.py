@@ -6,6 +6,7 @@ where PyTorch keeps freed memory itself.
 """
 
 import ctypes
+import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_UP_TO = 32 * 2**20
@@ -14,7 +15,7 @@ _KEPT_UP_TO = 32 * 2**20
 
 def keep_freed_memory() -> None:
     """Tell the allocator of this process, once and for good."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _KEPT_UP_TO)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
