@@ -162,8 +162,8 @@ def _print_steps(workload: Workload, runs: dict[str, list[Readings]], *, threads
         for name in ("perf/mfu", "peak_flops", "perf/update_tokens_per_s")
     )
     print(
-        f"agent_rl's update: {tokens_per_s:,.0f} tokens/s, {mfu:.1%} MFU of the {peak / 1e9:,.0f} GFLOP/s that a plain "
-        f"matrix product reached in the same process\n",
+        f"agent_rl's update: {tokens_per_s:,.0f} tokens/s, {mfu:.1%} MFU of the {peak / 1e9:,.0f} GFLOP/s that a "
+        f"square matrix product reached in the same process\n",
         flush=True,
     )
 

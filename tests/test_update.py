@@ -4,13 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes import save_tiny_model, tiny_config
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from updates import learn
+from updates import learn, make_step
 
 from agent_rl.config import ESTIMATOR_KEYS
+from agent_rl.core.credit import collect_samples
+from agent_rl.core.objective import Objective
+from agent_rl.core.packing import plan_micro_batches
+from agent_rl.core.scoring import Scores
 from agent_rl.errors import ConfigError
 
 COUNTS = ("batch/num_micro_batches",)
@@ -82,3 +87,16 @@ def test_no_metric_depends_on_the_micro_batches_whatever_the_algorithm(folder: P
     assert_same_metrics(results[0], results[2])
     assert results[0][0]["optim/skipped"] == 0.0
     assert results[0][0]["batch/num_micro_batches"] > results[2][0]["batch/num_micro_batches"]
+
+
+def test_an_idle_micro_batch_gives_a_gradient_of_0_to_every_score_that_has_one(folder: Path) -> None:
+    samples = collect_samples(make_step(0)).samples
+    _, (idle,) = plan_micro_batches(samples, [0], max_tokens=100, num_ranks=2, skip_zero_advantage=False)
+    assert idle.samples == ()
+    objective = Objective(tiny_config(folder, algorithm={"advantage": "gae", "entropy_coef": 0.01}))
+    logprobs, entropies, values = (torch.zeros(0, requires_grad=True) for _ in range(3))
+    scores = Scores(logprobs, entropies, values, full_kl=None)
+    loss, parts = objective(scores, {}, idle, kl_coef=0.0, is_critic_alone=False)
+    assert (loss.item(), parts) == (0.0, {})
+    loss.backward()
+    assert all(score.grad is not None for score in (logprobs, entropies, values))

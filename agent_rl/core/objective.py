@@ -62,9 +62,10 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The micro-batch's share of the loss, and of its parts without gradient."""
         if not batch.samples:
-            # No token is trained, but gradients must flow through every weight on every rank.
-            idle = scores.logprobs.sum() + (scores.values.sum() if scores.values is not None else 0.0)
-            return idle * 0.0, {}
+            # No token is trained, but gradients must flow through every weight on every rank, and from the same scores:
+            # ZeRO-3 compares.
+            idle = [score.sum() for score in scores if score is not None and score.requires_grad]
+            return torch.stack(idle).sum() * 0.0, {}
         logprobs_SN, mask_SN = to_rows(scores.logprobs, batch.num_trained)
         rows = {name: to_rows(column, batch.num_trained)[0] for name, column in columns.items()}
         token_loss_SN = self._policy_loss(logprobs_SN, rows, mask_SN)

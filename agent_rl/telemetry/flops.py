@@ -103,8 +103,8 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations/s that `device` can do in `dtype` products at most.
 
     The maker's figure for GPUs in the table. Any other device, a CPU above all, is timed once, in a fraction of a
-    second, on a matrix product with PyTorch's present number of threads: then a share of it is one of what PyTorch
-    reaches here, not of what the data sheet says.
+    second, on a matrix product with PyTorch's present number of threads, by the kernels that trained layers use: then a
+    share of it is one of what PyTorch reaches here, not of what the data sheet says.
     """
     if device.type == "cuda":
         uses_tf32 = torch.get_float32_matmul_precision() != "highest"
