@@ -1,7 +1,7 @@
 """Linear layers of training by oneDNN's float32 kernels on a CPU: forward, gradient of the input, of the weight.
 
 PyTorch sends float32 products on a CPU to MKL, which on CPUs other than Intel's does not use AVX-512; oneDNN, which
-PyTorch carries along, does: about twice as many products in a second there. Same formula, other rounding.
+PyTorch carries along, does. Same formula, other rounding.
 Everything that is not float32 on a CPU is computed as by `nn.Linear`. Not here: products of few rows without gradient
 (`agent_rl/generation/linear.py`).
 """
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+MIN_ROWS = 4
+"""Below this the call costs more than it saves."""
 ROW_MULTIPLE = 64
-"""Other numbers of rows are left to PyTorch: oneDNN makes and keeps a kernel for each, which costs up to 2 MiB."""
+"""In training other numbers of rows are left to PyTorch: oneDNN makes and keeps a kernel for each."""
 
 _MAX_TURNED = 2**21
 """Largest weight whose gradient is worth a copy, 8 MiB."""
@@ -25,12 +27,14 @@ def has_onednn(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def num_spare_rows(num_rows: int, device: torch.device, dtype: torch.dtype) -> int:
-    """How many rows to add, so that `OneDNNLinear` uses oneDNN and few numbers of rows occur.
+    """How many rows to add, so that few numbers of rows occur: oneDNN makes and keeps a kernel for every shape.
 
-    Multiples of 64, and above 4,096 of a 64th of the next power of two; none where it would add more than a quarter.
+    Up to multiples of 8 below 64, of 64 below 4,096, then of a 64th of the next power of two.
     """
-    if num_rows < 4 * ROW_MULTIPLE or not has_onednn(device, dtype):
+    if num_rows < MIN_ROWS or not has_onednn(device, dtype):
         return 0
+    if num_rows <= ROW_MULTIPLE:
+        return -num_rows % 8
     return -num_rows % max(ROW_MULTIPLE, 2 ** (num_rows.bit_length() - 6))
 
 
@@ -82,5 +86,5 @@ def _grad_weight(rows: Tensor, grads: Tensor) -> Tensor:
     """grads.T @ rows, [out, in]."""
     if grads.shape[-1] * rows.shape[-1] > _MAX_TURNED:
         return product(grads.t(), rows.t(), None)
-    # Turned, up to three times as fast (a vocabulary's rows), but copied when it is put into `.grad`.
+    # Turned, oneDNN is faster, most of all with a vocabulary's rows; but it is copied when it is put into `.grad`.
     return product(rows.t(), grads.t(), None).t()

@@ -1,8 +1,8 @@
 """Element-by-element parts of a layer that keep less for the backward pass, which computes the rest again.
 
-A layer's norms and gate are cheap, but what they put out is as large as what its products do: with it computed anew, a
-layer keeps about half of what autograd would. Same numbers, bit for bit, in what is computed again. Not here: products,
-attention; whole layers computed again (Transformers' gradient checkpointing, which this does not disturb).
+A layer's norms and gate are cheap, but what they put out is as large as what its products do. Same numbers, bit for
+bit, in what is computed again. Not here: products, attention; whole layers computed again (Transformers' gradient
+checkpointing, which this does not disturb).
 """
 
 from collections.abc import Callable, Iterator
@@ -63,7 +63,7 @@ def swiglu(x: Tensor, gate_proj: Layer, up_proj: Layer, down_proj: Layer) -> Ten
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension; keeps `x` only."""
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension; keeps `x` and one number a row."""
     if x.device.type != "cpu":
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
     return _RMSNorm.apply(x, weight, eps)

@@ -1,8 +1,12 @@
 """Checkpoints: whole or absent, checked when read, and continued bit for bit."""
 
+import errno
 import json
 import math
 import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ from safetensors.torch import load_file
 from agent_rl.config import Config
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.trainer_grpo import GRPOTrainer
+from agent_rl.distributed import checkpoint
 from agent_rl.distributed.checkpoint import (
     best_checkpoint,
     get_rng_state,
@@ -22,6 +27,7 @@ from agent_rl.distributed.checkpoint import (
     save_checkpoint,
     set_rng_state,
 )
+from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, ConfigError
 
@@ -108,6 +114,93 @@ def test_a_changed_missing_or_foreign_file_is_refused_by_name(tmp_path: Path) ->
         load_state(path)
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
         load_state(tmp_path)
+
+
+class _OfTwo(Processes):
+    """One of two processes, which are threads here."""
+
+    def __init__(self, rank: int, said: list[Any], meeting: threading.Barrier) -> None:
+        super().__init__(device=torch.device("cpu"), timeout_s=10)
+        self.rank, self.num_processes, self._said, self._meeting = rank, 2, said, meeting
+
+    def barrier(self) -> None:
+        self._meeting.wait(timeout=10)
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        self._said[self.rank] = value
+        self.barrier()
+        everything = list(self._said)
+        self.barrier()
+        return everything
+
+    def broadcast_object(self, value: Any) -> Any:
+        return self.all_gather_object(value)[0]
+
+
+def in_two_processes(work: Callable[[Processes], object]) -> list[object]:
+    """What `work` returns or raises in each."""
+    said, meeting = [None, None], threading.Barrier(2)
+
+    def one(rank: int) -> object:
+        try:
+            return work(_OfTwo(rank, said, meeting))
+        except CheckpointError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2)))
+
+
+def save_by_two(folder: Path, step: int) -> list[object]:
+    def save_mine(processes: Processes) -> Path:
+        def write(model_folder: Path) -> None:
+            if processes.is_main_process:
+                write_model(model_folder)
+
+        def write_rank(path: Path) -> None:
+            (path / f"rank_{processes.rank}.pt").write_text(str(processes.rank))
+
+        return save_checkpoint(
+            folder, step, write_model=write, write_rank=write_rank, state={"step": step}, keep=3, processes=processes
+        )
+
+    return in_two_processes(save_mine)
+
+
+@pytest.mark.parametrize("name", ["model/weights", "rank_0.pt", "rank_1.pt", "trainer.pt"])
+def test_a_torn_file_is_refused_by_all_processes_whichever_of_them_reads_it(tmp_path: Path, name: str) -> None:
+    for step in (1, 2):
+        assert save_by_two(tmp_path, step) == [tmp_path / f"step_0000{step}"] * 2
+    path = tmp_path / "step_00002"
+    assert set(json.loads((path / "manifest.json").read_text())["files"]) == {
+        "model/weights",
+        "rank_0.pt",
+        "rank_1.pt",
+        "trainer.pt",
+    }
+    assert [state["step"] for state in in_two_processes(lambda two: load_state(path, two))] == [2, 2]
+    (path / name).write_text("torn")
+    for error in in_two_processes(lambda two: load_state(path, two)):
+        assert f"{path / name} is not what was saved" in str(error)
+        assert "go on from step_00001, which is whole" in str(error)
+        assert error.is_everywhere
+
+
+@pytest.mark.parametrize("name", ["model/weights", "rank_0.pt"])
+def test_a_disk_that_fails_one_process_ends_the_save_of_all(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = checkpoint._fsync
+
+    def fail(path: Path) -> None:
+        if str(path).endswith(name):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(path)
+
+    monkeypatch.setattr(checkpoint, "_fsync", fail)
+    for error in save_by_two(tmp_path, 1):
+        assert "cannot be written (No space left on device)" in str(error)
+    assert latest_checkpoint(tmp_path) is None
 
 
 def test_the_newest_older_checkpoint_that_is_whole_is_offered_and_not_taken(tmp_path: Path) -> None:

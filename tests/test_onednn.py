@@ -68,12 +68,14 @@ def test_what_a_gradient_does_not_need_is_not_kept() -> None:
 
 
 @needs_onednn
-def test_the_gradient_of_a_large_weight_is_not_copied() -> None:
-    layer = exchanged(nn.Linear(512, 4104, bias=False))
-    x, weights = rows(64, 512), rows(64, 4104)
-    (layer(x) * weights).sum().backward()
-    torch.testing.assert_close(layer.weight.grad, weights.t() @ x, atol=1e-3, rtol=1e-4)
-    assert layer.weight.numel() > 2**21
+@pytest.mark.parametrize(("size", "is_small"), [(4096, True), (4104, False)])
+def test_only_the_gradient_of_a_small_weight_has_to_be_copied(size: int, is_small: bool) -> None:
+    layer = exchanged(nn.Linear(512, size, bias=False))
+    x, weights = rows(64, 512), rows(64, size)
+    (gradient,) = torch.autograd.grad((layer(x) * weights).sum(), layer.weight)
+    torch.testing.assert_close(gradient, weights.t() @ x, atol=1e-3, rtol=1e-4)
+    assert gradient.t().is_contiguous() == is_small
+    assert gradient.is_contiguous() != is_small
 
 
 def test_no_rows_are_no_error() -> None:
@@ -106,7 +108,7 @@ def test_only_plain_linear_layers_are_exchanged_and_their_names_stay() -> None:
 
 @needs_onednn
 def test_rows_are_added_up_to_few_multiples() -> None:
-    counts = {rows: rows + num_spare_rows(rows, CPU, torch.float32) for rows in (1, 255, 256, 257, 2180, 4097, 8191)}
-    assert counts == {1: 1, 255: 255, 256: 256, 257: 320, 2180: 2240, 4097: 4224, 8191: 8192}
-    assert all(count % ROW_MULTIPLE == 0 for count in counts.values() if count >= 256)
+    wanted = {1: 1, 3: 3, 4: 8, 57: 64, 64: 64, 65: 128, 256: 256, 257: 320, 2180: 2240, 4097: 4224, 8191: 8192}
+    assert {rows: rows + num_spare_rows(rows, CPU, torch.float32) for rows in wanted} == wanted
+    assert all(count % ROW_MULTIPLE == 0 for count in wanted.values() if count >= 64)
     assert num_spare_rows(257, CPU, torch.bfloat16) == 0

@@ -62,7 +62,7 @@ def metrics_of(
     folder = folder / "adapters" if algorithm == "adapters" else folder
     train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens}
     ranks = start_ranks(
-        report, folder, out, sections | {"train": train}, 4, group_size, folder=out, num=num, deepspeed_config=settings
+        report, folder, out, sections | {"train": train}, group_size, folder=out, num=num, deepspeed_config=settings
     )
     codes = ranks.wait(timeout_s=110)
     assert codes == [0] * num, ranks.log(0)

@@ -18,7 +18,7 @@ from model.model_minimind import MiniMindForCausalLM
 REPORT = "report.json"
 
 
-def make_step(seed: int, *, num_groups: int = 4, group_size: int = 3) -> list[TrajectoryGroup]:
+def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
     """Episodes of one or two turns on a prompt that the group shares; the second group has no signal.
 
     One episode has no score, one was cut off, one starts a second context.
@@ -45,7 +45,7 @@ def make_step(seed: int, *, num_groups: int = 4, group_size: int = 3) -> list[Tr
         )
 
     groups = []
-    for group in range(num_groups):
+    for group in range(4):
         prompt = ids(random_.randrange(2, 12))
         episodes = []
         for sample in range(group_size + 1):
@@ -88,21 +88,20 @@ def learn(
     sections: dict[str, Any],
     *,
     num_steps: int = 5,
-    num_groups: int = 4,
     group_size: int = 3,
     backend: Backend | None = None,
 ) -> list[dict[str, float]]:
     """Metrics of `num_steps` updates, timings left out."""
     backend = backend or Backend("cpu")
     updater = make_updater(folder, backend, tiny_config(folder, **sections))
-    steps = [make_step(step, num_groups=num_groups, group_size=group_size) for step in range(num_steps)]
+    steps = [make_step(step, group_size=group_size) for step in range(num_steps)]
     metrics = [updater.update(groups, step=step) for step, groups in enumerate(steps)]
     return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in metrics]
 
 
-def report(folder: Path, out: Path, sections: dict[str, Any], num_groups: int = 4, group_size: int = 3) -> None:
+def report(folder: Path, out: Path, sections: dict[str, Any], group_size: int = 3) -> None:
     """`learn` as a program of many processes: each writes what it found."""
     backend = Backend("cpu", timeout_s=60)
-    metrics = learn(folder, sections, num_groups=num_groups, group_size=group_size, backend=backend)
+    metrics = learn(folder, sections, group_size=group_size, backend=backend)
     (out / f"{backend.rank}_{REPORT}").write_text(json.dumps(metrics), encoding="utf-8")
     backend.close()

@@ -12,7 +12,7 @@ from agent_rl.errors import ConfigError
 from agent_rl.records import Batch, Segment
 from model.hf_causal_lm import CausalParts, split_causal_lm
 from model.model_minimind import MiniMindForCausalLM
-from model.onednn import exchange_linear_layers, num_spare_rows
+from model.onednn import ROW_MULTIPLE, exchange_linear_layers, num_spare_rows
 from model.packed_attention import PackedLayout
 
 
@@ -61,9 +61,9 @@ class FlatModel:
         return self._packed(ids, positions, PackedLayout(segments))[: len(batch.token_ids)]
 
     def num_spare_rows(self, num_rows: int) -> int:
-        """How many rows to add to so many, for fast products of the model's layers."""
+        """How many rows to add to so many, for fast products of the model's layers; never more than a quarter."""
         weight = self.head.weight
-        return num_spare_rows(num_rows, weight.device, weight.dtype)
+        return num_spare_rows(num_rows, weight.device, weight.dtype) if num_rows >= 4 * ROW_MULTIPLE else 0
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [..., V] of hidden states [..., d]."""

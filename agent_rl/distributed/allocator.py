@@ -1,7 +1,7 @@
 """Memory of a CPU run: what is freed stays with the process, because an update asks for the same sizes again and again.
 
-Given back to the kernel, every page comes back by a fault and filled with zeros: measured at a quarter to 40 % of an
-update. Only glibc is told; another allocator (jemalloc, tcmalloc, other systems) keeps its own ways. Not here: GPUs,
+Given back to the kernel, every page comes back by a fault and filled with zeros, which takes a good part of an update.
+Only glibc is told; another allocator (jemalloc, tcmalloc, other systems) keeps its own ways. Not here: GPUs,
 where PyTorch keeps freed memory itself.
 """
 

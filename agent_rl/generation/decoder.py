@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from agent_rl.generation.attention import attend
 from agent_rl.generation.kv_cache import CachePass
-from agent_rl.generation.linear import add_linear, gated, linear, num_spare_rows
+from agent_rl.generation.linear import add_linear, gated, linear
 from model.model_minimind import MiniMindForCausalLM, rope_tables
-from model.onednn import OneDNNLinear
+from model.onednn import OneDNNLinear, num_spare_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

@@ -8,10 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.onednn import has_onednn, product
-
-_MIN_ROWS = 4
-"""Below this the call costs more than it saves."""
+from model.onednn import MIN_ROWS, has_onednn, product
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -36,15 +33,5 @@ def gated(x: Tensor, gate: nn.Linear, up: nn.Linear) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise.binary(x, opened, up.weight, up.bias, "mul")
 
 
-def num_spare_rows(num_rows: int, device: torch.device, dtype: torch.dtype) -> int:
-    """How many rows to add, so that few numbers of rows occur: multiples of 8 up to 64, of 64 beyond.
-
-    oneDNN makes and keeps a kernel for every shape, which costs time and memory.
-    """
-    if not has_onednn(device, dtype) or num_rows < _MIN_ROWS:
-        return 0
-    return -num_rows % (8 if num_rows <= 64 else 64)
-
-
 def _suits_onednn(x: Tensor) -> bool:
-    return len(x) >= _MIN_ROWS and has_onednn(x.device, x.dtype)
+    return len(x) >= MIN_ROWS and has_onednn(x.device, x.dtype)
