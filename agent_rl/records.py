@@ -24,6 +24,8 @@ class FinishReason(StrEnum):
     """The token budget of this completion was used up."""
     CANCELLED = "cancelled"
     """Nobody waits for the rest: the caller gave up or its deadline passed."""
+    INTERRUPTED = "interrupted"
+    """The weights were about to change: what was drawn so far, to be continued by the new ones."""
 
 
 class StopReason(StrEnum):
@@ -71,7 +73,9 @@ class Completion:
     """Natural log-prob of each id under the distribution really sampled from. Shape [T]."""
     finish_reason: FinishReason
     weight_version: int
-    """Version of the weights that drew it."""
+    """Version of the weights that drew the first token."""
+    token_versions: tuple[int, ...] = ()
+    """Version for each token, where the weights changed in between; else empty. Never falling. Shape [T]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_rl.errors import ConfigError
+from model.sharding import full_shape, whole_in_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,7 +33,7 @@ class CausalParts:
     @property
     def vocab_size(self) -> int:
         """Number of logits, which may be more than the tokenizer has ids."""
-        return self.head.weight.shape[0]
+        return full_shape(self.head.weight)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return next-token logits [..., vocab_size] of hidden states [..., d]."""
@@ -58,7 +59,7 @@ def split_causal_lm(model: nn.Module) -> CausalParts:
     )
     was_training = causal.training
     causal.eval()
-    with torch.no_grad():
+    with torch.no_grad(), whole_in_forward(causal):
         ids = torch.tensor([[0, 1], [0, 0]], device=head.weight.device)
         expected = causal(input_ids=ids, use_cache=False).logits.float()
         found = parts.logits(backbone(input_ids=ids, use_cache=False).last_hidden_state).float()

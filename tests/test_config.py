@@ -164,6 +164,49 @@ def test_a_wrong_model_setting_is_one_sentence_that_names_the_key(minimal: Path,
     assert "\n" not in str(caught.value)
 
 
+VLLM = ["policy.type=vllm"]
+SERVERS = [*VLLM, "vllm.servers=[http://127.0.0.1:8000, http://node2:8000/]"]
+STALE = "rollout.max_staleness=1"
+TIS = "algorithm.correction.kind=token_tis"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["vllm.sleep=false"], "vllm has no effect with policy.type 'minimind', only with 'vllm'"),
+        ([*VLLM, "vllm.weight_transfer=files"], "weight_transfer has no effect without servers"),
+        ([*SERVERS, "vllm.sleep=false"], "sleep has no effect with servers, only with an engine inside the process"),
+        ([*SERVERS, "policy.max_batch_size=4"], "policy.max_batch_size has no effect with vllm.servers"),
+        (
+            [*SERVERS, "vllm.weight_transfer=nccl", "model.lora.rank=4"],
+            "vllm.weight_transfer has no effect with adapters, which always go as files",
+        ),
+        ([*VLLM, "vllm.servers=[127.0.0.1:8000]"], "'127.0.0.1:8000' is no address of a server; write it as http://"),
+        ([*VLLM, "vllm.servers=[http://a/v1]"], "'http://a/v1' is no address of a server"),
+        ([STALE], "rollout.max_staleness is 1, but policy.type 'minimind' draws from the weights that are being upd"),
+        ([*VLLM, STALE], "rollout.max_staleness is 1, but algorithm.correction is none: old tokens need weights"),
+        ([*VLLM, STALE, TIS, "rollout.async_workers=0"], "rollout.async_workers 0 plays no episode in the background"),
+        ([*VLLM, STALE, TIS, "vllm.sleep=true"], "vllm.sleep has no effect with rollout.max_staleness"),
+    ],
+)
+def test_a_wrong_setting_of_vllm_is_one_sentence_that_names_the_key(
+    minimal: Path, values: list[str], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)) as caught:
+        load_config(minimal, values)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [VLLM, SERVERS, [*SERVERS, STALE, TIS], [*VLLM, STALE, TIS]])
+def test_a_run_with_vllm_reads_back(minimal: Path, tmp_path: Path, values: list[str]) -> None:
+    config = load_config(minimal, values)
+    again = tmp_path / "again.yaml"
+    again.write_text(config.to_yaml())
+    assert load_config(again) == config
+    if values is SERVERS:
+        assert config.vllm.servers == ("http://127.0.0.1:8000", "http://node2:8000")
+
+
 @pytest.mark.parametrize("half", ["model.dtype=bfloat16", "train.autocast=bfloat16"])
 def test_flash_attention_goes_with_bfloat16(minimal: Path, half: str) -> None:
     config = load_config(minimal, [*HUGGINGFACE, "model.attention=flash_attention_2", half])
@@ -179,7 +222,7 @@ def test_flash_attention_goes_with_bfloat16(minimal: Path, half: str) -> None:
         ("train.steps=0", ["train.steps = 0", "greater than or equal to 1"]),
         ("rollout.group_size=1", ["rollout.group_size is 1", "compares episodes"]),
         ("policy.max_new_tokens=5000", ["policy.max_new_tokens is 5000", "leave room"]),
-        ("policy.type=vllm", ["policy.type = 'vllm'", "minimind"]),
+        ("policy.type=sglang", ["policy.type = 'sglang'", "minimind"]),
         ("steps=3", ["expected section.key=value"]),
         ("train.steps.more=3", ["single value"]),
     ],

@@ -17,6 +17,7 @@ RANKS = {
     "distributed": 3,
     "sandbox": 3,
     "telemetry": 3,
+    "vllm_backend": 4,
     "nat": 4,
     "tools": 5,
     "envs": 6,

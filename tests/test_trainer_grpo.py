@@ -441,13 +441,13 @@ def test_ctrl_c_while_saving_lets_the_checkpoint_be_finished(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with make_trainer(folder, train={"steps": 3}, checkpoint={"every": 2}) as trainer:
-        save_model = trainer.policy.save_pretrained
+        save_model = trainer.model.save_pretrained
 
-        def press_and_save(model_folder: Path) -> None:
+        def press_and_save(model_folder: Path, weights: None) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            save_model(model_folder)
+            save_model(model_folder, weights)
 
-        monkeypatch.setattr(trainer.policy, "save_pretrained", press_and_save)
+        monkeypatch.setattr(trainer.model, "save_pretrained", press_and_save)
         with pytest.raises(KeyboardInterrupt):
             trainer.train()
     assert "Interrupted after step 2" in capsys.readouterr().out

@@ -35,6 +35,13 @@ ADAPTERS = {
     "train": {"epochs": 2},
 }
 """The reference is the model without them, read through the trained module's own weights."""
+SHARDS = {
+    "policy": {"type": "vllm"},
+    "algorithm": {"kl": {"coef": 0.1}, "entropy_coef": 0.01},
+    "train": {"epochs": 2, "weight_decay": 0.1},
+}
+"""Model and reference are loaded as shards under ZeRO-3, which no process ever holds whole."""
+HUGGING_FACE = {"adapters": ADAPTERS, "shards": SHARDS}
 SPREAD = ["ddp", "zero1", "zero2", "zero3"]
 
 
@@ -43,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     save_tiny_model(folder / "model")
     save_tiny_model(folder / "reference", seed=1)
-    save_tiny_causal_lm(folder / "adapters" / "model")
+    save_tiny_causal_lm(folder / "hugging_face" / "model")
     return folder
 
 
@@ -58,8 +65,8 @@ def metrics_of(
     if kind.startswith("zero"):
         settings = out / "deepspeed.json"
         settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": int(kind[-1])}}))
-    sections = ADAPTERS if algorithm == "adapters" else ALGORITHMS[algorithm]
-    folder = folder / "adapters" if algorithm == "adapters" else folder
+    sections = HUGGING_FACE.get(algorithm) or ALGORITHMS[algorithm]
+    folder = folder / "hugging_face" if algorithm in HUGGING_FACE else folder
     train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens}
     ranks = start_ranks(
         report, folder, out, sections | {"train": train}, group_size, folder=out, num=num, deepspeed_config=settings
@@ -84,6 +91,25 @@ def test_two_processes_learn_adapters_as_one_does(folder: Path, kind: str) -> No
     alone = metrics_of(folder, "plain", 1, "adapters", 8192)
     assert_same_metrics(alone, metrics_of(folder, kind, 2, "adapters", 60))
     assert alone[0]["loss/kl"] > 0
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero2", "zero3"])
+def test_models_loaded_as_shards_learn_what_whole_ones_do(folder: Path, kind: str) -> None:
+    alone = metrics_of(folder, "plain", 1, "shards", 8192)
+    assert_same_metrics(alone, metrics_of(folder, kind, 2, "shards", 60))
+    assert alone[-1]["loss/kl"] > 0
+
+
+def test_a_critic_of_its_own_beside_a_model_loaded_as_shards_is_refused(folder: Path) -> None:
+    out = folder / "critic_of_shards"
+    out.mkdir()
+    (out / "deepspeed.json").write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": 3}}))
+    sections = SHARDS | {"algorithm": {"advantage": "gae"}, "critic": {"learning_rate": 1e-3}}
+    ranks = start_ranks(
+        report, folder / "hugging_face", out, sections, folder=out, num=2, deepspeed_config=out / "deepspeed.json"
+    )
+    assert ranks.wait(timeout_s=60) == [1, 1]
+    assert "ConfigError: critic.backbone = 'own' copies the model" in ranks.log(0)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "zero3"])

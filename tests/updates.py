@@ -9,7 +9,8 @@ from fakes import tiny_config
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import Config
-from agent_rl.core.make_policy import make_policy
+from agent_rl.core.hf_model import HuggingFaceModel
+from agent_rl.core.make_policy import load_reference_model, make_policy
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.distributed.backend import Backend
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
@@ -71,6 +72,13 @@ def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
 
 def make_updater(folder: Path, backend: Backend, config: Config) -> PolicyUpdater:
     """Of the tiny model in `folder`/model; the reference is another one, or the model without its adapters."""
+    if config.policy.type == "vllm":  # whose model is loaded as shards where the back end has shards
+        model = HuggingFaceModel.from_pretrained(
+            config.model.path, max_context=config.policy.max_context, loading=backend.sharded_loading()
+        )
+        is_sharded = sum(parameter.numel() for parameter in model.module.parameters()) == 0
+        assert is_sharded == (backend.zero_stage == 3)
+        return PolicyUpdater(model.module, config, backend, reference_model=load_reference_model(config, backend))
     if config.policy.type == "huggingface":
         policy = make_policy(config, device=backend.device)
         policy.close()

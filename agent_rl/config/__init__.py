@@ -9,6 +9,7 @@ from agent_rl.config.learning import ESTIMATOR_KEYS, LOSS_KEYS, AlgorithmConfig,
 from agent_rl.config.load import load_config, parse_config, validate_section
 from agent_rl.config.root import Config
 from agent_rl.config.sections import CurriculumConfig, CurriculumStage, LoraConfig
+from agent_rl.config.vllm import VLLMConfig
 
 __all__ = [
     "ESTIMATOR_KEYS",
@@ -21,6 +22,7 @@ __all__ = [
     "KLConfig",
     "LoraConfig",
     "TrainConfig",
+    "VLLMConfig",
     "load_config",
     "parse_config",
     "validate_section",

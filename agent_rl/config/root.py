@@ -18,6 +18,7 @@ from agent_rl.config.sections import (
     RolloutConfig,
     RunConfig,
 )
+from agent_rl.config.vllm import VLLMConfig
 
 
 class Config(Section):
@@ -27,6 +28,7 @@ class Config(Section):
     data: DataConfig
     model: ModelConfig
     policy: PolicyConfig = PolicyConfig()
+    vllm: VLLMConfig = VLLMConfig()
     env: EnvConfig = EnvConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
@@ -42,10 +44,10 @@ class Config(Section):
         return self.train.epochs * self.train.minibatches
 
     def keys_without_effect(self) -> Mapping[str, str]:
-        unused = {}
+        unused = self._vllm_keys_without_effect()
         if self.policy.type == "minimind":
             for key in ("attention", "gradient_checkpointing", "lora"):
-                unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface'"
+                unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface' and 'vllm'"
         if self.algorithm.advantage != "gae":
             unused["critic"] = f"with algorithm.advantage {self.algorithm.advantage!r}, only with 'gae'"
         elif self.updates_per_step == 1:
@@ -62,6 +64,19 @@ class Config(Section):
                     "with a correction and one update a step, where the ratio is always 1; set train.epochs or "
                     "train.minibatches"
                 )
+        return unused
+
+    def _vllm_keys_without_effect(self) -> dict[str, str]:
+        if self.policy.type != "vllm":
+            return {"vllm": f"with policy.type {self.policy.type!r}, only with 'vllm'"}
+        unused = {}
+        if self.vllm.servers:
+            for key in ("max_batch_size", "max_cached_tokens"):
+                unused[f"policy.{key}"] = "with vllm.servers, which have their own; see agent-rl serve-vllm"
+        elif self.rollout.max_staleness:
+            unused["vllm.sleep"] = "with rollout.max_staleness, where the engine draws during updates"
+        if self.model.lora.rank:
+            unused["vllm.weight_transfer"] = "with adapters, which always go as files"
         return unused
 
     @model_validator(mode="after")
@@ -81,6 +96,8 @@ class Config(Section):
                 f"rollout.group_size is 1, but algorithm.advantage {self.algorithm.advantage!r} compares episodes of "
                 "one task; use at least 2"
             )
+        if self.rollout.max_staleness:
+            self._check_staleness()
         if self.critic.warmup_steps >= self.train.steps:
             raise ValueError(f"critic.warmup_steps {self.critic.warmup_steps} leaves no step for the policy")
         if self.train.minibatches > self.rollout.groups_per_step:
@@ -91,6 +108,20 @@ class Config(Section):
         if self.model.attention == "flash_attention_2" and "bfloat16" not in (self.model.dtype, self.train.autocast):
             raise ValueError("model.attention 'flash_attention_2' computes in bfloat16 only; set model.dtype to it")
         return self
+
+    def _check_staleness(self) -> None:
+        wanted = f"rollout.max_staleness is {self.rollout.max_staleness}"
+        if self.policy.type != "vllm":
+            raise ValueError(
+                f"{wanted}, but policy.type {self.policy.type!r} draws from the weights that are being updated; use "
+                "'vllm', or set it to 0"
+            )
+        if not self.rollout.async_workers:
+            raise ValueError(f"{wanted}, but rollout.async_workers 0 plays no episode in the background; raise it")
+        if self.algorithm.correction.kind == "none":
+            raise ValueError(
+                f"{wanted}, but algorithm.correction is none: old tokens need weights; set kind to token_tis"
+            )
 
     def to_yaml(self) -> str:
         """The resolved configuration as YAML that `load_config` reads back to an equal object."""

@@ -106,8 +106,9 @@ class ModelConfig(Section):
 
 
 class PolicyConfig(Section):
-    type: Literal["minimind", "huggingface"] = "minimind"
-    """`minimind` is our own module (MiniMind, dense Qwen3 or Llama); `huggingface` a causal LM of Transformers."""
+    type: Literal["minimind", "huggingface", "vllm"] = "minimind"
+    """`minimind` is our own module (MiniMind, dense Qwen3 or Llama); `huggingface` a causal LM of Transformers; `vllm`
+    trains the same and draws through vLLM (section `vllm`)."""
     max_new_tokens: Positive = 512
     """Token budget of one turn."""
     max_context: Positive = 1024
@@ -117,7 +118,7 @@ class PolicyConfig(Section):
     max_batch_size: Positive = 128
     """Completions drawn at the same time; never more than windows fit into the cache (`max_cached_tokens`)."""
     max_cached_tokens: Positive | None = None
-    """Tokens the key/value cache holds, a whole window for each completion; null: `max_batch_size * max_context`."""
+    """Tokens the key/value cache holds; null: `max_batch_size * max_context`, on GPUs vLLM takes `gpu_memory_share`."""
 
 
 class EnvConfig(Section):
@@ -136,6 +137,9 @@ class RolloutConfig(Section):
     """Times that more tasks may be drawn, until `groups_per_step` groups have a signal; 1 takes what comes first."""
     async_workers: Annotated[int, Field(ge=0)] = 128
     """Episodes played at the same time by threads; 0 plays them one after the other."""
+    max_staleness: Annotated[int, Field(ge=0)] = 0
+    """Updates of the weights that a token may be behind when it is learned from; above 0 episodes are played while the
+    trainer updates, which needs `policy.type: vllm`."""
     max_turns: Positive = 30
     """Turns of one episode."""
     max_tool_calls: Positive = 64

@@ -14,6 +14,7 @@ from model.hf_causal_lm import CausalParts, split_causal_lm
 from model.model_minimind import MiniMindForCausalLM
 from model.onednn import ROW_MULTIPLE, exchange_linear_layers, num_spare_rows
 from model.packed_attention import PackedLayout
+from model.sharding import full_shape
 
 
 class FlatModel:
@@ -45,7 +46,7 @@ class FlatModel:
 
             enable_packing(self._parts.model)
         exchange_linear_layers(model)
-        self.vocab_size, self.hidden_size = self.head.weight.shape
+        self.vocab_size, self.hidden_size = full_shape(self.head.weight)
 
     def hidden_states(self, batch: Batch) -> Tensor:
         """The normalised last hidden state of every token, [T, d]."""

@@ -5,16 +5,15 @@ of the weights: they may change only while nothing is being drawn, and `refresh_
 Not here: how a model is loaded, training, back ends in other processes.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+from torch import nn
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.core.policy import BasePolicy
-from agent_rl.errors import ConfigError
+from agent_rl.core.trained_model import TrainedModel
 from agent_rl.generation.batch import Cancel
 from agent_rl.generation.engine import GenerationEngine
 from agent_rl.records import Completion, SamplingParams
@@ -24,25 +23,32 @@ if TYPE_CHECKING:
 
 
 class InProcessPolicy(BasePolicy):
-    """Module, tokenizer and engine."""
+    """A model and the engine that draws from it."""
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        tokenizer: "PreTrainedTokenizerBase",
+        trained: TrainedModel,
         *,
         max_batch_size: int = 8,
         max_context: int = 1024,
         max_cached_tokens: int | None = None,
     ) -> None:
         """Start the engine; its key/value cache holds `max_cached_tokens`, by default every window of a batch."""
-        self.model = model
-        self.tokenizer = tokenizer
-        self.chat_format = ChatFormat(tokenizer)
+        self.trained = trained
+        self.chat_format = ChatFormat(trained.tokenizer)
         self.max_context = max_context
         self._engine = GenerationEngine(
-            model, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
+            trained.module, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
         )
+
+    @property
+    def model(self) -> nn.Module:
+        """The module that is trained and drawn from."""
+        return self.trained.module
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        return self.trained.tokenizer
 
     @property
     def weight_version(self) -> int:
@@ -53,25 +59,16 @@ class InProcessPolicy(BasePolicy):
         return self._engine.generate(prompt_ids, sampling, cancel)
 
     def refresh_weights(self, version: int) -> None:
+        """Draw from the weights as they are now and call them `version`; no completion may be under way."""
         self._engine.refresh_weights(version)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write what `from_pretrained` reads: weights, config and tokenizer, in Hugging Face format."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        self.trained.save_pretrained(folder)
 
-    @abstractmethod
     def load_weights(self, folder: Path) -> None:
         """Take over the weights that `save_pretrained` wrote, in place."""
+        self.trained.load_weights(folder)
 
     def close(self) -> None:
         self._engine.close()
-
-
-def check_window(max_context: int, longest: int | None, source: str | Path) -> None:
-    """ConfigError when the model of `source` was made for fewer than `max_context` tokens (None: for any number)."""
-    if longest is not None and max_context > longest:
-        raise ConfigError(
-            f"policy.max_context = {max_context}: the model in {source} was made for {longest} tokens; "
-            "lower policy.max_context"
-        )

@@ -1,6 +1,6 @@
-"""The policy that a configuration names, and its tokenizer alone: the one place that knows all policies.
+"""The model and the policy that a configuration names, and its tokenizer alone: the one place that knows all policies.
 
-Not here: what they do.
+Not here: what they do, how a policy gets new weights (`sampler_sync.py`).
 """
 
 from pathlib import Path
@@ -10,18 +10,49 @@ import torch
 
 from agent_rl.config import Config
 from agent_rl.core.hf_loading import load_causal_lm, load_config, load_hf_tokenizer
-from agent_rl.core.hf_policy import ADAPTER_FILE, HuggingFacePolicy
+from agent_rl.core.hf_model import ADAPTER_FILE, HuggingFaceModel
+from agent_rl.core.hf_policy import HuggingFacePolicy
 from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.minimind_policy import MiniMindPolicy, load_tokenizer
+from agent_rl.core.policy import BasePolicy
+from agent_rl.core.trained_model import TrainedModel
+from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 from model.model_minimind import MiniMindForCausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from agent_rl.core.vllm_policy import VLLMPolicy
+
+
+def make_model_and_policy(
+    config: Config, backend: Backend, *, run_folder: Path, checkpoint: Path | None = None
+) -> tuple[TrainedModel, BasePolicy]:
+    """What is trained and what is drawn from, read from `model.path` or the model folder of a checkpoint of the run.
+
+    With vLLM and ZeRO-3 the model is loaded as shards. Raises a UserError for what cannot be read, does not fit the
+    configuration, or does not answer.
+    """
+    if config.policy.type != "vllm":
+        policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
+        return policy.trained, policy
+    from agent_rl.core.make_vllm_policy import make_vllm_policy
+
+    model = HuggingFaceModel.from_pretrained(
+        checkpoint or config.model.path,
+        max_context=config.policy.max_context,
+        loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
+        **_model_options(config, backend.device, checkpoint),
+    )
+    policy: VLLMPolicy = make_vllm_policy(
+        config, backend, model.tokenizer, source=_base_source(config, checkpoint), run_folder=run_folder
+    )
+    return model, policy
+
 
 def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None = None) -> InProcessPolicy:
-    """Read the policy from `model.path`, or from the model folder of a checkpoint of the same run.
+    """A policy that draws from the trained module in this process (`minimind` or `huggingface`).
 
     Raises a UserError for what cannot be read or does not fit the configuration.
     """
@@ -33,25 +64,32 @@ def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None
     }
     if config.policy.type == "minimind":
         return MiniMindPolicy.from_pretrained(source, dtype=config.model.dtype, device=device, **sizes)
+    return HuggingFacePolicy.from_pretrained(source, **_model_options(config, device, checkpoint), **sizes)
+
+
+def _model_options(config: Config, device: torch.device, checkpoint: Path | None) -> dict[str, object]:
     lora = config.model.lora
     if checkpoint is not None and lora.rank and not (checkpoint / ADAPTER_FILE).is_file():
         raise ConfigError(
             f"model.lora.rank = {lora.rank}, but {checkpoint} holds a model that was trained whole; set it to 0, or "
             "start another run with model.path there"
         )
-    return HuggingFacePolicy.from_pretrained(
-        source,
-        dtype=config.model.dtype,
-        device=device,
-        attention=config.model.attention,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-        lora=lora,
-        seed=config.run.seed,
-        **sizes,
-    )
+    return {
+        "dtype": config.model.dtype,
+        "device": device,
+        "attention": config.model.attention,
+        "gradient_checkpointing": config.model.gradient_checkpointing,
+        "lora": lora,
+        "seed": config.run.seed,
+    }
 
 
-def load_reference_model(config: Config, *, device: torch.device) -> torch.nn.Module | None:
+def _base_source(config: Config, checkpoint: Path | None) -> str:
+    """What an engine beside the model loads: the base under adapters, which are sent to it later."""
+    return config.model.path if config.model.lora.rank or checkpoint is None else str(checkpoint)
+
+
+def load_reference_model(config: Config, backend: Backend) -> torch.nn.Module | None:
     """The frozen model of a KL penalty, read from `model.path`; None where none is needed.
 
     With adapters none is needed: switched off, they leave the model they were put into.
@@ -60,9 +98,11 @@ def load_reference_model(config: Config, *, device: torch.device) -> torch.nn.Mo
         return None
     dtype = getattr(torch, config.model.dtype)
     if config.policy.type == "minimind":
-        return MiniMindForCausalLM.from_pretrained(config.model.path, dtype=dtype).to(device)
+        return MiniMindForCausalLM.from_pretrained(config.model.path, dtype=dtype).to(backend.device)
     source = config.model.path
-    return load_causal_lm(source, load_config(source), dtype=dtype, attention=config.model.attention).to(device)
+    with backend.sharded_loading(dtype):
+        model = load_causal_lm(source, load_config(source), dtype=dtype, attention=config.model.attention)
+    return model.to(backend.device)
 
 
 def load_policy_tokenizer(config: Config) -> "PreTrainedTokenizerBase":

@@ -1,20 +1,35 @@
-"""MiniMind as a policy: our own module, for weights of MiniMind's shape.
+"""MiniMind as a model that is trained and as a policy: our own module, for weights of MiniMind's shape.
 
 Not here: training, generation, how weights are read (`model/minimind_weights.py`), other models.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from agent_rl.core.in_process_policy import InProcessPolicy, check_window
+from agent_rl.core.in_process_policy import InProcessPolicy
+from agent_rl.core.trained_model import TrainedModel, check_window
 from agent_rl.errors import CheckpointError
 from model.minimind_weights import tokenizer_folder
 from model.model_minimind import MiniMindForCausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+class MiniMindModel(TrainedModel):
+    """A MiniMind with whole weights."""
+
+    def save_pretrained(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        if weights is not None:
+            raise ValueError("a MiniMind is never sharded, so it takes no weights besides its own")
+        self.module.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        self.module.load_state_dict(MiniMindForCausalLM.from_pretrained(folder).state_dict())
 
 
 class MiniMindPolicy(InProcessPolicy):
@@ -51,15 +66,11 @@ class MiniMindPolicy(InProcessPolicy):
                 "they do not belong together"
             )
         return cls(
-            model.to(device),
-            tokenizer,
+            MiniMindModel(model.to(device), tokenizer),
             max_batch_size=max_batch_size,
             max_context=max_context,
             max_cached_tokens=max_cached_tokens,
         )
-
-    def load_weights(self, folder: Path) -> None:
-        self.model.load_state_dict(MiniMindForCausalLM.from_pretrained(folder).state_dict())
 
 
 def load_tokenizer(path: Path) -> "PreTrainedTokenizerBase":

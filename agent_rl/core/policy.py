@@ -1,7 +1,7 @@
 """What the rollout needs of a policy: token ids in, sampled token ids and log-probs out, from many threads at once.
 
 A policy owns its weights, its tokenizer's chat format and whatever generates. It does not know episodes, rewards or
-how it is trained; `refresh_weights` tells it that the weights were changed.
+how it is trained or gets new weights.
 """
 
 from abc import ABC, abstractmethod
@@ -32,10 +32,6 @@ class BasePolicy(ABC):
         Once `cancel` (such as a `threading.Event`) is set, the completion ends with what was drawn so far, as
         `FinishReason.CANCELLED`.
         """
-
-    @abstractmethod
-    def refresh_weights(self, version: int) -> None:
-        """Draw from the weights as they are now and call them `version`; no completion may be under way."""
 
     @abstractmethod
     def close(self) -> None:

@@ -17,7 +17,9 @@ from agent_rl.algorithms.logprobs import Head, token_scores
 from agent_rl.config import Config
 from agent_rl.core.backbone import FlatModel
 from agent_rl.core.critic import Critic, ValueHead
+from agent_rl.errors import ConfigError
 from agent_rl.records import Batch
+from model.sharding import is_split
 
 _LOGITS_AT_A_TIME = 2**24
 """Logits in one chunk, as float32 64 MiB; the backward pass holds a few times as much. On a GPU four times as many."""
@@ -116,10 +118,18 @@ class TokenScorer(nn.Module):
 
 
 def make_scorer(model: nn.Module, config: Config) -> TokenScorer:
-    """The scorer that a configuration asks for, with a critic where its estimator needs values."""
+    """The scorer that a configuration asks for, with a critic where its estimator needs values.
+
+    ConfigError when the critic should be a copy of a model that is split.
+    """
     critic: ValueHead | Critic | None = None
     if config.algorithm.advantage == "gae":
         is_own = config.critic.backbone == "own"
+        if is_own and is_split(model):
+            raise ConfigError(
+                "critic.backbone = 'own' copies the model, which was loaded as shards (policy.type 'vllm' with ZeRO-3) "
+                "and cannot be copied; use 'shared', or ZeRO-2"
+            )
         critic = Critic(copy.deepcopy(model)) if is_own else ValueHead(FlatModel(model).hidden_size)
     return TokenScorer(
         model,

@@ -10,17 +10,17 @@ from agent_rl.core.scoring import TokenScorer
 from agent_rl.core.update_record import UpdateRecord
 from agent_rl.distributed.backend import Backend
 from agent_rl.telemetry.flops import count_matmul_weights, mfu, peak_flops, train_flops
+from model.sharding import full_shape
 
 
 class Throughput:
     """`Throughput(scorer, config, backend).metrics(record, seconds)`."""
 
     def __init__(self, scorer: TokenScorer, config: Config, backend: Backend) -> None:
-        """To be made before the model is sharded."""
         whole = scorer.model.config
         shape = whole.get_text_config() if hasattr(whole, "get_text_config") else whole
         self._num_trained, self._num_frozen = count_matmul_weights(scorer.backbone)
-        self._num_head = scorer.head.weight.numel()
+        self._num_head = full_shape(scorer.head.weight).numel()
         self._num_layers, self._num_heads = shape.num_hidden_layers, shape.num_attention_heads
         self._head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
         is_half = "bfloat16" in (config.model.dtype, config.train.autocast)

@@ -5,35 +5,25 @@ launcher, every process runs this same loop: it plays its share of the episodes,
 Not here: how an episode is played (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
-import copy
-import json
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from agent_rl.algorithms.advantages import has_signal
 from agent_rl.config import Config
-from agent_rl.core.evaluation import (
-    EvalResult,
-    comparison_table,
-    eval_metrics,
-    evaluate,
-    one_line,
-    to_record,
-    verdict,
-)
+from agent_rl.core.evaluation import EvalResult
 from agent_rl.core.group_source import GroupSource, train_check
-from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.interrupts import deferred_interrupt
-from agent_rl.core.make_policy import load_reference_model, make_policy
+from agent_rl.core.make_policy import load_reference_model, make_model_and_policy
+from agent_rl.core.policy import BasePolicy
 from agent_rl.core.rollout import make_rollout
-from agent_rl.core.run_folder import RunFolder, write_json
+from agent_rl.core.run_evaluation import RunEvaluation
+from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
+from agent_rl.core.sampler_sync import make_sampler_sync, module_to_train
+from agent_rl.core.trained_model import TrainedModel
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
@@ -70,7 +60,8 @@ class GRPOTrainer:
         self,
         config: Config,
         *,
-        policy: InProcessPolicy,
+        model: TrainedModel,
+        policy: BasePolicy,
         backend: Backend,
         env_factory: EnvFactory,
         train_tasks: Sequence[Task],
@@ -79,30 +70,30 @@ class GRPOTrainer:
     ) -> None:
         """Put the parts together; `env_factory` must have been started. `from_config` does all of it."""
         self.config = config
+        self.model = model
         self.policy = policy
         self.step = 0
         """Steps done."""
         self._backend = backend
         self._env_factory = env_factory
-        self._eval_tasks = eval_tasks
         self._run = run
-        self._rollout = make_rollout(config, policy, env_factory, backend)
-        self._source = GroupSource(config, train_tasks, self._rollout)
-        # ZeRO-3 keeps shards only, and the engine draws from whole weights: a replica, renewed after every step.
-        self._has_replica = backend.zero_stage == 3
+        rollout = make_rollout(config, policy, env_factory, backend)
+        self._evaluation = RunEvaluation(config, eval_tasks, rollout, run, backend)
+        self._source = GroupSource(config, train_tasks, rollout)
         self._updater = PolicyUpdater(
-            copy.deepcopy(policy.model) if self._has_replica else policy.model,
+            module_to_train(model, policy, backend),
             config,
             backend,
-            reference_model=load_reference_model(config, device=backend.device),
+            reference_model=load_reference_model(config, backend),
         )
+        self._sync = make_sampler_sync(config, policy, model, self._updater, backend, folder=run.path / "adapters")
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0
-        self._evals: list[EvalResult] = []
         self._saved_step: int | None = None
         if run.resume_from is not None:
             self._restore(run.resume_from)
+        self._sync.renew(self.step)
 
     @classmethod
     def from_config(
@@ -132,11 +123,12 @@ class GRPOTrainer:
         if run.resume_from is not None:
             verify_checkpoint(run.resume_from, backend)
         checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
-        policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
+        model, policy = make_model_and_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
         try:
             factory.start()
             return cls(
                 config,
+                model=model,
                 policy=policy,
                 backend=backend,
                 env_factory=factory,
@@ -156,7 +148,7 @@ class GRPOTrainer:
         self.close()
 
     def close(self) -> None:
-        """Stop generation, then free the environment's resources."""
+        """Stop episodes and generation, then free the environment's resources."""
         self.policy.close()
         self._env_factory.close()
 
@@ -188,12 +180,13 @@ class GRPOTrainer:
                 )
                 raise
         self._backend.close()
-        return self._report()
+        return self._evaluation.report(self.step)
 
     def _train_step(self, output: RunOutput) -> None:
         clock = StepClock()
         with clock.stage("rollout"):
             drawn = self._source.collect(step=self.step + 1)
+        self._sync.make_room()
         with deferred_interrupt():
             with clock.stage("update"):
                 metrics = self.update(drawn.kept)
@@ -234,8 +227,9 @@ class GRPOTrainer:
         state = load_state(path, self._backend)
         self._backend.on_main(lambda: remove_later_checkpoints(path))
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
-            self.policy.load_weights(path / MODEL_FOLDER)
+            self.model.load_weights(path / MODEL_FOLDER)
         self._load_learned(path, state)
+        self._sync.renew(self.step)
         self._alarms = _make_alarms(self.config)
         self._saved_step = self.step
         output.rewind(self.step)
@@ -249,18 +243,11 @@ class GRPOTrainer:
         """
         metrics = self._updater.update(groups, step=self.step, rate_factor=self._rate_factor)
         self.step += 1
-        self._renew_sampler()
-        return metrics
+        return metrics | self._sync.renew(self.step)
 
     def evaluate(self, temperature: float) -> EvalResult:
         """Play every held-out task once at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
-        result, episodes = evaluate(self._rollout, self._eval_tasks, temperature=temperature, step=self.step)
-        # Forgets cached prompts: a resumed run skips this evaluation, and they would change the last digits after it.
-        self.policy.refresh_weights(self.step)
-        path = self._run.eval_file(self.step, temperature)
-        self._backend.on_main(lambda: write_json(path, to_record(result, episodes)))
-        self._evals.append(result)
-        return result
+        return self._evaluation.evaluate(self.step, temperature)
 
     def save_checkpoint(self) -> None:
         """Keep the weights and everything needed to go on from the last whole step; nothing if that was done.
@@ -276,7 +263,7 @@ class GRPOTrainer:
             "alarms": self._alarms.state_dict(),
             "num_rollbacks": self._num_rollbacks,
             "rate_factor": self._rate_factor,
-            "evals": [asdict(result) for result in self._evals],
+            "evals": self._evaluation.state_dict(),
         }
         with deferred_interrupt():
             save_checkpoint(
@@ -286,23 +273,21 @@ class GRPOTrainer:
                 write_rank=self._write_rank,
                 state=state,
                 keep=self.config.checkpoint.keep,
-                score=self._score() if self.config.checkpoint.keep_best else None,
+                score=self._evaluation.score(self.step) if self.config.checkpoint.keep_best else None,
                 processes=self._backend,
             )
             self._saved_step = self.step
 
     def _write_model(self, folder: Path) -> None:
+        trained, weights = self._updater.policy_module, None
+        if trained is self.model.module and self._backend.zero_stage == 3:  # which holds shards only
+            weights = self._backend.full_state_dict(trained)
         if self._backend.is_main_process:
-            self.policy.save_pretrained(folder)
+            self.model.save_pretrained(folder, weights)
 
     def _write_rank(self, folder: Path) -> None:
         self._updater.save_state(folder)
         torch.save(get_rng_state(), folder / _rng_file(self._backend.rank))
-
-    def _score(self) -> float | None:
-        """Success of the evaluation at this step, at the first temperature."""
-        result = self._eval_at(self.step, self.config.eval.temperatures[0]) if self.config.eval.temperatures else None
-        return None if result is None else result.success_rate
 
     def _restore(self, path: Path) -> None:
         """Go on from a checkpoint; the policy was already loaded from there."""
@@ -314,28 +299,14 @@ class GRPOTrainer:
         set_rng_state(torch.load(path / _rng_file(self._backend.rank), weights_only=True))
         if path.resolve().parent == self._run.checkpoints.resolve():
             self._saved_step = self.step
-            self._read_later_evals()
+            self._evaluation.read_later(self.step)
 
     def _load_learned(self, path: Path, state: dict[str, Any]) -> None:
         """What learning made: optimizer, evaluations; the policy's own weights are there already."""
         self.step = state["step"]
         self._updater.load_state_dict(state["updater"])
         self._updater.load_state(path)
-        self._renew_sampler()
-        self._evals = [EvalResult(**result) for result in state["evals"]]
-
-    def _renew_sampler(self) -> None:
-        """Draw from the weights as they are now."""
-        if self._has_replica:
-            self._backend.copy_weights(self._backend.unwrap(self._updater.module).model, self.policy.model)
-        self.policy.refresh_weights(self.step)
-
-    def _read_later_evals(self) -> None:
-        """Evaluations that were made after the checkpoint was saved, as after Ctrl-C, are in the run's folder."""
-        for temperature in self.config.eval.temperatures:
-            path = self._run.eval_file(self.step, temperature)
-            if path.exists() and self._eval_at(self.step, temperature) is None:
-                self._evals.append(EvalResult(**json.loads(path.read_text(encoding="utf-8"))["result"]))
+        self._evaluation.load_state_dict(state["evals"])
 
     def _announce(self, output: RunOutput, changed: Sequence[str]) -> None:
         if self.policy.chat_format.rewrites_history:
@@ -352,43 +323,16 @@ class GRPOTrainer:
         else:
             output.message(f"Continuing from {self._run.resume_from}, after step {self.step}")
 
-    def _is_eval_due(self) -> bool:
-        every = self.config.eval.every
-        is_last = self.step >= self.config.train.steps
-        return self.step == 0 or is_last or (every > 0 and self.step % every == 0)
-
     def _evaluate_if_due(self, output: RunOutput) -> None:
-        if not self._eval_tasks or not self._is_eval_due():
-            return
-        for temperature in self.config.eval.temperatures:
-            if self._eval_at(self.step, temperature) is None:
-                started = time.perf_counter()
-                result = self.evaluate(temperature)
-                output.write(self.step, eval_metrics(result) | {"time/eval_s": time.perf_counter() - started})
-                output.message(one_line(result))
+        for temperature in self._evaluation.due(self.step):
+            self._evaluation.run(self.step, temperature, output)
+            # A resumed run skips this evaluation, and prompts cached by it would change the last digits after it.
+            self._sync.forget_prompts(self.step)
 
     def _checkpoint_if_due(self) -> None:
         every = self.config.checkpoint.every
         if self.step >= self.config.train.steps or (every and self.step % every == 0):
             self.save_checkpoint()
-
-    def _eval_at(self, step: int, temperature: float) -> EvalResult | None:
-        return next((e for e in self._evals if (e.step, e.temperature) == (step, temperature)), None)
-
-    def _report(self) -> dict[str, Any]:
-        """Print the table of before and after, and return it."""
-        before, after = {}, {}
-        for temperature in self.config.eval.temperatures:
-            first, last = self._eval_at(0, temperature), self._eval_at(self.step, temperature)
-            if first is not None and last is not None:
-                before[temperature], after[temperature] = first, last
-        console = Console(quiet=not self._backend.is_main_process)
-        if after:
-            console.print(comparison_table(before, after))
-            for temperature, result in after.items():
-                console.print(verdict(before[temperature], result), highlight=False)
-        console.print(f"Run folder: {self._run.path}", highlight=False, soft_wrap=True)
-        return {"step": self.step, "run_folder": self._run.path, "before": before, "after": after}
 
 
 def _make_alarms(config: Config) -> Alarms:

@@ -29,6 +29,7 @@ from agent_rl.core.update_record import ScoredSample, UpdateRecord
 from agent_rl.distributed.backend import Backend, set_learning_rate
 from agent_rl.errors import CheckpointError, TrainingStoppedError
 from agent_rl.records import Batch, TrainingSample, TrajectoryGroup
+from model.sharding import full_shape
 
 MAX_REFUSED_IN_A_ROW = 3
 CRITIC_FILE = "critic.pt"
@@ -103,6 +104,18 @@ class PolicyUpdater:
             "batch/num_untrained_samples": float(collected.num_untrained),
         }
 
+    @torch.no_grad()
+    def logprobs(self, samples: Sequence[TrainingSample]) -> list[list[float]]:
+        """Log-probs of each sample's trained tokens, by the weights as they are now.
+
+        Collective: every process gives the same samples and computes all of them.
+        """
+        found: dict[int, list[float]] = {}
+        for batch in self._plan(samples, range(len(samples)), skip_zero_advantage=False, num_ranks=1):
+            parts = self._scores(batch, with_kl=False).logprobs.float().cpu().split(batch.num_trained)
+            found |= {index: part.tolist() for index, part in zip(batch.samples, parts, strict=True)}
+        return [found[index] for index in range(len(samples))]
+
     def save_state(self, folder: Path) -> None:
         """Write the optimizer's state and the critic below `folder`; collective."""
         self._backend.save_state(folder, self.module, self._optimizer)
@@ -116,6 +129,11 @@ class PolicyUpdater:
         critic = self._backend.unwrap(self.module).critic
         if critic is not None and self._backend.kind != "deepspeed":
             critic.load_state_dict(torch.load(folder / CRITIC_FILE, map_location="cpu", weights_only=True))
+
+    @property
+    def policy_module(self) -> nn.Module:
+        """The trained model within `module`; under ZeRO-3 its weights are shards."""
+        return self._backend.unwrap(self.module).model
 
     def state_dict(self) -> dict[str, Any]:
         """What is the same on every process."""
@@ -191,18 +209,28 @@ class PolicyUpdater:
         return [self._kl.coefficient * kl_penalty(prox, ref, kind) for prox, ref in pairs]
 
     def _plan(
-        self, samples: Sequence[TrainingSample], indices: Sequence[int], *, skip_zero_advantage: bool
+        self,
+        samples: Sequence[TrainingSample],
+        indices: Sequence[int],
+        *,
+        skip_zero_advantage: bool,
+        num_ranks: int | None = None,
     ) -> list[Batch]:
-        """This process's micro-batches of some of the samples; every process has the same number of them."""
+        """This process's micro-batches of some of the samples; every process has the same number of them.
+
+        With `num_ranks` 1 every process has all of them.
+        """
+        num_ranks = num_ranks or self._backend.num_processes
+        rank = self._backend.rank % num_ranks
         return plan_micro_batches(
             samples,
             indices,
             max_tokens=self._config.train.micro_batch_tokens,
-            num_ranks=self._backend.num_processes,
+            num_ranks=num_ranks,
             skip_zero_advantage=skip_zero_advantage,
             padded=not self._is_packed,
-            only_rank=self._backend.rank,
-        )[self._backend.rank]
+            only_rank=rank,
+        )[rank]
 
     def _update_once(
         self,
@@ -339,7 +367,7 @@ def _parameter_groups(scorer: TokenScorer, config: Config) -> tuple[list[dict[st
                 parameter
                 for parameter in scorer.parameters()
                 if parameter.requires_grad
-                and (parameter.dim() > 1) == is_matrix
+                and (len(full_shape(parameter)) > 1) == is_matrix
                 and (id(parameter) in critic) == is_critic
             ]
             if found:

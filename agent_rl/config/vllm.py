@@ -1,0 +1,43 @@
+"""The section about drawing through vLLM. Not here: what is trained, servers' own flags (`agent-rl serve-vllm`)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from agent_rl.config.base import Seconds, Section
+
+
+def _check_address(address: str) -> str:
+    scheme, found, host = address.partition("://")
+    if scheme not in ("http", "https") or not found or not host or "/" in host.rstrip("/"):
+        raise ValueError(f"{address!r} is no address of a server; write it as http://127.0.0.1:8000")
+    return address.rstrip("/")
+
+
+class VLLMConfig(Section):
+    servers: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
+    """Addresses of servers that `agent-rl serve-vllm` started; empty: an engine inside every process."""
+    weight_transfer: Literal["auto", "files", "nccl"] = "auto"
+    """How servers get new weights: `files` that both sides see, `nccl` between GPUs; `auto`: `nccl` where the trainer
+    has GPUs, else `files`. Adapters always go as files."""
+    weight_folder: Path | None = None
+    """Folder for these files, seen by trainer and servers; null: `weights` in the run's folder."""
+    gpu_memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Of a GPU, for the weights and cache of an engine inside the process, where `policy.max_cached_tokens` is null."""
+    sleep: bool = True
+    """An engine inside the process frees its GPU memory while the trainer updates."""
+    max_logprob_gap: Annotated[float, Field(gt=0.0)] | None = None
+    """Largest difference of a probe token's log-prob between trainer and sampler after new weights were sent, beyond
+    which the run stops; null: 1e-3 in float32, 0.5 in bfloat16."""
+    request_timeout_s: Seconds = 1800.0
+    """Longest wait for one completion, the server's queue included."""
+    start_timeout_s: Seconds = 900.0
+    """Longest wait for a server that does not answer, at the start and after it was lost."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        if self.servers:
+            return dict.fromkeys(("gpu_memory_share", "sleep"), "with servers, only with an engine inside the process")
+        of_servers = ("weight_transfer", "weight_folder", "request_timeout_s", "start_timeout_s")
+        return dict.fromkeys(of_servers, "without servers")

@@ -1,0 +1,45 @@
+"""A module that is trained, with its tokenizer, and how the two are written and read.
+
+What draws from it is a policy's business: in this process from the module itself, or elsewhere from weights it was
+sent. Not here: how a kind of model is loaded (`hf_model.py`, `minimind_policy.py`), training.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from agent_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class TrainedModel(ABC):
+    """`module` and `tokenizer`."""
+
+    def __init__(self, module: nn.Module, tokenizer: "PreTrainedTokenizerBase") -> None:
+        self.module = module
+        self.tokenizer = tokenizer
+
+    @abstractmethod
+    def save_pretrained(self, folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write weights, config and tokenizer in Hugging Face format.
+
+        `weights` are the module's whole weights by name, where it holds shards only.
+        """
+
+    @abstractmethod
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights that `save_pretrained` wrote, in place; the module holds whole weights."""
+
+
+def check_window(max_context: int, longest: int | None, source: str | Path) -> None:
+    """ConfigError when the model of `source` was made for fewer than `max_context` tokens (None: for any number)."""
+    if longest is not None and max_context > longest:
+        raise ConfigError(
+            f"policy.max_context = {max_context}: the model in {source} was made for {longest} tokens; "
+            "lower policy.max_context"
+        )
