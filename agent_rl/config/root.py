@@ -43,6 +43,12 @@ class Config(Section):
         """Optimizer steps made of one step's episodes."""
         return self.train.epochs * self.train.minibatches
 
+    @property
+    def max_logprob_gap(self) -> float:
+        """`vllm.max_logprob_gap`, or what rounding explains where anything is computed in this number format."""
+        is_half = "bfloat16" in (self.model.dtype, self.train.autocast)
+        return self.vllm.max_logprob_gap or (0.5 if is_half else 1e-3)
+
     def keys_without_effect(self) -> Mapping[str, str]:
         unused = self._vllm_keys_without_effect()
         if self.policy.type == "minimind":

@@ -33,22 +33,21 @@ def make_vllm_policy(
     )
     try:
         servers.wait_until_up(max_context=config.policy.max_context)
-        sampler = ServerSampler(servers, _transport(config, backend, servers, run_folder))
+        transport = _transport(config, backend, run_folder) if backend.is_main_process else None
+        sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
     except BaseException:
         servers.close()
         raise
     return VLLMPolicy(servers, sampler, tokenizer, max_context=config.policy.max_context)
 
 
-def _transport(
-    config: Config, backend: Backend, servers: VLLMServers, run_folder: Path
-) -> FileTransport | NCCLTransport:
+def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransport | NCCLTransport:
     kind = config.vllm.weight_transfer
     if kind == "auto":
         kind = "nccl" if backend.device.type == "cuda" and not config.model.lora.rank else "files"
     if kind == "nccl":
-        return NCCLTransport(servers, device=backend.device)
-    return FileTransport(config.vllm.weight_folder or run_folder / "weights", servers)
+        return NCCLTransport()
+    return FileTransport(config.vllm.weight_folder or run_folder / "weights")
 
 
 def _with_engine(config: Config, backend: Backend, tokenizer: "PreTrainedTokenizerBase", source: str) -> VLLMPolicy:

@@ -15,19 +15,18 @@ from torch import nn
 from agent_rl.config import Config
 from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.policy import BasePolicy
-from agent_rl.core.trained_model import TrainedModel
+from agent_rl.core.trained_model import TrainedModel, save_trained
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.core.vllm_policy import VLLMPolicy
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.weight_sync import NUM_PROBE_TOKENS, WeightSync
 from agent_rl.records import TrainingSample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-PROBE_PROMPT, PROBE_TOKENS = 192, 16
-"""Tokens of the prompt that new weights are proved with, more than vLLM's largest cache block, and drawn after it."""
-_GAPS = {False: 1e-3, True: 0.5}
-"""Largest difference of log-probs that is taken for rounding: in float32, and where anything is bfloat16."""
+PROBE_PROMPT = 192
+"""Tokens of the prompt that new weights are proved with: more than vLLM's largest cache block."""
 
 
 class SamplerSync(Protocol):
@@ -78,11 +77,9 @@ class SentWeights:
         folder: Path,
     ) -> None:
         """`folder` is for the files of adapters."""
-        from agent_rl.distributed.weight_sync import WeightSync
-
-        is_half = "bfloat16" in (config.model.dtype, config.train.autocast)
         self._policy = policy
         self._model = model
+        self._backend = backend
         self._updater = updater
         self._folder = folder if config.model.lora.rank else None
         self._sync = WeightSync(
@@ -91,13 +88,13 @@ class SentWeights:
             dtype=getattr(torch, config.model.dtype),
             probe_ids=probe_prompt(model.tokenizer, config.policy.max_context),
             temperature=config.policy.temperature,
-            max_gap=config.vllm.max_logprob_gap or _GAPS[is_half],
+            max_gap=config.max_logprob_gap,
         )
 
     def renew(self, version: int) -> dict[str, float]:
         if self._folder is not None:
             return self._sync.sync_adapter(
-                self._model.save_pretrained, self._folder, version, trainer_logprobs=self._trainer_logprobs
+                self._write_adapter, self._folder, version, trainer_logprobs=self._trainer_logprobs
             )
         return self._sync.sync(self._updater.policy_module, version, trainer_logprobs=self._trainer_logprobs)
 
@@ -108,6 +105,9 @@ class SentWeights:
         if not self._policy.sampler.is_shared:
             self._policy.sampler.release_memory()
 
+    def _write_adapter(self, folder: Path) -> None:
+        save_trained(self._model, self._updater.policy_module, self._backend, folder)
+
     def _trainer_logprobs(self, samples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Log-probs of the second ids after the first."""
         return self._updater.logprobs([_as_sample(prompt_ids, token_ids) for prompt_ids, token_ids in samples])
@@ -117,7 +117,7 @@ def probe_prompt(tokenizer: "PreTrainedTokenizerBase", max_context: int) -> tupl
     """Ordinary ids of the tokenizer, always the same, with room for what is drawn after them."""
     special = set(tokenizer.all_special_ids)
     ordinary = [token for token in range(tokenizer.vocab_size) if token not in special]
-    return tuple(random.Random(0).choices(ordinary, k=max(1, min(PROBE_PROMPT, max_context - PROBE_TOKENS))))
+    return tuple(random.Random(0).choices(ordinary, k=max(1, min(PROBE_PROMPT, max_context - NUM_PROBE_TOKENS))))
 
 
 def make_sampler_sync(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ class TrainedModel(ABC):
     @abstractmethod
     def load_weights(self, folder: Path) -> None:
         """Take over the weights that `save_pretrained` wrote, in place; the module holds whole weights."""
+
+
+def save_trained(model: TrainedModel, module: nn.Module, backend: Backend, folder: Path) -> None:
+    """Write the model as it is now from process 0; collective. `module` is what is trained.
+
+    It is the model's own module, or a copy of it as shards beside the whole one.
+    """
+    is_split = backend.zero_stage == 3 and module is model.module
+    weights = backend.full_state_dict(module) if is_split else None
+    if backend.is_main_process:
+        model.save_pretrained(folder, weights)
 
 
 def check_window(max_context: int, longest: int | None, source: str | Path) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from agent_rl.algorithms.advantages import has_signal
 from agent_rl.config import Config
+from agent_rl.core.async_source import AsyncGroupSource
 from agent_rl.core.evaluation import EvalResult
 from agent_rl.core.group_source import GroupSource, train_check
 from agent_rl.core.interrupts import deferred_interrupt
@@ -23,7 +24,7 @@ from agent_rl.core.run_evaluation import RunEvaluation
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
 from agent_rl.core.sampler_sync import make_sampler_sync, module_to_train
-from agent_rl.core.trained_model import TrainedModel
+from agent_rl.core.trained_model import TrainedModel, save_trained
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
@@ -79,7 +80,11 @@ class GRPOTrainer:
         self._run = run
         rollout = make_rollout(config, policy, env_factory, backend)
         self._evaluation = RunEvaluation(config, eval_tasks, rollout, run, backend)
-        self._source = GroupSource(config, train_tasks, rollout)
+        self._source: GroupSource | AsyncGroupSource = (
+            AsyncGroupSource(config, train_tasks, policy=policy, env_factory=env_factory, processes=backend)
+            if config.rollout.max_staleness
+            else GroupSource(config, train_tasks, rollout)
+        )
         self._updater = PolicyUpdater(
             module_to_train(model, policy, backend),
             config,
@@ -91,6 +96,7 @@ class GRPOTrainer:
         self._num_rollbacks = 0
         self._rate_factor = 1.0
         self._saved_step: int | None = None
+        self._has_ended = False
         if run.resume_from is not None:
             self._restore(run.resume_from)
         self._sync.renew(self.step)
@@ -148,9 +154,15 @@ class GRPOTrainer:
         self.close()
 
     def close(self) -> None:
-        """Stop episodes and generation, then free the environment's resources."""
+        """Stop episodes and generation, free the environment's resources, and leave the other processes in order.
+
+        That only after `train` has ended: of a run that failed, some may not answer any more.
+        """
+        self._source.close()
         self.policy.close()
         self._env_factory.close()
+        if self._has_ended:
+            self._backend.close()
 
     def train(self) -> dict[str, Any]:
         """Run to `train.steps`, from where the run stands; returns the results before and after.
@@ -179,7 +191,7 @@ class GRPOTrainer:
                     "continue with checkpoint.resume=auto"
                 )
                 raise
-        self._backend.close()
+        self._has_ended = True
         return self._evaluation.report(self.step)
 
     def _train_step(self, output: RunOutput) -> None:
@@ -225,6 +237,7 @@ class GRPOTrainer:
             output.message("there is no checkpoint to go back to; going on with half the learning rate")
             return
         state = load_state(path, self._backend)
+        self._source.rewind(state["step"])
         self._backend.on_main(lambda: remove_later_checkpoints(path))
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
             self.model.load_weights(path / MODEL_FOLDER)
@@ -279,11 +292,7 @@ class GRPOTrainer:
             self._saved_step = self.step
 
     def _write_model(self, folder: Path) -> None:
-        trained, weights = self._updater.policy_module, None
-        if trained is self.model.module and self._backend.zero_stage == 3:  # which holds shards only
-            weights = self._backend.full_state_dict(trained)
-        if self._backend.is_main_process:
-            self.model.save_pretrained(folder, weights)
+        save_trained(self.model, self._updater.policy_module, self._backend, folder)
 
     def _write_rank(self, folder: Path) -> None:
         self._updater.save_state(folder)

@@ -37,8 +37,9 @@ class Probe:
 class Sampler(Protocol):
     """The order is `pause`, `load` or `load_adapter`, `flush`, `resume`, `probe`. EngineError when vLLM fails.
 
-    Where it `is_shared` (servers), process 0 directs it for all: the other processes call nothing but `load`, which on
-    them only takes all tensors off the iterator, because gathering is collective. Else every process calls everything.
+    Where it `is_shared` (servers), process 0 directs it for all. On the other processes `load` only takes all tensors
+    off the iterator, because gathering is collective, `load_adapter` and `resume` only take note, and nothing else is
+    called. Else every process calls everything.
     """
 
     is_shared: bool

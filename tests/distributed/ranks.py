@@ -53,7 +53,7 @@ def start_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     environment = {}
     if num > 1:
-        environment = {"WORLD_SIZE": str(num), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        environment = {"WORLD_SIZE": str(num), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if deepspeed_config is not None:
         environment |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(deepspeed_config)}
     processes = []
@@ -79,7 +79,7 @@ def _run(target: Callable[..., None], args: tuple, environment: dict[str, str], 
         sys.exit(1)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]

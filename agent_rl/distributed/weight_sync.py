@@ -1,0 +1,199 @@
+"""New weights for a sampler that has weights of its own, sent and then proven: `WeightSync.sync` after every step.
+
+The order is: draw no more, send, forget cached keys and values, draw again, let every engine draw after one and the
+same prompt, and compare with what the trainer computes for these tokens. What does not agree ends the run with one
+sentence, on all processes alike. Not here: gathering (`weight_stream.py`), what is compared (`weight_proof.py`), how
+weights travel (the sampler's own matter).
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.checksums import checksum
+from agent_rl.distributed.processes import ProcessLostError
+from agent_rl.distributed.sampler import Probe, Receipt, Sampler
+from agent_rl.distributed.weight_proof import WeightSyncError, check_gap, check_probes, check_receipts
+from agent_rl.distributed.weight_stream import WeightStream
+from agent_rl.errors import AgentRLError, EngineError
+
+T = TypeVar("T")
+ProbeSample = tuple[tuple[int, ...], tuple[int, ...]]
+"""Ids of a prompt, and of what was drawn after it."""
+TrainerLogprobs = Callable[[Sequence[ProbeSample]], list[list[float]]]
+"""Log-probs of what was drawn as the trainer computes them, at the sampler's temperature; collective."""
+
+NUM_PROBE_TOKENS = 16
+
+
+class WeightSync:
+    """`WeightSync(backend, sampler, dtype=torch.bfloat16, probe_ids=ids, temperature=1.0, max_gap=0.5)`.
+
+    Every process makes one and calls the same methods with the same arguments, between two steps: gathering and the
+    trainer's log-probs are collective. After an error the engines stay paused.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        sampler: Sampler,
+        *,
+        dtype: torch.dtype,
+        probe_ids: Sequence[int],
+        temperature: float,
+        max_gap: float,
+        bucket_elements: int | None = None,
+    ) -> None:
+        """`dtype` is the sampler's, `max_gap` is in nats, `bucket_elements` is how much is gathered at a time.
+
+        `probe_ids` is a prompt that is long enough to be cached (128 tokens on a CPU), with first tokens that no
+        episode begins with: what is drawn between `resume` and the probe would count as cached.
+        """
+        self._backend = backend
+        self._sampler = sampler
+        self._dtype = dtype
+        self._probe_ids = tuple(probe_ids)
+        self._temperature = temperature
+        self._max_gap = max_gap
+        self._bucket_elements = bucket_elements
+
+    def sync(self, module: nn.Module, version: int, *, trainer_logprobs: TrainerLogprobs) -> dict[str, float]:
+        """Send the weights of `module`, the model inside the prepared module, as `version`, and prove it.
+
+        Metrics: `sync/total_s` (all of it), `sync/load_s` (gather, send, take over), `sync/gather_s` (of it, until
+        shards were whole on process 0), `sync/gigabytes`, `sync/num_buckets`, `sync/probe_gap` (largest difference of a
+        probe token's log-prob between engine and trainer, in nats).
+        Raises WeightSyncError for what the proof finds, EngineError when vLLM fails; on all processes.
+        """
+        started = time.perf_counter()
+        stream = WeightStream(self._backend, module, dtype=self._dtype, bucket_elements=self._bucket_elements)
+        self._direct(self._sampler.pause)
+        began_loading = time.perf_counter()
+        receipts = self._together(lambda: self._load(stream, version))
+        load_s = time.perf_counter() - began_loading
+        checksums, gather_s = self._backend.broadcast_object((stream.checksums, stream.gather_s))
+        gap = self._go_on(receipts, checksums, version, trainer_logprobs)
+        return {
+            "sync/total_s": time.perf_counter() - started,
+            "sync/load_s": load_s,
+            "sync/gather_s": gather_s,
+            "sync/gigabytes": stream.num_bytes / 1e9,
+            "sync/num_buckets": stream.num_buckets,
+            "sync/probe_gap": gap,
+        }
+
+    def sync_adapter(
+        self,
+        write_adapter: Callable[[Path], None],
+        folder: Path,
+        version: int,
+        *,
+        trainer_logprobs: TrainerLogprobs,
+    ) -> dict[str, float]:
+        """Send a LoRA adapter through `folder/adapter_<version>`, which trainer and sampler see, and prove it.
+
+        `write_adapter` is called by every process, because sharded weights are gathered by all; only process 0 writes.
+        The folders of older versions are removed once the proof is made. Metrics: `sync/total_s`, `sync/load_s` (write
+        and take over), `sync/gigabytes`, `sync/probe_gap`; errors as in `sync`.
+        """
+        started = time.perf_counter()
+        path = folder / f"adapter_{version}"
+        self._direct(self._sampler.pause)
+        began_loading = time.perf_counter()
+        sent = self._together(lambda: self._write(write_adapter, path, version))
+        receipts = self._together(lambda: self._sampler.load_adapter(path, version))
+        load_s = time.perf_counter() - began_loading
+        ((checksums, num_bytes),) = sent
+        gap = self._go_on(receipts, checksums, version, trainer_logprobs)
+        if self._backend.is_main_process:
+            for old in folder.glob("adapter_*"):
+                if old != path:
+                    shutil.rmtree(old)
+        return {
+            "sync/total_s": time.perf_counter() - started,
+            "sync/load_s": load_s,
+            "sync/gigabytes": num_bytes / 1e9,
+            "sync/probe_gap": gap,
+        }
+
+    def _load(self, stream: WeightStream, version: int) -> list[Receipt]:
+        try:
+            return self._sampler.load(stream, version)
+        finally:
+            # The other processes gather to the end, whatever became of this one's sampler.
+            stream.drain()
+
+    def _write(
+        self, write_adapter: Callable[[Path], None], path: Path, version: int
+    ) -> list[tuple[Mapping[str, str], int]]:
+        """Checksums and bytes of what process 0 wrote; nothing on the others."""
+        try:
+            if self._backend.is_main_process:
+                shutil.rmtree(path, ignore_errors=True)  # of a run that is gone on with
+                path.mkdir(parents=True)
+            write_adapter(path)
+            if not self._backend.is_main_process:
+                return []
+            tensors = {name: tensor for file in path.glob("*.safetensors") for name, tensor in load_file(file).items()}
+        except (OSError, SafetensorError) as error:
+            raise WeightSyncError(
+                f"the adapter of version {version} could not be written to {path} ({error}); free space there, or set "
+                "vllm.weight_folder to a folder that trainer and servers see"
+            ) from None
+        return [({name: checksum(t) for name, t in tensors.items()}, sum(t.nbytes for t in tensors.values()))]
+
+    def _go_on(
+        self, receipts: list[Receipt], checksums: Mapping[str, str], version: int, trainer_logprobs: TrainerLogprobs
+    ) -> float:
+        """Draw again with what was received, and prove it; the largest gap."""
+        check_receipts(receipts, checksums, version=version)
+        self._direct(self._sampler.flush)
+        self._together(lambda: self._sampler.resume(version))
+        probes: list[Probe] = self._direct(
+            lambda: self._sampler.probe(
+                self._probe_ids, num_tokens=NUM_PROBE_TOKENS, temperature=self._temperature, seed=version
+            )
+        )
+        check_probes(
+            probes,
+            receipts,
+            version=version,
+            num_tokens=NUM_PROBE_TOKENS,
+            may_be_lost=self._sampler.is_shared,
+        )
+        # Engines with the same weights draw the same tokens, which are scored once.
+        drawn = list(dict.fromkeys(probe.token_ids for probe in probes))
+        scored = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in drawn])
+        logprobs = dict(zip(drawn, scored, strict=True))
+        return max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
+
+    def _direct(self, call: Callable[[], list[T] | None]) -> list[T]:
+        """`_together` of the processes that direct an engine: process 0 alone where they are shared."""
+        takes_part = self._backend.is_main_process or not self._sampler.is_shared
+        return self._together(call if takes_part else list)
+
+    def _together(self, call: Callable[[], list[T] | None]) -> list[T]:
+        """What `call` gave on all processes, in one list; or the error of the first one that failed, on all."""
+        result, error, cause = None, None, None
+        try:
+            result = call()
+        except ProcessLostError:
+            raise
+        except Exception as caught:  # the engine boundary: the other processes wait, whatever this one failed of
+            cause = caught
+            is_own = isinstance(caught, AgentRLError)
+            error = caught if is_own else EngineError(f"new weights failed with {type(caught).__name__}: {caught}")
+        outcomes = self._backend.all_gather_object((result or [], error))
+        for rank, (_, failure) in enumerate(outcomes):
+            if failure is not None:
+                failure.is_everywhere = True
+                raise failure from (cause if rank == self._backend.rank else None)
+        return [item for items, _ in outcomes for item in items]

@@ -1,0 +1,88 @@
+"""`agent-rl serve-vllm`: vLLM servers for a run to draw from.
+
+    agent-rl serve-vllm --model path/to/model --num-servers 4 --devices 4,5,6,7
+
+Prints the addresses to put into `vllm.servers`, starts servers again that die, and ends them all with Ctrl-C.
+"""
+
+import signal
+import sys
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+
+class WeightTransfer(StrEnum):
+    FILES = "files"
+    NCCL = "nccl"
+
+
+class Dtype(StrEnum):
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+
+
+def main(
+    model: Annotated[str, typer.Option(help="Folder in Hugging Face format, or a hub name.")],
+    num_servers: Annotated[int, typer.Option(min=1, help="Servers, on consecutive ports.")] = 1,
+    tensor_parallel: Annotated[int, typer.Option(min=1, help="GPUs of one server.")] = 1,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. Whoever reaches a server can change its weights.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server.")] = 8000,
+    max_context: Annotated[int, typer.Option(min=2, help="Window in tokens; at least policy.max_context.")] = 8192,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Completions a server draws at the same time.")] = 128,
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = Dtype.BFLOAT16,
+    gpu_memory_share: Annotated[
+        float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory, for weights and cache.")
+    ] = 0.9,
+    devices: Annotated[
+        str, typer.Option(help="GPUs to use, as in CUDA_VISIBLE_DEVICES.", show_default="all visible")
+    ] = "",
+    weight_transfer: Annotated[
+        WeightTransfer, typer.Option(help="How a run may send weights: as files, or between GPUs as well.")
+    ] = WeightTransfer.FILES,
+    lora_rank: Annotated[int, typer.Option(min=0, help="Largest rank of an adapter; 0 serves none.")] = 0,
+    log_dir: Annotated[Path, typer.Option(help="Folder for what the servers print.")] = Path("runs/serve_vllm"),
+) -> None:
+    """Start vLLM servers and watch them until Ctrl-C (exit code 130) or SIGTERM (0)."""
+    import contextlib
+    import threading
+
+    from agent_rl.vllm_backend.launch import Supervisor
+    from agent_rl.vllm_backend.launch_plan import ServeOptions, find_gpus, plan_servers
+
+    options = ServeOptions(
+        model=model,
+        num_servers=num_servers,
+        tensor_parallel=tensor_parallel,
+        host=host,
+        port=port,
+        max_context=max_context,
+        max_batch_size=max_batch_size,
+        dtype=dtype,
+        gpu_memory_share=gpu_memory_share,
+        devices=tuple(name.strip() for name in devices.split(",") if name.strip()),
+        weight_transfer=weight_transfer.value,
+        lora_rank=lora_rank,
+        log_dir=log_dir,
+    )
+    signal.signal(signal.SIGTERM, _end)
+    plans = plan_servers(options, gpus=find_gpus())
+    with contextlib.closing(Supervisor(plans, say=_say)) as supervisor:
+        _say(f"starting {num_servers} server{'s' * (num_servers > 1)}; what they print goes to {log_dir}")
+        supervisor.start(timeout_s=float("inf"))
+        _say(f"vllm.servers: [{', '.join(plan.address for plan in plans)}]")
+        supervisor.watch(threading.Event())
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(0)

@@ -1,0 +1,116 @@
+"""One completion that vLLM draws inside this process: what was asked for, checked, and what has come of it.
+
+Not here: threads, the engine (`engine.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_rl.errors import EngineError
+from agent_rl.generation.batch import Cancel
+from agent_rl.records import Completion, FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
+    from vllm.lora.request import LoRARequest
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Request:
+    """One call of `complete` and what has been drawn for it so far."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    max_new_tokens: int
+    """As asked for, capped by the room left in the window."""
+    cancel: Cancel | None = None
+    future: "Future[Completion]" = field(default_factory=Future)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    num_cached: int = 0
+    """Tokens of the prompt that vLLM took from its cache."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.cancel is not None and self.cancel.is_set()
+
+    def take(self, output: "RequestOutput") -> FinishReason | None:
+        """Add what one step drew; the reason when it was the last. EngineError for an end that nobody asked for."""
+        drawn = output.outputs[0]
+        self.num_cached = output.num_cached_tokens or 0
+        for token, logprobs in zip(drawn.token_ids, drawn.logprobs or (), strict=True):
+            self.token_ids.append(token)
+            self.logprobs.append(logprobs[token].logprob)
+        if not output.finished:
+            return None
+        if drawn.finish_reason not in _REASONS:
+            raise EngineError(f"vLLM ended a completion with {drawn.finish_reason!r}, expected one of {list(_REASONS)}")
+        return _REASONS[drawn.finish_reason]
+
+    def completion(self, reason: FinishReason, version: int) -> Completion:
+        return Completion(
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            finish_reason=reason,
+            weight_version=version,
+        )
+
+
+def make_request(
+    prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, max_context: int, vocab_size: int
+) -> Request:
+    """ValueError for a prompt or parameters that cannot be served: vLLM would end with them."""
+    room = max_context - len(prompt_ids)
+    if len(prompt_ids) == 0 or room < 1:
+        raise ValueError(
+            f"the prompt has {len(prompt_ids)} tokens; expected 1 to {max_context - 1}, because prompt and completion "
+            f"share a window of {max_context}"
+        )
+    for what, ids in (("prompt", prompt_ids), ("list of stop ids", sampling.stop_token_ids or (0,))):
+        if not (min(ids) >= 0 and max(ids) < vocab_size):
+            raise ValueError(
+                f"the {what} holds ids from {min(ids)} to {max(ids)}; the vocabulary ends at {vocab_size - 1}"
+            )
+    is_temperature = math.isfinite(sampling.temperature) and sampling.temperature >= 0
+    if sampling.max_new_tokens < 1 or sampling.seed < 0 or not is_temperature:
+        raise ValueError(f"expected max_new_tokens >= 1, seed >= 0 and a finite temperature >= 0, got {sampling}")
+    return Request(
+        prompt=[int(token) for token in prompt_ids],
+        sampling=sampling,
+        max_new_tokens=min(sampling.max_new_tokens, room),
+        cancel=cancel,
+    )
+
+
+def start_request(engine: "LLMEngine", name: str, request: Request, adapter: "LoRARequest | None") -> None:
+    """Hand it to vLLM: only our own stop ids end it, and the drawn tokens' log-probs come with every step."""
+    from vllm import SamplingParams as Params
+    from vllm.inputs import tokens_input
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = request.sampling
+    params = Params(
+        temperature=sampling.temperature,
+        max_tokens=request.max_new_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,
+        seed=sampling.seed % 2**63,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    engine.add_request(name, tokens_input(request.prompt), params, lora_request=adapter)
+
+
+def adapter_request(number: int, folder: Path) -> "LoRARequest":
+    """vLLM reads a folder once for each number, and keeps what it caches of different names apart."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder))

@@ -1,0 +1,157 @@
+"""The trainer's side of vLLM's NCCL weight transfer, for several servers in one group. Imports vLLM.
+
+Rank 0 is this process's GPU; the GPUs of the servers follow, server by server. vLLM's own engine does the broadcast;
+what is added is several servers, one pass over a stream, and an end to waiting when a server fails. Untested on GPUs.
+"""
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
+
+from agent_rl.distributed.weight_stream import WeightStream
+from agent_rl.errors import EngineError
+from agent_rl.vllm_backend.members import Members
+from agent_rl.vllm_backend.server_answers import FIRST_LABEL
+
+
+class NCCLSender:
+    """`NCCLSender(members, timeout_s=600).send(stream)`; members lost later make it useless."""
+
+    def __init__(self, members: Members, *, timeout_s: float) -> None:
+        """Make the group, with the GPU that is current. EngineError when a server does not join."""
+        self._members = Members(members.servers, members.addresses)
+        self._source = StreamSource()
+        offsets, world_size = rank_offsets(members)
+        self._client = EveryServer(self._members, offsets, timeout_s=timeout_s, give_up=self._give_up)
+        info = NCCLTrainerInitInfo(
+            master_address=address_towards(members.addresses),
+            master_port=free_port(),
+            world_size=world_size,
+            rank=0,
+        )
+        self._engine: NCCLTrainerWeightTransferEngine | None = None
+        try:
+            self._engine = NCCLTrainerWeightTransferEngine.trainer_init(info, client=self._client, source=self._source)
+        except RuntimeError as error:
+            raise EngineError(f"the NCCL group of {world_size} GPUs could not be made: {error}") from error
+
+    def still_reaches(self, members: Members) -> bool:
+        """Whether these are the servers of the group, none of them started again since."""
+        if set(members.addresses) != set(self._members.addresses):
+            return False
+        labels = members.ask(lambda address: members.servers.get(address, "/weight_info")["weight_version"])
+        return FIRST_LABEL not in labels.values()
+
+    def send(self, stream: WeightStream) -> None:
+        """Broadcast; EngineError when a server fails or does not answer in time, and the group is of no use then."""
+        self._source.stream = stream
+        try:
+            self._engine.send_weights()
+        except (RuntimeError, AssertionError) as error:  # of NCCL or of a group that is gone, after `_give_up`
+            raise self._client.failure or EngineError(f"sending weights by NCCL failed: {error}") from error
+
+    def close(self) -> None:
+        """Leave the group; servers that still answer leave it too."""
+        for address in self._members.addresses:
+            with contextlib.suppress(EngineError):
+                self._members.servers.post(address, "/shutdown_weight_transfer_engine", timeout_s=60.0)
+        self._engine.shutdown()
+
+    def _give_up(self) -> None:
+        """End a broadcast that waits for a server which will not come; called while another thread waits in it."""
+        if self._engine is not None:
+            self._engine.shutdown()
+
+
+class StreamSource(WeightSource):
+    """What vLLM's engine reads: the stream of the present send."""
+
+    stream: WeightStream
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(kind.name, kind.dtype, kind.shape) for kind in self.stream.kinds]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(self.stream)
+
+
+class EveryServer:
+    """The calls that vLLM's engine makes to one server, made to all at the same time; all must succeed."""
+
+    def __init__(
+        self, members: Members, offsets: dict[str, int], *, timeout_s: float, give_up: Callable[[], None]
+    ) -> None:
+        self.failure: EngineError | None = None
+        """Of `update_weights`, which runs beside the broadcast."""
+        self._members = members
+        self._offsets = offsets
+        self._timeout_s = timeout_s
+        self._give_up = give_up
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._members.ask(
+            lambda address: self._members.servers.post(
+                address,
+                "/init_weight_transfer_engine",
+                {"init_info": init_info | {"rank_offset": self._offsets[address]}},
+                timeout_s=self._timeout_s,
+            ),
+            may_leave=False,
+        )
+
+    def start_weight_update(self) -> None:
+        self.failure = None
+        self._post("/start_weight_update")
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        def receive(address: str) -> None:
+            try:
+                self._members.servers.post(
+                    address, "/update_weights", {"update_info": update_info}, timeout_s=self._timeout_s
+                )
+            except EngineError as error:
+                self.failure = error
+                self._give_up()  # at once: the others wait in the broadcast for this one
+                raise
+
+        self._members.ask(receive, may_leave=False)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._post("/finish_weight_update")
+
+    def _post(self, path: str, json: Any = None) -> None:
+        post = self._members.servers.post
+        self._members.ask(lambda address: post(address, path, json, timeout_s=self._timeout_s), may_leave=False)
+
+
+def rank_offsets(members: Members) -> tuple[dict[str, int], int]:
+    """The first rank of each server's GPUs, and the number of all ranks, the trainer's included."""
+    sizes = members.ask(lambda address: members.servers.get(address, "/get_world_size")["world_size"], may_leave=False)
+    offsets, rank = {}, 1
+    for address, size in sizes.items():
+        offsets[address] = rank
+        rank += size
+    return offsets, rank
+
+
+def address_towards(servers: Sequence[str]) -> str:
+    """This machine's own address on the network of the servers, by preference one that other machines see too."""
+    own = []
+    for server in servers:
+        parts = urlsplit(server)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((parts.hostname, parts.port or 80))  # a datagram socket: nothing is sent
+            own.append(probe.getsockname()[0])
+    return next((address for address in own if not address.startswith("127.")), own[0])
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return listener.getsockname()[1]
