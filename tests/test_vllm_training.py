@@ -45,6 +45,7 @@ def write_config(folder: Path, **sections: dict[str, Any]) -> Path:
     raw["run"] |= {"name": "run", "output_dir": str(folder), "device": "cpu"}
     raw["policy"] = {"type": "vllm", "max_new_tokens": 300, "max_context": 768}
     raw["env"]["options"]["checkers"] = 1
+    raw["algorithm"] = {}
     raw["rollout"] |= {"group_size": 4, "groups_per_step": 4, "async_workers": 16}
     raw["train"] |= {"steps": STEPS, "micro_batch_tokens": 4096}
     raw["eval"] = {"temperatures": []}

@@ -57,19 +57,11 @@ class GroupSource:
             )
             drawn += indices
             played += groups
-            kept += [group for group in groups if rollout.max_attempts == 1 or self._has_signal(group)]
+            kept += [group for group in groups if is_wanted(group, self._config)]
         metrics = self._curriculum.observe(drawn, success_rates(played))
         if rollout.max_attempts > 1:
             metrics |= {"rollout/num_attempts": float(num_attempts), "rollout/num_groups_played": float(len(played))}
         return DrawnGroups(played=played, kept=kept, metrics=metrics)
-
-    def _has_signal(self, group: TrajectoryGroup) -> bool:
-        """Whether the rewards differ, or with estimators that compare parts of them, one of these parts."""
-        scored = [episode for episode in group.trajectories if episode.reward is not None]
-        parts = self._config.algorithm.part_weights
-        if parts:
-            return any(has_signal([episode.reward_parts.get(name, 0.0) for episode in scored]) for name in parts)
-        return has_signal([episode.reward for episode in scored])
 
     def commit(self) -> None:
         """The groups drawn last were learned from."""
@@ -79,9 +71,32 @@ class GroupSource:
         return self._committed
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """CheckpointError when it is of other tasks or another curriculum."""
-        self._curriculum.load_state_dict(state)
+        """CheckpointError when it is of other tasks or another curriculum.
+
+        Of an asynchronous run's state only the curriculum is taken: its groups were drawn by older weights.
+        """
+        self._curriculum.load_state_dict(state.get("curriculum", state))
         self._committed = self._curriculum.state_dict()
+
+    def rewind(self, step: int) -> None:
+        """The weights go back to those after `step` updates; the tasks that come next stay the next ones."""
+
+    def close(self) -> None:
+        """End what is under way; between calls of `collect` that is nothing."""
+
+
+def is_wanted(group: TrajectoryGroup, config: Config) -> bool:
+    """Whether a group is trained on: with `max_attempts` 1 always, else when it has a signal.
+
+    That is when the rewards differ, or with estimators that compare parts of them, one of these parts.
+    """
+    if config.rollout.max_attempts == 1:
+        return True
+    scored = [episode for episode in group.trajectories if episode.reward is not None]
+    parts = config.algorithm.part_weights
+    if parts:
+        return any(has_signal([episode.reward_parts.get(name, 0.0) for episode in scored]) for name in parts)
+    return has_signal([episode.reward for episode in scored])
 
 
 def train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[Task, str], None]:

@@ -1,13 +1,14 @@
-"""Rollouts: the episodes of a step, one after the other or in threads.
+"""Rollouts: the episodes of a step, one after the other or in threads, or in the background.
 
 What is drawn depends on the seed, the step, the task and its place among the step's tasks alone, so that tasks may be
 spread over processes in any way. Not here: one episode (`episode.py`), rewards, training.
 """
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 
 from agent_rl.config import Config
 from agent_rl.core.episode import (
@@ -27,13 +28,43 @@ from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class EpisodePlan:
     """One episode to be played."""
 
     task: Task
     group_id: str
     seed: int
     temperature: float
+
+
+def plan_group(
+    task: Task,
+    *,
+    group_id: str,
+    seed_parts: Sequence[int | str],
+    group_size: int,
+    temperature: float,
+    with_greedy: bool,
+) -> list[EpisodePlan]:
+    """The episodes of one group, the greedy one last; episode i is drawn by `derive_seed(*seed_parts, i)`."""
+    return [
+        EpisodePlan(
+            task=task,
+            group_id=group_id,
+            seed=derive_seed(*seed_parts, sample),
+            temperature=0.0 if sample == group_size else temperature,
+        )
+        for sample in range(group_size + with_greedy)
+    ]
+
+
+def as_group(task: Task, episodes: Sequence[Trajectory], *, group_size: int) -> TrajectoryGroup:
+    """The episodes that `plan_group` planned, played."""
+    return TrajectoryGroup(
+        task_id=task["task_id"],
+        trajectories=tuple(episodes[:group_size]),
+        greedy=episodes[group_size] if len(episodes) > group_size else None,
+    )
 
 
 class RolloutWorker:
@@ -83,30 +114,26 @@ class RolloutWorker:
     ) -> list[TrajectoryGroup]:
         """As `collect`, whatever becomes of the episodes."""
         plans = [
-            _Plan(
-                task=task,
-                group_id=f"{step}/{position}",
-                seed=derive_seed(self._seed, step, task["task_id"], position, sample),
-                temperature=0.0 if sample == group_size else temperature,
-            )
+            plan
             for position, task in zip(positions, tasks, strict=True)
-            for sample in range(group_size + with_greedy)
+            for plan in plan_group(
+                task,
+                group_id=f"{step}/{position}",
+                seed_parts=(self._seed, step, task["task_id"], position),
+                group_size=group_size,
+                temperature=temperature,
+                with_greedy=with_greedy,
+            )
         ]
         episodes = self._play_all(plans)
         groups = zip(*[iter(episodes)] * (group_size + with_greedy), strict=True)
-        return [
-            TrajectoryGroup(
-                task_id=task["task_id"],
-                trajectories=group[:group_size],
-                greedy=group[group_size] if with_greedy else None,
-            )
-            for task, group in zip(tasks, groups, strict=True)
-        ]
+        return [as_group(task, group, group_size=group_size) for task, group in zip(tasks, groups, strict=True)]
 
-    def _play_all(self, plans: Sequence[_Plan]) -> list[Trajectory]:
-        return [self._play(plan) for plan in plans]
+    def _play_all(self, plans: Sequence[EpisodePlan]) -> list[Trajectory]:
+        return [self.play_episode(plan) for plan in plans]
 
-    def _play(self, plan: _Plan, cancelled: threading.Event | None = None) -> Trajectory:
+    def play_episode(self, plan: EpisodePlan, cancelled: threading.Event | None = None) -> Trajectory:
+        """One episode; EpisodeCancelledError at its next token or turn once `cancelled` is set."""
         if cancelled is not None and cancelled.is_set():
             raise EpisodeCancelledError
         try:
@@ -141,11 +168,11 @@ class AsyncRolloutExecutor(RolloutWorker):
         super().__init__(policy, env_factory, limits=limits, seed=seed)
         self._num_workers = num_workers
 
-    def _play_all(self, plans: Sequence[_Plan]) -> list[Trajectory]:
+    def _play_all(self, plans: Sequence[EpisodePlan]) -> list[Trajectory]:
         cancelled = threading.Event()
         executor = ThreadPoolExecutor(self._num_workers, thread_name_prefix="episode")
         try:
-            futures = [executor.submit(self._play, plan, cancelled) for plan in plans]
+            futures = [executor.submit(self.play_episode, plan, cancelled) for plan in plans]
             give_back_openmp_threads()
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                 future.result()
@@ -156,6 +183,75 @@ class AsyncRolloutExecutor(RolloutWorker):
             raise
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
+
+
+class BackgroundPlayer:
+    """Plays groups of episodes in threads while its owner does something else: `start`, later `fetch`, in one thread.
+
+    Episodes are begun in the order in which their groups were started.
+    """
+
+    def __init__(self, worker: RolloutWorker, *, num_workers: int) -> None:
+        self._worker = worker
+        self._executor = ThreadPoolExecutor(num_workers, thread_name_prefix="episode")
+        self._groups: dict[int, tuple[threading.Event, list[Future[Trajectory]]]] = {}
+        self._ending: list[Future[Trajectory]] = []
+        self._has_news = threading.Event()
+
+    def start(self, group: int, plans: Sequence[EpisodePlan]) -> None:
+        """Play these episodes as soon as threads are free; `group` is how `fetch` and `cancel` call them."""
+        cancelled = threading.Event()
+        futures = [self._executor.submit(self._worker.play_episode, plan, cancelled) for plan in plans]
+        self._groups[group] = (cancelled, futures)
+        for future in futures:
+            future.add_done_callback(partial(self._on_done, futures))
+
+    def _on_done(self, futures: Sequence[Future[Trajectory]], future: Future[Trajectory]) -> None:
+        if _failure(future) is not None or all(other.done() for other in futures):
+            self._has_news.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a group is over, an episode failed or time is up."""
+        self._has_news.wait(timeout_s)
+        self._has_news.clear()
+
+    def fetch(self) -> dict[int, list[Trajectory]]:
+        """The groups that are over, each once; one with a failed episode never is."""
+        over = {
+            group: [future.result() for future in futures]
+            for group, (_, futures) in self._groups.items()
+            if all(future.done() and _failure(future) is None for future in futures)
+        }
+        for group in over:
+            del self._groups[group]
+        return over
+
+    def failure(self) -> BaseException | None:
+        """What the policy raised in one of the episodes."""
+        futures = [future for _, futures in self._groups.values() for future in futures]
+        return next((error for future in futures if (error := _failure(future)) is not None), None)
+
+    def cancel(self, groups: Iterable[int]) -> None:
+        """Give up those of these groups that are here: waiting episodes never start, others end at a token or turn."""
+        self._ending = [future for future in self._ending if not future.done()]
+        for group in self._groups.keys() & set(groups):
+            cancelled, futures = self._groups.pop(group)
+            cancelled.set()
+            self._ending += futures
+
+    def cancel_all(self, timeout_s: float) -> None:
+        """Give all groups up, and wait so long for their episodes to end."""
+        self.cancel(self._groups)
+        wait(self._ending, timeout_s)
+
+    def close(self, timeout_s: float) -> None:
+        """As `cancel_all`; nothing can be started any more."""
+        self.cancel_all(timeout_s)
+        self._executor.shutdown(wait=False)
+
+
+def _failure(future: Future[Trajectory]) -> BaseException | None:
+    return future.exception() if future.done() else None
 
 
 class SpreadRollout:

@@ -22,7 +22,7 @@ from agent_rl.data.sampler import TaskSampler
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.processes import Processes
-from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.errors import AgentRLError, EngineError
 from agent_rl.generation.batch import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams, TrajectoryGroup
@@ -104,13 +104,18 @@ def async_config(folder: Path, **rollout: Any) -> Config:
 
 
 def make_async(
-    config: Config, policy: BasePolicy, *, tasks: Sequence[Task] = TASKS, processes: Processes | None = None
+    config: Config,
+    policy: BasePolicy,
+    *,
+    tasks: Sequence[Task] = TASKS,
+    env: type[AgentEnv] = LetterEnv,
+    processes: Processes | None = None,
 ) -> AsyncGroupSource:
     return AsyncGroupSource(
         config,
         tasks,
         policy=policy,
-        env_factory=EnvFactory(LetterEnv),
+        env_factory=EnvFactory(env),
         processes=processes or Processes(device=torch.device("cpu"), timeout_s=60),
     )
 
