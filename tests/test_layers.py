@@ -22,6 +22,7 @@ RANKS = {
     "tools": 5,
     "envs": 6,
     "core": 7,
+    "planning": 8,
     "scripts": 9,
 }
 NO_TORCH = {"sandbox", "nat", "agent", "tools", "envs", "data", "config", "errors"}

@@ -23,8 +23,6 @@ from model.model_minimind import MiniMindForCausalLM
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from agent_rl.core.vllm_policy import VLLMPolicy
-
 
 def make_model_and_policy(
     config: Config, backend: Backend, *, run_folder: Path, checkpoint: Path | None = None
@@ -39,16 +37,16 @@ def make_model_and_policy(
         return policy.trained, policy
     from agent_rl.core.make_vllm_policy import make_vllm_policy
 
-    model = HuggingFaceModel.from_pretrained(
-        checkpoint or config.model.path,
-        max_context=config.policy.max_context,
-        loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
-        **_model_options(config, backend.device, checkpoint),
-    )
-    policy: VLLMPolicy = make_vllm_policy(
-        config, backend, model.tokenizer, source=_base_source(config, checkpoint), run_folder=run_folder
-    )
-    return model, policy
+    def load_model() -> TrainedModel:
+        return HuggingFaceModel.from_pretrained(
+            checkpoint or config.model.path,
+            max_context=config.policy.max_context,
+            loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
+            **_model_options(config, backend.device, checkpoint),
+        )
+
+    source = _base_source(config, checkpoint)
+    return make_vllm_policy(config, backend, load_model, source=source, run_folder=run_folder)
 
 
 def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None = None) -> InProcessPolicy:

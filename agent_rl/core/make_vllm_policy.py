@@ -3,29 +3,31 @@
 Imported only where a configuration asks for vLLM. Not here: the model that is trained.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent_rl.config import Config
+from agent_rl.core.trained_model import TrainedModel
 from agent_rl.core.vllm_policy import VLLMPolicy
 from agent_rl.distributed.backend import Backend
+from agent_rl.vllm_backend.engine_start import check_installed
 from agent_rl.vllm_backend.server_sampler import ServerSampler
 from agent_rl.vllm_backend.servers import VLLMServers
 from agent_rl.vllm_backend.transports import FileTransport, NCCLTransport
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 def make_vllm_policy(
-    config: Config, backend: Backend, tokenizer: "PreTrainedTokenizerBase", *, source: str, run_folder: Path
-) -> VLLMPolicy:
-    """`source` is what an engine inside this process loads before it is sent weights.
+    config: Config, backend: Backend, load_model: Callable[[], TrainedModel], *, source: str, run_folder: Path
+) -> tuple[TrainedModel, VLLMPolicy]:
+    """The model, which `load_model` reads only once vLLM is known to be there, and the policy.
 
-    Raises ConfigError when vLLM is missing, or a server does not answer or was started with other settings.
+    `source` is what an engine inside this process loads before it is sent weights. Raises ConfigError when vLLM is
+    missing, or a server does not answer or was started with other settings.
     """
     if not config.vllm.servers:
-        return _with_engine(config, backend, tokenizer, source)
+        check_installed()
+        model = load_model()
+        return model, _with_engine(config, backend, model, source)
     servers = VLLMServers(
         config.vllm.servers,
         request_timeout_s=config.vllm.request_timeout_s,
@@ -33,12 +35,13 @@ def make_vllm_policy(
     )
     try:
         servers.wait_until_up(max_context=config.policy.max_context)
-        transport = _transport(config, backend, run_folder) if backend.is_main_process else None
-        sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
+        model = load_model()
     except BaseException:
         servers.close()
         raise
-    return VLLMPolicy(servers, sampler, tokenizer, max_context=config.policy.max_context)
+    transport = _transport(config, backend, run_folder) if backend.is_main_process else None
+    sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
+    return model, VLLMPolicy(servers, sampler, model.tokenizer, max_context=config.policy.max_context)
 
 
 def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransport | NCCLTransport:
@@ -50,7 +53,7 @@ def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransp
     return FileTransport(config.vllm.weight_folder or run_folder / "weights")
 
 
-def _with_engine(config: Config, backend: Backend, tokenizer: "PreTrainedTokenizerBase", source: str) -> VLLMPolicy:
+def _with_engine(config: Config, backend: Backend, model: TrainedModel, source: str) -> VLLMPolicy:
     from agent_rl.vllm_backend.engine import VLLMEngine
 
     engine = VLLMEngine(
@@ -65,4 +68,4 @@ def _with_engine(config: Config, backend: Backend, tokenizer: "PreTrainedTokeniz
         seed=config.run.seed,
         where=f"process {backend.rank}",
     )
-    return VLLMPolicy(engine, engine, tokenizer, max_context=config.policy.max_context)
+    return VLLMPolicy(engine, engine, model.tokenizer, max_context=config.policy.max_context)

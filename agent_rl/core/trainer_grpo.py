@@ -91,7 +91,8 @@ class GRPOTrainer:
             backend,
             reference_model=load_reference_model(config, backend),
         )
-        self._sync = make_sampler_sync(config, policy, model, self._updater, backend, folder=run.path / "adapters")
+        weights = config.vllm.weight_folder or run.path / "weights"
+        self._sync = make_sampler_sync(config, policy, model, self._updater, backend, folder=weights)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0

@@ -2,7 +2,17 @@
 
 import typer
 
-from agent_rl.scripts import check_data, nat_tools, prepare_dataset, sandbox_info, train, train_sft
+from agent_rl.scripts import (
+    check_data,
+    nat_tools,
+    plan,
+    preflight,
+    prepare_dataset,
+    sandbox_info,
+    serve_vllm,
+    train,
+    train_sft,
+)
 from agent_rl.scripts.common import run_app
 
 app = typer.Typer(
@@ -17,6 +27,9 @@ app.command("check-data", help="Check task files without a model: references suc
     check_data.main
 )
 app.command("sft", help="Train the warm start on demonstrations.")(train_sft.main)
+app.command("serve-vllm", help="Start vLLM servers for `vllm.servers` and watch over them.")(serve_vllm.main)
+app.command("plan", help="What a run needs on every GPU, and whether it fits.")(plan.main)
+app.command("preflight", help="Check this machine for a run before it starts.")(preflight.main)
 app.add_typer(sandbox_info.app, name="sandbox")
 app.add_typer(nat_tools.app, name="nat")
 

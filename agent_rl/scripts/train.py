@@ -26,7 +26,7 @@ def train_command(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
     dataset_dir: Annotated[Path | None, typer.Option(help="Folder with train and val, .jsonl or .parquet.")] = None,
     model_path: Annotated[str | None, typer.Option(help="Model to start from (model.path).")] = None,
-    policy_type: Annotated[str | None, typer.Option(help="minimind or huggingface (policy.type).")] = None,
+    policy_type: Annotated[str | None, typer.Option(help="minimind, huggingface or vllm (policy.type).")] = None,
     hf_model_name: Annotated[
         str | None, typer.Option(help="Hugging Face model, a folder or a hub name; the same as --model-path.")
     ] = None,

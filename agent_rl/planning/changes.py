@@ -1,0 +1,173 @@
+"""The nearest single change that makes a run fit: tried in order of harmlessness, the first that fits is named.
+
+Not here: what fits (`fit.py`).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from agent_rl.config import Config
+from agent_rl.errors import ConfigError
+from agent_rl.planning.fit import Fit, fit
+from agent_rl.planning.machine import GIB, Gpu, Layout
+from agent_rl.planning.memory import Job
+from agent_rl.planning.shapes import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A run on a machine: `Question(load=..., overrides=(), shape=..., layout=Layout())`."""
+
+    load: Callable[[Sequence[str]], Config]
+    """The configuration with overrides `section.key=value`."""
+    overrides: tuple[str, ...]
+    shape: ModelShape
+    layout: Layout
+    gpu: Gpu | None
+    """None: processes on a CPU."""
+    num_gpus: int | None = None
+    machine_memory: float | None = None
+    overhead: float = 2.5 * GIB
+    headroom: float = 0.1
+    """Share of a place that must be left."""
+
+    @property
+    def job(self) -> Job:
+        return Job(
+            shape=self.shape,
+            config=self.load(self.overrides),
+            layout=self.layout,
+            is_cpu=self.gpu is None,
+            overhead=self.overhead,
+        )
+
+    def answer(self) -> Fit:
+        return fit(self.job, self.gpu, num_gpus=self.num_gpus, machine_memory=self.machine_memory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """`Change(text="train.micro_batch_tokens=4096", lowest=0.12, num_problems=0, fits=True)`."""
+
+    text: str
+    lowest: float
+    """Least head-room of all places with it."""
+    num_problems: int
+    """Other than memory that are left."""
+    fits: bool
+
+
+def nearest_change(question: Question) -> Change | None:
+    """The first single change that fits, else the one that comes closest; None where none can be tried."""
+    closest: Change | None = None
+    for text, changed in _changes(question):
+        try:
+            found = changed.answer()
+        except ConfigError:
+            continue  # no run that the trainer would start
+        change = Change(
+            text=text,
+            lowest=found.lowest,
+            num_problems=len(found.problems),
+            fits=found.is_enough(changed.headroom),
+        )
+        if change.fits:
+            return change
+        if closest is None or _distance(change) < _distance(closest):
+            closest = change
+    return closest
+
+
+def _distance(change: Change) -> tuple[int, float]:
+    return change.num_problems, -change.lowest
+
+
+def _changes(question: Question) -> Iterator[tuple[str, Question]]:
+    config = question.job.config
+    yield from _keys(question, _micro_batches(config))
+    if config.policy.type != "minimind" and not config.model.gradient_checkpointing:
+        yield from _keys(question, ["model.gradient_checkpointing=true"])
+    yield from _sharding(question)
+    yield from _servers(question)
+    yield from _keys(question, _caches(config))
+    if config.policy.type != "minimind" and not config.model.lora.rank:
+        yield from _keys(question, ["model.lora.rank=32"])
+    yield from _more(question)
+
+
+def _keys(question: Question, settings: Sequence[str]) -> Iterator[tuple[str, Question]]:
+    for setting in settings:
+        yield setting, replace(question, overrides=(*question.overrides, setting))
+
+
+def _micro_batches(config: Config) -> list[str]:
+    """Halves, down to one window: a sample that is longer gets a pass of its own."""
+    sizes = []
+    size = config.train.micro_batch_tokens
+    while size > config.policy.max_context:
+        size = max(size // 2, config.policy.max_context)
+        sizes.append(f"train.micro_batch_tokens={size}")
+    return sizes
+
+
+def _sharding(question: Question) -> Iterator[tuple[str, Question]]:
+    layout = question.layout
+    launch = "zero_optimization of the --launch file's DeepSpeed settings:"
+    for stage in range(max(layout.zero_stage, 1) + 1, 4):
+        yield f"{launch} stage {stage}", replace(question, layout=replace(layout, zero_stage=stage))
+    whole = replace(layout, zero_stage=3)
+    if not layout.offload_optimizer:
+        offloaded = replace(whole, offload_optimizer=True)
+        yield f"{launch} stage 3, offload_optimizer to cpu", replace(question, layout=offloaded)
+    if not layout.offload_weights:
+        offloaded = replace(whole, offload_optimizer=True, offload_weights=True)
+        yield (
+            f"{launch} stage 3, offload_optimizer and offload_param to cpu",
+            replace(question, layout=offloaded),
+        )
+
+
+def _servers(question: Question) -> Iterator[tuple[str, Question]]:
+    layout = question.layout
+    num = layout.num_servers
+    while num > 1 and num % 2 == 0:
+        num //= 2
+        width = layout.num_servers * layout.tensor_parallel // num
+        text = f"--tensor-parallel {width}, with {num} of the addresses in vllm.servers"
+        yield text, replace(question, layout=replace(layout, num_servers=num, tensor_parallel=width))
+    share = layout.server_share
+    while num and share > 0.5:
+        share = round(share - 0.05, 2)
+        text = f"--server-share {share} (agent-rl serve-vllm --gpu-memory-share)"
+        yield text, replace(question, layout=replace(layout, server_share=share))
+
+
+def _caches(config: Config) -> list[str]:
+    policy = config.policy
+    if config.vllm.servers:
+        return []
+    if policy.type == "vllm" and policy.max_cached_tokens is None:
+        shares = [round(config.vllm.gpu_memory_share - 0.1 * k, 2) for k in range(1, 9)]
+        return [f"vllm.gpu_memory_share={share}" for share in shares if share >= 0.1]
+    tokens = policy.max_cached_tokens or policy.max_batch_size * policy.max_context
+    settings = []
+    while tokens > policy.max_context:
+        tokens = max(tokens // 2, policy.max_context)
+        settings.append(f"policy.max_cached_tokens={tokens}")
+    return settings
+
+
+def _more(question: Question) -> Iterator[tuple[str, Question]]:
+    layout = question.layout
+    missing = 0 if question.num_gpus is None else layout.num_gpus - question.num_gpus
+    if missing > 0:
+        num = layout.num_processes - missing
+        if num > 0:
+            fewer = replace(layout, num_processes=num)
+            yield f"num_processes {num} in the --launch file", replace(question, layout=fewer)
+        yield f"{layout.num_gpus} GPUs", replace(question, num_gpus=layout.num_gpus)
+        return
+    for factor in (2, 4, 8):
+        more = replace(layout, num_processes=factor * layout.num_processes)
+        text = f"{more.num_gpus} GPUs, num_processes {more.num_processes} in the --launch file"
+        yield text, replace(question, layout=more, num_gpus=more.num_gpus)

@@ -1,0 +1,181 @@
+"""Where a run's bytes go, phase by phase, and whether they fit: GPUs that train, GPUs that serve, machines' memory.
+
+Not here: the bytes themselves (`memory.py`, `sampler.py`), what to change (`changes.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agent_rl.errors import ConfigError
+from agent_rl.planning.machine import GIB, Gpu
+from agent_rl.planning.memory import (
+    CPU_BASE,
+    CPU_KEPT,
+    Item,
+    Job,
+    kept,
+    loading,
+    passing,
+    step_items,
+    weight_sync,
+)
+from agent_rl.planning.sampler import (
+    engine_in_update,
+    engine_items,
+    receiving,
+    server_items,
+    server_tokens,
+)
+
+PROGRAM = 4 * GIB
+"""Machine memory of a process's Python and libraries, and of its share of the sandbox."""
+
+Phases = dict[str, list[Item]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Something with a capacity: `Place(name="GPU that trains", count=4, capacity=8e10, phases={...})`."""
+
+    name: str
+    count: int
+    capacity: float | None
+    """Bytes; None where it was not said."""
+    phases: Phases
+
+    @property
+    def need(self) -> float:
+        """Bytes of the fullest phase."""
+        return max(total(items) for items in self.phases.values())
+
+    @property
+    def headroom(self) -> float | None:
+        """Share of the capacity that is left in the fullest phase; below 0: it does not fit."""
+        return None if self.capacity is None else 1.0 - self.need / self.capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    places: tuple[Place, ...]
+    problems: tuple[str, ...]
+    """What else is wrong, a sentence each."""
+
+    @property
+    def lowest(self) -> float:
+        """The least head-room of all places."""
+        return min((p.headroom for p in self.places if p.headroom is not None), default=1.0)
+
+    def is_enough(self, headroom: float) -> bool:
+        return not self.problems and self.lowest >= headroom
+
+
+def total(items: Sequence[Item]) -> float:
+    return sum(item.num_bytes for item in items)
+
+
+def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: float | None) -> Fit:
+    """All places of a run. `gpu` None: processes on a CPU. ConfigError for what the trainer refuses as well."""
+    _refuse(job)
+    layout = job.layout
+    phases = _trainer_phases(job, gpu)
+    device = {name: _at(items, "device") for name, items in phases.items()}
+    machine = _machine_phases(job, phases)
+    if gpu is None:
+        shared = None if machine_memory is None else machine_memory / layout.processes_per_machine
+        merged = {name: device[name] + _shared_out(machine[name], layout.processes_per_machine) for name in device}
+        return Fit(
+            places=(
+                Place(
+                    name="process on a CPU", count=layout.num_processes, capacity=shared, phases=_retained(job, merged)
+                ),
+            ),
+            problems=(),
+        )
+    places = [Place(name="GPU that trains", count=layout.num_processes, capacity=gpu.memory, phases=device)]
+    problems = []
+    if layout.num_servers:
+        serving = server_items(job, gpu)
+        places.append(
+            Place(
+                name="GPU that serves",
+                count=layout.num_servers * layout.tensor_parallel,
+                capacity=gpu.memory,
+                phases={"generation": serving, "weight sync": serving + receiving(job)},
+            )
+        )
+        if (room := server_tokens(job, gpu)) < job.config.policy.max_context:
+            problems.append(
+                f"the cache of a server holds {room:,} tokens, fewer than one window of policy.max_context "
+                f"{job.config.policy.max_context:,}, so that vLLM does not start"
+            )
+    places.append(Place(name="machine's memory", count=layout.num_machines, capacity=machine_memory, phases=machine))
+    if num_gpus is not None and layout.num_gpus > num_gpus:
+        problems.append(f"{layout.num_gpus} GPUs are asked for by launcher and servers, and there are {num_gpus}")
+    return Fit(places=tuple(places), problems=tuple(problems))
+
+
+def _trainer_phases(job: Job, gpu: Gpu | None) -> Phases:
+    stays = kept(job)
+    base = Item(name="libraries", num_bytes=CPU_BASE if gpu is None else job.overhead)
+    before_steps = [item for item in stays if not item.name.startswith("AdamW")]
+    update, step = passing(job), step_items(job)
+    asleep = engine_in_update(job, gpu)
+    drawing = engine_items(job, gpu)
+    gathered = weight_sync(job)
+    return {
+        "start": [base, *before_steps, *loading(job), *drawing],
+        "generation": [base, *stays, *drawing],
+        "update": [base, *stays, *asleep, *(update if total(update) >= total(step) else step)],
+        "weight sync": [base, *stays, *gathered, *drawing],
+        "checkpoint": [base, *stays, *drawing, *(gathered[:1] if job.layout.zero_stage == 3 else [])],
+    }
+
+
+def _machine_phases(job: Job, phases: Phases) -> Phases:
+    """Of one machine, the first: its processes' items, and what the first process holds alone."""
+    layout = job.layout
+    num = layout.processes_per_machine
+    whole = job.shape.num_weights * job.width
+    alone = {"start": Item(name="model files", num_bytes=whole, where="machine")}
+    if layout.zero_stage == 3 and not job.config.model.lora.rank:
+        alone["checkpoint"] = Item(name="whole weights, being written", num_bytes=whole, where="machine")
+    found = {}
+    for name, items in phases.items():
+        own = [replace(item, num_bytes=num * item.num_bytes) for item in _at(items, "machine")]
+        if not job.is_cpu:
+            own.append(Item(name="programs", num_bytes=PROGRAM * (num + layout.num_servers), where="machine"))
+        found[name] = [*own, alone[name]] if name in alone else own
+    return found
+
+
+def _at(items: Sequence[Item], where: str) -> list[Item]:
+    return [item for item in items if item.where == where]
+
+
+def _shared_out(items: Sequence[Item], num: int) -> list[Item]:
+    """On a CPU the files of a model are pages that can be dropped, so that only the processes' own items count."""
+    return [replace(item, num_bytes=item.num_bytes / num) for item in items if item.name != "model files"]
+
+
+def _retained(job: Job, phases: Phases) -> Phases:
+    share = CPU_KEPT[job.layout.zero_stage == 3]
+    return {
+        name: [*items, Item(name="freed, but kept by the process", num_bytes=share * total(items))]
+        for name, items in phases.items()
+    }
+
+
+def _refuse(job: Job) -> None:
+    """What the trainer would refuse after the machines were paid for."""
+    stage, is_half = job.layout.zero_stage, job.config.model.dtype == "bfloat16"
+    if not stage or not is_half:
+        return
+    if stage == 1:
+        raise ConfigError("ZeRO stage 1 shards float32 weights only and model.dtype is bfloat16; use stage 2 or 3")
+    if job.config.model.lora.rank:
+        raise ConfigError(
+            "adapters are float32 and model.dtype is bfloat16, two number formats, of which DeepSpeed shards one; use "
+            "no ZeRO, or set model.lora.rank to 0"
+        )
+    if job.config.algorithm.advantage == "gae":
+        raise ConfigError("a critic of a bfloat16 model has two number formats, of which DeepSpeed shards one")

@@ -1,0 +1,226 @@
+"""Bytes that a process which trains needs, item by item and phase by phase: pure arithmetic on a model's shape.
+
+Checked against real trainings on a CPU (`tests/test_plan_measured.py`); for GPUs it is what DeepSpeed 0.19's and
+PyTorch's sources allocate, untested there. Sizes are estimates: read a plan as "about", and leave head-room.
+Not here: what draws (`sampler.py`), time, whether it fits.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from agent_rl.config import Config
+from agent_rl.distributed.zero import BUCKET_ELEMENTS
+from agent_rl.planning.machine import GIB, Layout
+from agent_rl.planning.shapes import ModelShape
+
+BUCKET_LIMIT = 500_000_000
+SUB_GROUP = 1_000_000_000
+"""Elements of a shard whose gradient DeepSpeed widens to float32 at a time."""
+LOGITS_ON_CPU = 2**24
+LOGITS_ON_GPU = 4 * LOGITS_ON_CPU
+LOGIT_COPIES = 4
+"""float32 numbers for each logit of a chunk: scaled, normalised, exponentials, a gradient."""
+CPU_BASE = 0.05 * GIB
+"""What PyTorch's kernels and Transformers touch beyond their imports, measured."""
+CPU_KEPT = {True: 0.4, False: 0.05}
+"""Freed memory that stays with a process on a CPU (`distributed/allocator.py`), of what is in use: with ZeRO-3, and
+else; measured."""
+HOLES = 0.1
+"""Share of passing tensors that is lost between blocks of PyTorch's allocator on a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """`Item(name="weights", num_bytes=4e9)`; `where` is the process's device, or the machine's memory."""
+
+    name: str
+    num_bytes: float
+    where: Literal["device", "machine"] = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all formulas read."""
+
+    shape: ModelShape
+    config: Config
+    layout: Layout
+    is_cpu: bool = False
+    overhead: float = 2.5 * GIB
+    """Bytes of libraries, CUDA context and NCCL's buffers on every GPU."""
+
+    @property
+    def width(self) -> int:
+        """Bytes of a weight."""
+        return 2 if self.config.model.dtype == "bfloat16" else 4
+
+    @property
+    def num_trained(self) -> int:
+        lora = self.config.model.lora
+        if lora.rank:
+            return self.shape.num_adapter_weights(lora.rank, lora.target_modules)
+        return self.shape.num_weights * (2 if self.has_own_critic else 1)
+
+    @property
+    def has_own_critic(self) -> bool:
+        return self.config.algorithm.advantage == "gae" and self.config.critic.backbone == "own"
+
+    @property
+    def has_reference(self) -> bool:
+        return self.config.algorithm.kl.coef > 0 and not self.config.model.lora.rank
+
+    @property
+    def tokens(self) -> int:
+        """Of the largest micro-batch: a sample longer than `train.micro_batch_tokens` gets a pass of its own."""
+        return max(self.config.train.micro_batch_tokens, self.config.policy.max_context)
+
+    @property
+    def num_shards(self) -> int:
+        return self.layout.num_processes
+
+
+def kept(job: Job) -> list[Item]:
+    """What stays from step to step: weights, optimizer, reference."""
+    shape, layout, width = job.shape, job.layout, job.width
+    shards, stage = job.num_shards, layout.zero_stage
+    whole_weights = shape.num_weights * width * (2 if job.has_own_critic else 1)
+    weights = whole_weights / (shards if stage == 3 else 1)
+    on_host = "machine" if layout.offload_optimizer else "device"
+    items = [Item(name="weights", num_bytes=weights, where="machine" if layout.offload_weights else "device")]
+    if job.config.model.lora.rank:
+        items.append(Item(name="adapters (float32)", num_bytes=4 * job.num_trained))
+    trained_width = 4 if job.config.model.lora.rank else width
+    if stage == 0:
+        items.append(Item(name="AdamW's moments", num_bytes=2 * trained_width * job.num_trained))
+        if shards > 1:
+            items.append(Item(name="gradient buckets (DDP)", num_bytes=trained_width * job.num_trained))
+    else:
+        items.append(
+            Item(name="float32 weights, shard", num_bytes=4 * job.num_trained / shards, where=on_host),
+        )
+        items.append(Item(name="AdamW's moments, shard", num_bytes=8 * job.num_trained / shards, where=on_host))
+    if layout.offload_optimizer:
+        items.append(Item(name="float32 gradient, shard", num_bytes=4 * job.num_trained / shards, where="machine"))
+    if stage == 3:
+        items.append(Item(name="gradient, shard", num_bytes=width * job.num_trained / shards, where=on_host))
+        items.append(Item(name="gradient bucket", num_bytes=width * _bucket(job)))
+    if job.has_reference:
+        reference = shape.num_weights * width / (shards if stage == 3 else 1)
+        items.append(Item(name="reference model", num_bytes=reference))
+    return items
+
+
+def passing(job: Job) -> list[Item]:
+    """What an update needs beside it: gradients, gathered weights, activations, logits."""
+    shape, layout, width = job.shape, job.layout, job.width
+    stage, shards = layout.zero_stage, job.num_shards
+    trained_width = 4 if job.config.model.lora.rank else width
+    items: list[Item] = []
+    if stage < 2:
+        items.append(Item(name="gradient", num_bytes=trained_width * job.num_trained))
+    if stage in (1, 2):
+        on_host = "machine" if layout.offload_optimizer else "device"
+        copies = 2 if stage == 2 else 1
+        items.append(Item(name="gradient, shard", num_bytes=copies * width * job.num_trained / shards, where=on_host))
+        # Under ZeRO-1 a bucket that holds all gradients takes their place.
+        bucket = _bucket(job) if stage == 2 or job.num_trained > _bucket(job) else 0
+        items.append(Item(name="gradient bucket", num_bytes=width * bucket * (2 if layout.overlap else 1)))
+    if stage == 3:
+        live = min(shape.num_weights, layout.live_elements + layout.prefetch_elements + shape.largest_layer)
+        items.append(Item(name="gathered weights", num_bytes=width * live))
+        sent = max(min(_bucket(job), job.num_trained), shape.largest_weight)
+        items.append(Item(name="bucket being sent", num_bytes=width * sent))
+        if layout.overlap and not job.is_cpu:
+            items.append(Item(name="gradients of a layer, waiting", num_bytes=width * shape.largest_layer))
+    if not job.config.model.lora.rank:
+        items.append(Item(name="gradient of the largest matrix", num_bytes=width * shape.largest_weight))
+    stay, layer = activation_bytes(job)
+    items.append(Item(name="activations", num_bytes=stay))
+    # The head is done before the layers' backward passes begin.
+    logits = logit_bytes(job)
+    items.append(Item(name="logits" if logits >= layer else "backward of a layer", num_bytes=max(logits, layer)))
+    if not job.is_cpu:
+        items.append(Item(name="holes of the allocator", num_bytes=HOLES * sum(i.num_bytes for i in items)))
+    return items
+
+
+def activation_bytes(job: Job) -> tuple[float, float]:
+    """Of the largest micro-batch: what stays for the backward pass, and what the backward pass of one layer adds."""
+    shape, is_half = job.shape, "bfloat16" in (job.config.model.dtype, job.config.train.autocast)
+    stream, inner = job.width, 2 if is_half else 4
+    hidden, queries = shape.hidden_size, shape.num_heads * shape.head_dim
+    keys = shape.num_kv_heads * shape.head_dim
+    # Norms: on a CPU ours keep input and output; elsewhere the model's own keep float32 copies too.
+    norms = 2 * hidden * (2 * stream if job.is_cpu else 4 + stream + inner)
+    attention = inner * (3 * queries + 4 * keys)
+    layer = norms + attention + 2 * inner * shape.intermediate_size
+    backward = 4 * inner * shape.intermediate_size
+    if job.config.model.gradient_checkpointing:
+        stay, backward = shape.num_layers * stream * hidden, backward + layer
+    else:
+        stay = shape.num_layers * layer
+    stay += 4 * stream * hidden  # embeddings, last norm, rows of trained tokens
+    models = 2 if job.has_own_critic else 1
+    cast = 2 * shape.num_weights if job.config.train.autocast == "bfloat16" and job.width == 4 else 0
+    return models * (job.tokens * stay + cast), float(job.tokens * backward)
+
+
+def logit_bytes(job: Job) -> float:
+    """One chunk of logits with what its loss and gradient take."""
+    most = LOGITS_ON_CPU if job.is_cpu else LOGITS_ON_GPU
+    num_logits = min(most, job.tokens * job.shape.vocab_size)
+    num_logits = max(num_logits, job.shape.vocab_size)
+    copies = LOGIT_COPIES * (2 if job.config.algorithm.kl.coef and job.config.algorithm.kl.kind == "full" else 1)
+    return num_logits * (4 * copies + (job.width if job.width == 2 else 0))
+
+
+def step_items(job: Job) -> list[Item]:
+    """The optimizer's own step: nothing of a pass is left."""
+    if job.layout.zero_stage != 3 or job.layout.offload_optimizer:
+        return []
+    shard = job.num_trained / job.num_shards
+    part = min(shard, SUB_GROUP + job.shape.largest_layer)
+    return [Item(name="float32 gradient of a part", num_bytes=(4 + job.width) * part)]
+
+
+def loading(job: Job) -> list[Item]:
+    """While the model is read and split, beside what is kept."""
+    shape, width, layout = job.shape, job.width, job.layout
+    whole = shape.num_weights * width
+    if layout.zero_stage == 3:
+        items = [Item(name="float32 shard, twice", num_bytes=4 * job.num_trained / job.num_shards)]
+        if layout.offload_optimizer:
+            items = [Item(name="float32 shard, twice", num_bytes=4 * _sub_group(job), where="machine")]
+        if job.config.policy.type != "vllm":
+            items.append(Item(name="the model whole, to be split", num_bytes=whole))
+        return items
+    if layout.num_processes > 1:
+        return [Item(name="weights being sent to all", num_bytes=whole)]
+    return []
+
+
+def weight_sync(job: Job) -> list[Item]:
+    """Weights gathered bucket by bucket for what draws; adapters are files."""
+    if job.config.policy.type != "vllm" and job.layout.zero_stage < 3:
+        return []
+    if job.config.model.lora.rank:
+        return []
+    bucket = job.width * min(job.shape.num_weights, max(BUCKET_ELEMENTS, job.shape.largest_weight))
+    copies = 2 if job.config.policy.type == "vllm" else 1
+    return [Item(name="bucket of weights", num_bytes=bucket * copies)]
+
+
+def checkpoint_bytes(job: Job) -> tuple[float, float]:
+    """(model, optimizer) of one checkpoint on disk."""
+    if job.config.model.lora.rank:
+        return 4.0 * job.num_trained, 8.0 * job.num_trained
+    per_weight = 12 if job.layout.zero_stage else 2 * job.width
+    return float(job.shape.num_weights * job.width), float(per_weight * job.num_trained)
+
+
+def _bucket(job: Job) -> int:
+    return job.layout.reduce_elements or min(job.num_trained, BUCKET_LIMIT)
+
+
+def _sub_group(job: Job) -> float:
+    return min(job.num_trained / job.num_shards, SUB_GROUP)

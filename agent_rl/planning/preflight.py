@@ -1,0 +1,209 @@
+"""Checks of one machine before a run starts: each looks at one thing and says in a line whether it will do.
+
+A check never raises for what it finds; what it needs to know of the machine is passed in, so that it can be tested on
+another. Not here: what a run needs (`plan_*.py`), the environment's own checks, printing.
+"""
+
+import importlib.metadata
+import re
+import shutil
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from agent_rl.errors import UserError
+from agent_rl.planning.machine import GIB
+
+
+class Status(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """`Check(name="disk", status=Status.OK, text="12.0 GiB free")`; the text says what to do where something is."""
+
+    name: str
+    status: Status
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundGpu:
+    name: str
+    memory: float
+    """Bytes."""
+
+
+def ok(name: str, text: str) -> Check:
+    return Check(name=name, status=Status.OK, text=text)
+
+
+def warning(name: str, text: str) -> Check:
+    return Check(name=name, status=Status.WARNING, text=text)
+
+
+def failed(name: str, text: str) -> Check:
+    return Check(name=name, status=Status.FAILED, text=text)
+
+
+def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None) -> Check:
+    """`wanted` GPUs of `memory` bytes each; 0: the run takes what there is. `driver` is None without nvidia-smi."""
+    names = ", ".join(f"{gpu.name} {gpu.memory / GIB:.0f} GiB" for gpu in found[:1])
+    what = f"{len(found)} x {names}, driver {driver or 'unknown'}" if found else "no GPU"
+    if not found and driver is not None:
+        return failed(
+            "GPUs",
+            f"the driver {driver} is there, but this PyTorch sees no GPU; install its CUDA build, and see that "
+            "CUDA_VISIBLE_DEVICES is not empty",
+        )
+    if len(found) < wanted:
+        return failed("GPUs", f"{what}, and the run needs {wanted}; use another machine or another configuration")
+    if wanted and (small := [gpu for gpu in found[:wanted] if gpu.memory < 0.98 * memory]):
+        return failed(
+            "GPUs",
+            f"{len(small)} of {wanted} have {small[0].memory / GIB:.0f} GiB, and the plan is for {memory / GIB:.0f}; "
+            "plan again with their own name, --gpu",
+        )
+    return ok("GPUs", what if found or wanted else "none here and none asked for; the run uses the CPU")
+
+
+def read_requirements(paths: Iterable[Path]) -> dict[str, str]:
+    """Version by package of the lines `name==version`; `-r` lines are followed."""
+    wanted: dict[str, str] = {}
+    for path in paths:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if match := re.match(r"-r\s+(\S+)", line):
+                wanted |= read_requirements([path.parent / match[1]])
+            elif match := re.match(r"([A-Za-z0-9._-]+)==([^\s;]+)", line):
+                wanted[match[1]] = match[2]
+    return wanted
+
+
+def check_packages(paths: Sequence[Path], version_of: Callable[[str], str] = importlib.metadata.version) -> Check:
+    """Installed versions against requirement files; another version is a warning, a missing package a failure."""
+    missing, other = [], []
+    wanted = read_requirements(paths)
+    for name, version in wanted.items():
+        try:
+            found = version_of(name).partition("+")[0]
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+            continue
+        if found != version:
+            other.append(f"{name} {found} instead of {version}")
+    files = " and ".join(path.name for path in paths)
+    if missing:
+        return failed("packages", f"missing: {', '.join(missing)}; pip install -r {' -r '.join(p.name for p in paths)}")
+    if other:
+        return warning("packages", f"other versions than {files} were tested with: {', '.join(other)}")
+    return ok("packages", f"{len(wanted)} as in {files}")
+
+
+def check_disk(folder: Path, wanted: float, free_bytes: Callable[[Path], int] | None = None) -> Check:
+    """Room for `wanted` bytes of checkpoints where `folder` is or will be."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    try:
+        free = (free_bytes or (lambda path: shutil.disk_usage(path).free))(place)
+        (probe := place / f".agent_rl_preflight_{socket.gethostname()}").touch()
+        probe.unlink()
+    except OSError as error:
+        return failed("disk", f"{place} cannot be written to ({error.strerror}); set run.output_dir")
+    text = f"{free / GIB:.1f} GiB free in {place}, checkpoints take up to {wanted / GIB:.1f}"
+    if free < wanted:
+        return failed("disk", f"{text}; set run.output_dir or checkpoint.keep")
+    return ok("disk", text) if free > 1.2 * wanted else warning("disk", f"{text}, logs and transcripts not counted")
+
+
+def check_memory(wanted: float, there: float) -> Check:
+    """Bytes that all processes of a machine need of its memory together, by the plan."""
+    text = f"{there / GIB:.1f} GiB, the run needs about {wanted / GIB:.1f}"
+    if wanted > there:
+        return failed("memory", f"{text}; offload less, train fewer weights, or use another machine")
+    return ok("memory", text) if wanted < 0.9 * there else warning("memory", f"{text}, with less than 10 % to spare")
+
+
+def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> float:
+    """Bytes of this machine's memory that can be had: a control group's limit counts where it is lower."""
+    total = next(
+        int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemTotal")
+    )
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return float(total if text == "max" else min(total, int(text)))
+
+
+def check_server(address: str, *, timeout_s: float = 3.0) -> Check:
+    """An address of `vllm.servers`: a healthy server is there or, on this machine, nobody, so that one can start."""
+    name = f"server {address}"
+    parts = urllib.parse.urlsplit(address)
+    is_here = parts.hostname in ("127.0.0.1", "localhost", "::1", socket.gethostname())
+    try:
+        with urllib.request.urlopen(f"{address}/health", timeout=timeout_s):
+            return ok(name, "answers")
+    except urllib.error.HTTPError as error:
+        return failed(name, f"something answers {error.code} that is no vLLM server; end it, or use another port")
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        if not is_here:
+            return failed(name, f"does not answer ({reason}); start agent-rl serve-vllm there, with --host")
+        if isinstance(reason, ConnectionRefusedError):
+            return ok(name, "the port is free; start agent-rl serve-vllm before the run")
+        return failed(name, f"the port is taken by something that is no server ({reason}); use another port")
+
+
+def check_port(port: int) -> Check:
+    """That nobody listens on the launcher's port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return failed("launcher's port", f"{port} is not free ({error.strerror}); add --main_process_port")
+    return ok("launcher's port", f"{port} is free")
+
+
+def check_compilers() -> Check:
+    """DeepSpeed compiles its CPU Adam once, for `offload_optimizer`."""
+    missing = [name for name in ("g++",) if shutil.which(name) is None]
+    if missing:
+        return failed("compiler", f"{missing[0]} is missing, with which DeepSpeed builds its CPU Adam; install it")
+    return ok("compiler", "g++ is there, for DeepSpeed's CPU Adam")
+
+
+def is_cached(source: str) -> bool:
+    """Whether the hub's cache on this machine has the config of that model."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(source, "config.json"), str)
+
+
+def hub_unreachable(*, timeout_s: float = 5.0) -> str:
+    """Why the hub cannot be reached; empty where it can. Asked before Transformers is, which tries for a minute."""
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return "HF_HUB_OFFLINE is set"
+    parts = urllib.parse.urlsplit(constants.ENDPOINT)
+    try:
+        with socket.create_connection((parts.hostname, parts.port or 443), timeout=timeout_s):
+            return ""
+    except OSError as error:
+        return str(error)
+
+
+def asked(name: str, question: Callable[[], str], *, remedy: str = "") -> Check:
+    """What `question` answers; a UserError of it is a failure with that sentence."""
+    try:
+        return ok(name, question())
+    except UserError as error:
+        return failed(name, f"{error}{remedy}")

@@ -1,0 +1,191 @@
+"""All checks that a configuration asks for on this machine, one after the other. Not here: a single check, printing."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from agent_rl.config import Config
+from agent_rl.core.hf_loading import is_folder, load_hf_tokenizer
+from agent_rl.data.tasks import read_tasks
+from agent_rl.envs.registry import make_env_factory
+from agent_rl.errors import AgentRLError, UserError
+from agent_rl.planning.changes import Question
+from agent_rl.planning.fit import Fit
+from agent_rl.planning.machine import GIB
+from agent_rl.planning.memory import checkpoint_bytes
+from agent_rl.planning.preflight import (
+    Check,
+    FoundGpu,
+    asked,
+    check_compilers,
+    check_disk,
+    check_gpus,
+    check_memory,
+    check_packages,
+    check_port,
+    check_server,
+    failed,
+    hub_unreachable,
+    is_cached,
+    machine_memory,
+    ok,
+    warning,
+)
+from agent_rl.planning.question import ask
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LAUNCHER_PORT = 29500
+
+
+def all_checks(config: Config, question: Question | None, why_not: str = "") -> Iterator[Check]:
+    """Cheap ones first. `question` is what the plan is asked; None where it could not be, for the reason `why_not`."""
+    gpus = find_gpus()
+    yield check_packages(requirement_files(config, question, has_gpus=bool(gpus)))
+    yield check_gpus(
+        gpus,
+        wanted=gpus_wanted(config, question),
+        memory=question.gpu.memory if question is not None and question.gpu is not None else 0.0,
+        driver=driver_version(),
+    )
+    yield asked("training tasks", lambda: _tasks(config, config.data.train_path))
+    if config.eval.temperatures:
+        yield asked("held-out tasks", lambda: _tasks(config, config.data.eval_path))
+    yield check_model(config)
+    if question is None:
+        yield failed("plan", why_not)
+    else:
+        yield from _planned(question)
+    yield from (check_server(address) for address in config.vllm.servers)
+    if question is not None and question.layout.num_processes > 1:
+        yield check_port(_LAUNCHER_PORT)
+    if question is not None and question.layout.offload_optimizer:
+        yield check_compilers()
+    yield check_environment(config)
+
+
+def make_question(config_path: Path, overrides: tuple[str, ...], *, launch: Path | None, **others: object) -> Question:
+    """For this machine: on a machine without GPUs, a run that asks for none is one on the CPU."""
+    question = ask(config_path, overrides, launch=launch, machine_memory=machine_memory() / GIB, **others)
+    config = question.job.config
+    if find_gpus() or gpus_wanted(config, question):
+        return question
+    on_cpu = (*overrides, "run.device=cpu")
+    return ask(config_path, on_cpu, launch=launch, machine_memory=machine_memory() / GIB, **others)
+
+
+def gpus_wanted(config: Config, question: Question | None) -> int:
+    """GPUs that the run cannot do without; 0 where it takes the CPU as well."""
+    if config.run.device == "cpu" or (question is not None and question.gpu is None):
+        return 0
+    needs_them = config.run.device.startswith("cuda") or config.vllm.weight_transfer == "nccl"
+    if question is None or not (needs_them or question.num_gpus):
+        return int(needs_them)
+    return question.num_gpus or question.layout.num_gpus
+
+
+def requirement_files(config: Config, question: Question | None, *, has_gpus: bool) -> list[Path]:
+    names = ["requirements.txt"]
+    if question is not None and question.layout.zero_stage:
+        names.append("requirements-deepspeed.txt")
+    if config.model.lora.rank:
+        names.append("requirements-lora.txt")
+    if config.policy.type == "vllm" and (has_gpus or gpus_wanted(config, question)):
+        names.append("requirements-vllm.txt")
+    elif config.policy.type == "vllm":
+        names.append("requirements-vllm-cpu.txt")
+    if {"wandb", "trackio"} & set(config.log.trackers):
+        names.append("requirements-trackers.txt")
+    return [_ROOT / name for name in names]
+
+
+def check_model(config: Config) -> Check:
+    """The folder's or the hub's tokenizer can be read, which is small; weights are looked for, not read."""
+    source = config.model.path
+    if source.endswith(".pth"):
+        return ok("model", source) if Path(source).is_file() else failed("model", f"{source} does not exist")
+    try:
+        if not is_folder(source) and not is_cached(source) and (why := hub_unreachable()):
+            return failed("model", f"{source} is not in the cache, and the hub cannot be reached ({why}); download it")
+        if is_folder(source):
+            files = [path for kind in ("*.safetensors", "*.bin") for path in Path(source).glob(kind)]
+            if not files and not (Path(source) / "adapter_config.json").is_file():
+                return failed("model", f"{source} holds no weights; complete the folder")
+        tokenizer = load_hf_tokenizer(source)
+    except UserError as error:
+        return failed("model", str(error))
+    if tokenizer.chat_template is None:
+        return failed("model", f"{source} has no chat template; give an instruction-tuned model")
+    where = "a folder here" if is_folder(source) else "from the hub, or its cache"
+    return ok("model", f"{source}: {where}, {len(tokenizer):,} ids")
+
+
+def check_environment(config: Config) -> Check:
+    """Start what scores episodes, and end it: its interpreter, and the sandbox with its tier."""
+    name = f"environment {config.env.name}"
+    try:
+        factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+        factory.start()
+    except AgentRLError as error:
+        return failed(name, str(error))
+    try:
+        about = factory.describe()
+    finally:
+        factory.close()
+    summary = str(about.get("summary") or "starts")
+    if '"tier": "landlock"' in (text := json.dumps(about, default=str)) or '"tier": "rlimits"' in text:
+        return warning(name, f"{summary}; this isolates less than the tier namespaces: agent-rl sandbox describe")
+    return ok(name, summary)
+
+
+def find_gpus() -> list[FoundGpu]:
+    """Those that PyTorch sees."""
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [FoundGpu(name=each.name, memory=float(each.total_memory)) for each in found]
+
+
+def driver_version() -> str | None:
+    """Of NVIDIA's driver; None where nvidia-smi is missing or fails."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return None
+    return (done.stdout.split() or [None])[0]
+
+
+def _tasks(config: Config, path: Path) -> str:
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+    return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
+
+
+def _planned(question: Question) -> Iterator[Check]:
+    """What the plan says of GPUs, of this machine's memory and of the disk."""
+    try:
+        answer = question.answer()
+    except UserError as error:
+        yield failed("plan", str(error))
+        return
+    config = question.job.config
+    yield _memory(answer, question)
+    on_gpus = [place for place in answer.places if place.name.startswith("GPU")]
+    if on_gpus:
+        lowest = min(place.headroom for place in on_gpus if place.headroom is not None)
+        text = f"{lowest:.0%} head-room on {question.gpu.name}, {question.headroom:.0%} wanted"
+        fits = not answer.problems and lowest >= question.headroom
+        why = "; ".join([text, *answer.problems])
+        yield ok("plan", text) if fits else failed("plan", f"{why}; see agent-rl plan")
+    checkpoint = config.checkpoint
+    num = checkpoint.keep + checkpoint.keep_best + 1
+    yield check_disk(config.run.output_dir, num * sum(checkpoint_bytes(question.job)))
+
+
+def _memory(answer: Fit, question: Question) -> Check:
+    place = answer.places[-1]  # the machine, or the processes on it
+    num = question.layout.processes_per_machine if question.gpu is None else 1
+    return check_memory(num * place.need, machine_memory())

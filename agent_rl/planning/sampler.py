@@ -1,0 +1,82 @@
+"""Bytes that what draws needs: the engine inside a process, vLLM's inside it, or a vLLM server's GPU.
+
+Arithmetic on a model's shape, as `memory.py`; untested on a GPU. Not here: what trains, time.
+"""
+
+from agent_rl.planning.machine import GIB, Gpu
+from agent_rl.planning.memory import Item, Job
+
+WORKSPACE = 2 * GIB
+"""Of vLLM beside weights and cache: CUDA graphs, one prefill's activations, logits of a batch."""
+
+
+def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
+    """Of an engine inside each training process while it draws; none with servers. `gpu` None: on a CPU."""
+    config, shape = job.config, job.shape
+    if config.vllm.servers:
+        return []
+    if config.policy.type != "vllm":
+        items = [
+            Item(name="key/value cache", num_bytes=cached_tokens(job) * shape.cache_bytes(job.width)),
+            Item(name="logits of a batch", num_bytes=3 * 4 * config.policy.max_batch_size * shape.vocab_size),
+        ]
+        return [*replica_items(job), *items]
+    weights = Item(name="weights of vLLM", num_bytes=shape.num_weights * job.width)
+    if gpu is not None and config.policy.max_cached_tokens is None:
+        share = config.vllm.gpu_memory_share * gpu.memory
+        rest = Item(name="cache and workspace of vLLM", num_bytes=max(share - weights.num_bytes, 0.0))
+        return [weights, rest]
+    cache = Item(name="key/value cache of vLLM", num_bytes=cached_tokens(job) * shape.cache_bytes(job.width))
+    return [weights, cache] if gpu is None else [weights, cache, Item(name="workspace of vLLM", num_bytes=WORKSPACE)]
+
+
+def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
+    """What of the engine stays while the trainer updates."""
+    config = job.config
+    if config.policy.type != "vllm":
+        return engine_items(job, gpu)
+    if gpu is None or not config.vllm.sleep or config.rollout.max_staleness:
+        return engine_items(job, gpu)
+    if config.vllm.servers or not config.model.lora.rank:
+        return []
+    return [Item(name="weights of vLLM, asleep", num_bytes=job.shape.num_weights * job.width, where="machine")]
+
+
+def replica_items(job: Job) -> list[Item]:
+    """Whole weights beside shards, which an engine without weights of its own draws from."""
+    if job.layout.zero_stage < 3 or job.config.policy.type == "vllm":
+        return []
+    return [Item(name="whole weights for drawing", num_bytes=job.shape.num_weights * job.width)]
+
+
+def cached_tokens(job: Job) -> int:
+    """Tokens of the cache of an engine inside a process, where their number is set."""
+    policy = job.config.policy
+    return policy.max_cached_tokens or policy.max_batch_size * policy.max_context
+
+
+def server_items(job: Job, gpu: Gpu) -> list[Item]:
+    """Of each GPU of a server: vLLM takes its share whole, and gives what is left of it to the cache."""
+    layout = job.layout
+    weights = job.shape.num_weights * job.width / layout.tensor_parallel
+    others = WORKSPACE + job.overhead
+    cache = max(layout.server_share * gpu.memory - weights - others, 0.0)
+    return [
+        Item(name="weights", num_bytes=weights),
+        Item(name="libraries and workspace", num_bytes=others),
+        Item(name="key/value cache", num_bytes=cache),
+    ]
+
+
+def server_tokens(job: Job, gpu: Gpu) -> int:
+    """Tokens that the cache of one server holds; its GPUs hold parts of each."""
+    cache = next(item.num_bytes for item in server_items(job, gpu) if item.name == "key/value cache")
+    return int(cache * job.layout.tensor_parallel / job.shape.cache_bytes(job.width))
+
+
+def receiving(job: Job) -> list[Item]:
+    """New weights on their way into a server: two whole tensors, and a layer until its last tensor is there."""
+    if job.config.model.lora.rank:
+        return []
+    elements = 2 * job.shape.largest_weight + job.shape.largest_layer
+    return [Item(name="new weights on their way", num_bytes=job.width * elements)]

@@ -1,0 +1,130 @@
+"""What a plan needs to know of a model: how many weights, of what sizes. Counted on the meta device, no weight is read.
+
+The shape comes from a folder's `config.json`, from the hub or its cache, or from the table here, so that a plan for the
+models of `configs/` needs no network. Mixture-of-experts models are taken as if every expert were met.
+Not here: bytes (`memory.py`), loading (`hf_loading.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from agent_rl.core.hf_loading import is_folder, load_config, quiet
+from agent_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """`ModelShape(name="tiny", num_weights=..., ...)`; counts are of elements, not of bytes."""
+
+    name: str
+    num_weights: int
+    """All trainable ones; a head that is the embedding's table counts once."""
+    num_matmul_weights: int
+    """Matrices that a token is multiplied with, the head left out."""
+    num_head_weights: int
+    """Vocabulary times hidden size, also where the head is the embedding's table."""
+    largest_weight: int
+    """Elements of the largest single tensor."""
+    largest_layer: int
+    """Elements of the largest block of the stack."""
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    linear_widths: Mapping[str, int] = field(default_factory=dict)
+    """By last name of a linear layer, the head left out: inputs and outputs of all layers of that name, summed."""
+
+    def num_adapter_weights(self, rank: int, target_modules: Sequence[str] = ()) -> int:
+        """Weights of LoRA adapters; without `target_modules` on all linear layers but the head."""
+        names = target_modules or self.linear_widths
+        return rank * sum(self.linear_widths.get(name, 0) for name in names)
+
+    def cache_bytes(self, bytes_per_number: int) -> int:
+        """Keys and values of one token, bytes."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_number
+
+
+def _qwen2(hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocab: int, tied: bool) -> dict[str, Any]:
+    return {
+        "model_type": "qwen2",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab,
+        "tie_word_embeddings": tied,
+    }
+
+
+SHIPPED = {
+    "Qwen/Qwen2.5-0.5B-Instruct": _qwen2(896, 4864, 24, 14, 2, 151_936, True),
+    "Qwen/Qwen2.5-Coder-1.5B-Instruct": _qwen2(1536, 8960, 28, 12, 2, 151_936, True),
+    "Qwen/Qwen2.5-Coder-7B-Instruct": _qwen2(3584, 18_944, 28, 28, 4, 152_064, False),
+    "Qwen/Qwen2.5-Coder-32B-Instruct": _qwen2(5120, 27_648, 64, 40, 8, 152_064, False),
+}
+"""Published `config.json`, the keys that decide sizes; the counts that come out are those of the published weights
+(494,032,768, 1,543,714,304, 7,615,616,512 and 32,763,876,352)."""
+
+
+def read_shape(source: str) -> ModelShape:
+    """Of a model folder or hub name. UserError for what is neither, or cannot be had."""
+    from transformers import AutoConfig
+
+    if source.endswith(".pth"):
+        raise ConfigError(
+            f"model.path = {source!r}: a .pth file does not say its sizes; plan with a folder in Hugging Face format"
+        )
+    if not is_folder(source) and source in SHIPPED:
+        values = dict(SHIPPED[source])
+        return shape_of(AutoConfig.for_model(values.pop("model_type"), **values), source)
+    return shape_of(load_config(source), source)
+
+
+def shape_of(config: "PreTrainedConfig", name: str) -> ModelShape:
+    """The shape of a causal LM that Transformers would build from `config`."""
+    from transformers import AutoModelForCausalLM
+
+    with quiet(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config()
+    head, table = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
+    outside = head.numel() if head is table else head.numel() + table.numel()
+    widths: dict[str, int] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module.weight is not head:
+            last = path.rpartition(".")[2]
+            widths[last] = widths.get(last, 0) + module.in_features + module.out_features
+    return ModelShape(
+        name=name,
+        num_weights=num_weights,
+        num_matmul_weights=matrices - outside,
+        num_head_weights=head.numel(),
+        largest_weight=max(weight.numel() for weight in model.parameters()),
+        largest_layer=_largest_layer(model, text.num_hidden_layers),
+        num_layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+        intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
+        num_heads=text.num_attention_heads,
+        num_kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
+        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        vocab_size=text.vocab_size,
+        linear_widths=widths,
+    )
+
+
+def _largest_layer(model: nn.Module, num_layers: int) -> int:
+    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == num_layers]
+    return max((sum(weight.numel() for weight in layer.parameters()) for stack in stacks for layer in stack), default=0)

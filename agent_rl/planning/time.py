@@ -1,0 +1,212 @@
+"""Tokens of a step and how long its phases take, from peak rates and stated shares of them: arithmetic, no clock.
+
+Model FLOPs are those of `telemetry/flops.py`. What is not in it: tools and checks, evaluations, the tail of a few long
+episodes beyond the stated share of busy slots. Expect the right order, not the right minute. Not here: bytes that fit.
+"""
+
+from dataclasses import dataclass
+
+from agent_rl.config import Config
+from agent_rl.planning.machine import Gpu
+from agent_rl.planning.memory import Job, checkpoint_bytes
+from agent_rl.planning.sampler import cached_tokens, server_tokens
+from agent_rl.telemetry.flops import train_flops
+
+ADAM_BYTES = 28
+"""Read and written for each weight by an AdamW step in float32: three numbers read and written, a gradient read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What nobody knows before the run; all of it can be set."""
+
+    prompt_tokens: int
+    """Of an episode's first prompt."""
+    new_tokens: int
+    """Drawn in an episode, all turns together."""
+    tool_tokens: int
+    """Read from the environment in an episode, all turns together."""
+    mfu: float = 0.35
+    """Share of the peak that products reach, what is computed twice included."""
+    hbm: float = 0.6
+    """Share of the memory's bandwidth that drawing reaches."""
+    busy: float = 0.7
+    """Share of the slots that draw, over a step; episodes do not end together."""
+    link: float = 150e9
+    """Bytes/s between GPUs that train."""
+    sync: float = 8e9
+    """Bytes/s from the trainer to what draws."""
+    pcie: float = 25e9
+    """Bytes/s between a GPU and the machine's memory."""
+    host: float = 200e9
+    """Bytes/s of a machine's memory."""
+    disk: float = 1e9
+    """Bytes/s of the file system of checkpoints."""
+
+
+def assume(config: Config, **given: float | None) -> Assumptions:
+    """`given` where it is not None; an episode else fills 5/8 of the window: 2/8 prompt, 2/8 drawn, 1/8 tools."""
+    window = config.policy.max_context
+    lengths = {"prompt_tokens": window // 4, "new_tokens": window // 4, "tool_tokens": window // 8}
+    return Assumptions(**(lengths | {name: value for name, value in given.items() if value is not None}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """Of one step."""
+
+    num_prompts: int
+    num_episodes: int
+    drawn: int
+    """Also those that are trained, once an epoch."""
+    read: int
+    """All tokens of all episodes."""
+    computed: int
+    """Of one epoch's forward pass, where samples of a micro-batch share their prompt."""
+    prompts_per_group: int
+    """Copies of a group's prompt among those."""
+    num_micro_batches: int
+    """Of one epoch, of each process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Seconds of one step."""
+
+    generation: float
+    update: float
+    sync: float
+    checkpoint: float
+    """Of one checkpoint, not of every step."""
+    is_asynchronous: bool
+    update_flops: float
+    """Operations of the update's forward and backward passes, each counted once."""
+    slots: float
+    """Episodes that one engine draws at a time."""
+
+    @property
+    def step(self) -> float:
+        """Drawing beside the update, or before it."""
+        learning = self.update + self.sync
+        return max(self.generation, learning) if self.is_asynchronous else self.generation + learning
+
+
+def count_tokens(config: Config, assumed: Assumptions, *, num_processes: int) -> Tokens:
+    """Of a step that trains on all its episodes; with `rollout.max_attempts` more may be drawn."""
+    groups, size = config.rollout.groups_per_step, config.rollout.group_size
+    own = assumed.new_tokens + assumed.tool_tokens
+    together = (config.train.micro_batch_tokens - assumed.prompt_tokens) // max(own, 1)
+    copies = -(-size // max(1, min(size, together)))
+    computed = groups * (copies * assumed.prompt_tokens + size * own)
+    per_turn = num_processes * config.train.micro_batch_tokens
+    return Tokens(
+        num_prompts=groups,
+        num_episodes=groups * size,
+        drawn=groups * size * assumed.new_tokens,
+        read=groups * size * (assumed.prompt_tokens + own),
+        computed=computed,
+        prompts_per_group=copies,
+        num_micro_batches=-(-computed // per_turn),
+    )
+
+
+def estimate(job: Job, gpu: Gpu, assumed: Assumptions) -> Times:
+    tokens = count_tokens(job.config, assumed, num_processes=job.layout.num_processes)
+    flops = update_flops(job, assumed, tokens)
+    generation, slots = _generation_s(job, gpu, assumed, tokens)
+    return Times(
+        generation=generation,
+        update=_update_s(job, gpu, assumed, tokens, flops),
+        sync=_sync_s(job, assumed),
+        checkpoint=sum(checkpoint_bytes(job)) / assumed.disk,
+        is_asynchronous=job.config.rollout.max_staleness > 0,
+        update_flops=flops,
+        slots=slots,
+    )
+
+
+def update_flops(job: Job, assumed: Assumptions, tokens: Tokens) -> float:
+    """Of all epochs and of the passes before the first update, on all GPUs."""
+    shape, config = job.shape, job.config
+    own = assumed.new_tokens + assumed.tool_tokens
+    is_lora = config.model.lora.rank > 0
+    per_group = train_flops(
+        num_matmul_weights=job.num_trained if is_lora else shape.num_matmul_weights,
+        num_frozen_weights=shape.num_matmul_weights if is_lora else 0,
+        num_head_weights=shape.num_head_weights,
+        num_head_rows=config.rollout.group_size * assumed.new_tokens,
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        head_dim=shape.head_dim,
+        segment_lengths=[assumed.prompt_tokens] * tokens.prompts_per_group + [own] * config.rollout.group_size,
+        prefix_lengths=[0] * tokens.prompts_per_group + [assumed.prompt_tokens] * config.rollout.group_size,
+    )
+    models = 2 if job.has_own_critic else 1
+    # Scores before the first update, a third of a training pass each.
+    needs_prox = config.updates_per_step > 1 or config.algorithm.correction.kind != "none" or job.has_own_critic
+    passes = config.train.epochs * models + (needs_prox * models + bool(config.algorithm.kl.coef)) / 3
+    return tokens.num_prompts * per_group * passes
+
+
+def _update_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens, flops: float) -> float:
+    layout, config = job.layout, job.config
+    again = 4 / 3 if config.model.gradient_checkpointing else 1.0
+    is_half = "bfloat16" in (config.model.dtype, config.train.autocast)
+    peak = gpu.peak if is_half else gpu.peak_float32
+    computing = flops * again / (layout.num_processes * peak * assumed.mfu)
+    num_passes = tokens.num_micro_batches * config.train.epochs
+    weights, trained = job.shape.num_weights * job.width, job.num_trained * job.width
+    moving = copying = 0.0
+    if layout.zero_stage == 3:
+        # Gathered forward and backward, and once more where activations are computed again; gradients reduced once.
+        gathers = 3 if config.model.gradient_checkpointing else 2
+        others = (layout.num_processes - 1) / layout.num_processes
+        moving = num_passes * (gathers * weights + trained) * others / assumed.link
+        if layout.offload_weights:
+            copying += num_passes * gathers * weights / layout.num_processes / assumed.pcie
+    if layout.offload_optimizer:
+        copying += num_passes * 2 * trained / layout.num_processes / assumed.pcie
+        copying += config.updates_per_step * ADAM_BYTES * job.num_trained / layout.num_machines / assumed.host
+    return max(computing, moving) + copying
+
+
+def _generation_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens) -> tuple[float, float]:
+    """Seconds, and the episodes that one engine draws at a time. A decode step reads all weights and every cache."""
+    layout, config, shape = job.layout, job.config, job.shape
+    num_engines = layout.num_servers or layout.num_processes
+    width = layout.tensor_parallel if layout.num_servers else 1
+    length = assumed.prompt_tokens + assumed.new_tokens + assumed.tool_tokens
+    if layout.num_servers:
+        room = server_tokens(job, gpu)
+    elif config.policy.type == "vllm" and config.policy.max_cached_tokens is None:
+        share = config.vllm.gpu_memory_share * gpu.memory - shape.num_weights * job.width
+        room = int(max(share, 0) / shape.cache_bytes(job.width))
+    else:
+        room = cached_tokens(job)
+    workers = max(1, config.rollout.async_workers) * layout.num_processes
+    most = [workers / num_engines, tokens.num_episodes / num_engines, max(room / length, 1.0)]
+    if not layout.num_servers:
+        most.append(config.policy.max_batch_size)
+    slots = max(1.0, min(most))
+    busy = max(1.0, slots * assumed.busy)
+    context = assumed.prompt_tokens + (assumed.new_tokens + assumed.tool_tokens) / 2
+    reading = (shape.num_weights * job.width + busy * context * shape.cache_bytes(job.width)) / (
+        width * gpu.bandwidth * assumed.hbm
+    )
+    products = 2 * (shape.num_matmul_weights + shape.num_head_weights)
+    peak = gpu.peak if job.width == 2 else gpu.peak_float32
+    computing = products * busy / (width * peak * assumed.mfu)
+    decoding = tokens.drawn / num_engines / busy * max(reading, computing)
+    # A group's prompt is computed once, and what tools say once for each episode; the rest is cached.
+    new_to_it = tokens.num_prompts * assumed.prompt_tokens + tokens.num_episodes * assumed.tool_tokens
+    prefill = 2 * shape.num_matmul_weights * new_to_it / (num_engines * width * peak * assumed.mfu)
+    return decoding + prefill, slots
+
+
+def _sync_s(job: Job, assumed: Assumptions) -> float:
+    """New weights for what draws: over the link to it, between the shards first."""
+    weights = job.shape.num_weights * job.width
+    if job.config.model.lora.rank:
+        return 4 * job.num_trained / assumed.sync
+    gathering = weights / assumed.link if job.layout.zero_stage == 3 else 0.0
+    return gathering + (weights / assumed.sync if job.config.policy.type == "vllm" else 0.0)

@@ -1,0 +1,103 @@
+"""`agent-rl plan`: what a run needs of GPUs and machines, and how long a step takes, before anybody pays for them.
+
+    agent-rl plan --config configs/nat_grpo_8xh100.yaml --gpus 8 --gpu H100 --machine-memory 2000 \\
+        --launch configs/accelerate/zero3_offload_optimizer_4gpu.yaml --server-gpus 4 --server-share 0.8
+    agent-rl plan --config configs/nat_grpo.yaml run.device=cpu
+
+Arithmetic only: nothing is loaded, started or written. Exit code 0: it fits, 1: it does not, 2: the question is wrong.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _option(text: str, *names: str, **others: Any) -> Any:
+    return typer.Option(*names, help=text, **others)
+
+
+_SHARE = {"min": 0.01, "max": 1.0}
+ConfigPath = Annotated[Path, _option("YAML file with the whole configuration.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")]
+Launch = Annotated[Path | None, _option("Launcher's file of configs/accelerate/.", show_default="one process")]
+Gpus = Annotated[int | None, _option("GPUs that there are.", min=1, show_default="as many as are asked for")]
+GpuName = Annotated[str, _option("Their name, such as H100, H200, A100.")]
+GpuMemory = Annotated[float | None, _option("GiB of one of them.", min=1, show_default="as the name says")]
+MachineMemory = Annotated[float | None, _option("GiB of one machine's memory.", min=1, show_default="not judged")]
+ServerGpus = Annotated[int | None, _option("GPUs of all vllm.servers together.", min=1, show_default="one each")]
+Parallel = Annotated[int | None, _option("GPUs of one server.", min=1, show_default="from --server-gpus")]
+ServerShare = Annotated[float, _option("--gpu-memory-share of agent-rl serve-vllm.", min=0.1, max=0.99)]
+Headroom = Annotated[float, _option("Percent that must be left everywhere.", min=0, max=90)]
+Overhead = Annotated[float, _option("GiB of libraries, CUDA and NCCL on a GPU.", min=0)]
+PromptTokens = Annotated[int | None, _option("Of an episode's first prompt.", min=1, show_default="1/4 of the window")]
+NewTokens = Annotated[int | None, _option("Drawn in an episode.", min=1, show_default="1/4 of the window")]
+ToolTokens = Annotated[int | None, _option("From tools in an episode.", min=0, show_default="1/8 of the window")]
+Mfu = Annotated[float, _option("Share of the peak that products reach.", **_SHARE)]
+Bandwidth = Annotated[float, _option("Share of the GPU memory's bandwidth that drawing reaches.", **_SHARE)]
+BusySlots = Annotated[float, _option("Share of slots that draw, over a step.", **_SHARE)]
+Link = Annotated[float, _option("GB/s between GPUs that train.", min=0.1)]
+Sync = Annotated[float, _option("GB/s from the trainer to the servers.", min=0.1)]
+AsJson = Annotated[bool, _option("Print the plan as JSON and nothing else.", "--json")]
+
+
+def main(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    launch: Launch = None,
+    gpus: Gpus = None,
+    gpu: GpuName = "H100",
+    gpu_memory: GpuMemory = None,
+    machine_memory: MachineMemory = None,
+    server_gpus: ServerGpus = None,
+    tensor_parallel: Parallel = None,
+    server_share: ServerShare = 0.9,
+    headroom: Headroom = 10.0,
+    overhead: Overhead = 2.5,
+    mean_prompt_tokens: PromptTokens = None,
+    mean_new_tokens: NewTokens = None,
+    mean_tool_tokens: ToolTokens = None,
+    mfu: Mfu = 0.35,
+    hbm_utilisation: Bandwidth = 0.6,
+    busy_slots: BusySlots = 0.7,
+    link_gb_s: Link = 150.0,
+    sync_gb_s: Sync = 8.0,
+    as_json: AsJson = False,
+) -> None:
+    """Say per GPU and phase what a run needs, whether it fits, and how long a step takes; all of it is an estimate."""
+    import json
+
+    from rich.console import Console
+
+    from agent_rl.planning.question import ask, make_plan
+    from agent_rl.planning.report import as_data, show
+
+    question = ask(
+        config,
+        tuple(overrides or ()),
+        launch=launch,
+        gpu=gpu,
+        gpu_memory=gpu_memory,
+        num_gpus=gpus,
+        machine_memory=machine_memory,
+        servers={"num_gpus": server_gpus, "tensor_parallel": tensor_parallel, "share": server_share},
+        overhead=overhead,
+        headroom=headroom / 100,
+    )
+    assumed = {
+        "prompt_tokens": mean_prompt_tokens,
+        "new_tokens": mean_new_tokens,
+        "tool_tokens": mean_tool_tokens,
+        "mfu": mfu,
+        "hbm": hbm_utilisation,
+        "busy": busy_slots,
+        "link": link_gb_s * 1e9,
+        "sync": sync_gb_s * 1e9,
+    }
+    plan = make_plan(question, assumed)
+    if as_json:
+        print(json.dumps(as_data(plan), indent=2))
+    else:
+        show(plan, Console(width=None if sys.stdout.isatty() else 120))
+    raise typer.Exit(0 if plan.fits else 1)

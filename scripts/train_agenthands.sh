@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# The whole job of configs/nat_grpo_8xh100.yaml on one machine of 8 GPUs: preflight, plan, two vLLM servers on GPUs 4-7,
+# training on GPUs 0-3. The servers end with the script, however it ends; started again it goes on from the last
+# checkpoint. Untested on GPUs.
+#   scripts/train_agenthands.sh [--dry-run] [--skip-checks] [section.key=value ...]
+# Environment: PYTHON (.venv/bin/python), MODEL, PORT, TRAIN_GPUS, SERVER_GPUS, SERVER_SHARE, MACHINE_MEMORY (GiB; this
+# machine's), START_TIMEOUT_S.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python="${PYTHON:-.venv/bin/python}"
+config=configs/nat_grpo_8xh100.yaml
+launch=configs/accelerate/zero3_offload_optimizer_4gpu.yaml
+model="${MODEL:-Qwen/Qwen2.5-Coder-32B-Instruct}"
+port="${PORT:-8000}"
+train_gpus="${TRAIN_GPUS:-0,1,2,3}"
+server_gpus="${SERVER_GPUS:-4,5,6,7}"
+share="${SERVER_SHARE:-0.8}"
+machine_memory="${MACHINE_MEMORY:-$(awk '/^MemTotal:/ { print int($2 / 1048576) }' /proc/meminfo)}"
+start_timeout_s="${START_TIMEOUT_S:-1800}"
+
+dry_run=false
+checks=true
+overrides=()
+for argument in "$@"; do
+    case "$argument" in
+        --dry-run) dry_run=true ;;
+        --skip-checks) checks=false ;;
+        -h | --help)
+            sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+            exit 0
+            ;;
+        *=*) overrides+=("$argument") ;;
+        *)
+            echo "error: $argument is no section.key=value and no option; see --help" >&2
+            exit 2
+            ;;
+    esac
+done
+
+count() { awk -F, '{ print NF }' <<< "$1"; }
+num_train="$(count "$train_gpus")"
+num_serve="$(count "$server_gpus")"
+if ((num_train != 4 || num_serve % 2)); then
+    echo "error: TRAIN_GPUS names $num_train GPUs and SERVER_GPUS $num_serve; expected 4, and an even number for two" \
+        "servers; for other layouts see docs/planning.md" >&2
+    exit 2
+fi
+settings=("model.path=$model" "vllm.servers=[http://127.0.0.1:$port, http://127.0.0.1:$((port + 1))]")
+settings+=(${overrides[@]+"${overrides[@]}"})
+agent_rl=("$python" -m agent_rl.scripts.cli)
+layout=(--config "$config" --launch "$launch" --gpus "$((num_train + num_serve))")
+layout+=(--server-gpus "$num_serve" --server-share "$share")
+lengths=(--mean-prompt-tokens 4500 --mean-new-tokens 4000 --mean-tool-tokens 2500)
+serve=("${agent_rl[@]}" serve-vllm --model "$model" --num-servers 2 --tensor-parallel "$((num_serve / 2))")
+serve+=(--devices "$server_gpus" --port "$port" --max-context 32768 --gpu-memory-share "$share" --weight-transfer nccl)
+train=("$python" -m accelerate.commands.launch --config_file "$launch")
+train+=(agent_rl/scripts/train_nat_agent.py --config "$config" checkpoint.resume=auto "${settings[@]}")
+
+say() {
+    printf '+'
+    printf ' %q' "$@"
+    printf '\n'
+}
+
+run() {
+    say "$@"
+    if [[ $dry_run == false ]]; then
+        "$@"
+    fi
+}
+
+# Both run in process groups of their own: Ctrl-C is for the training alone, and a group can be ended whole.
+servers=""
+training=""
+start() {
+    set -m
+    "$@" &
+    set +m
+}
+end() {
+    if [[ -n $2 ]]; then
+        kill "-$1" -- "-$2" 2> /dev/null || true
+        wait "$2" 2> /dev/null || true
+    fi
+}
+stop() {
+    trap '' INT TERM
+    end INT "$training"
+    end TERM "$servers"
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+wait_for_servers() {
+    local deadline=$((SECONDS + start_timeout_s)) number
+    for number in 0 1; do
+        until curl --silent --fail --max-time 5 "http://127.0.0.1:$((port + number))/health" > /dev/null; do
+            if ! kill -0 "$servers" 2> /dev/null; then
+                echo "error: the servers ended before they answered; see runs/serve_vllm" >&2
+                exit 1
+            fi
+            if ((SECONDS > deadline)); then
+                echo "error: no answer from port $((port + number)) in $start_timeout_s s; see runs/serve_vllm" >&2
+                exit 1
+            fi
+            sleep 1
+        done
+    done
+}
+
+if [[ $checks == true ]]; then
+    run "${agent_rl[@]}" preflight "${layout[@]}" "${settings[@]}"
+    run "${agent_rl[@]}" plan "${layout[@]}" --machine-memory "$machine_memory" "${lengths[@]}" "${settings[@]}"
+fi
+
+if [[ $dry_run == true ]]; then
+    say "${serve[@]}"
+    say env "CUDA_VISIBLE_DEVICES=$train_gpus" "${train[@]}"
+    exit 0
+fi
+say "${serve[@]}"
+start "${serve[@]}"
+servers=$!
+wait_for_servers
+say env "CUDA_VISIBLE_DEVICES=$train_gpus" "${train[@]}"
+start env "CUDA_VISIBLE_DEVICES=$train_gpus" "${train[@]}"
+training=$!
+code=0
+wait "$training" || code=$?
+training=""
+exit "$code"

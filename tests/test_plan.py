@@ -1,0 +1,323 @@
+"""What a run needs, by numbers that can be worked out by hand; more GPUs and smaller batches never need more."""
+
+from dataclasses import replace
+
+import pytest
+from fakes import save_tiny_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_jobs import H100, LARGE, SMALL, make_config, make_job
+
+from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.planning.fit import fit, total
+from agent_rl.planning.machine import GIB, Layout
+from agent_rl.planning.memory import (
+    Item,
+    Job,
+    activation_bytes,
+    checkpoint_bytes,
+    kept,
+    logit_bytes,
+    passing,
+    step_items,
+    weight_sync,
+)
+from agent_rl.planning.sampler import engine_in_update, engine_items, receiving, server_tokens
+from agent_rl.planning.shapes import read_shape
+from agent_rl.planning.time import Assumptions, assume, count_tokens, estimate
+
+
+def sizes(items: list[Item]) -> dict[str, float]:
+    return {item.name: item.num_bytes for item in items}
+
+
+def test_the_published_models_have_their_published_numbers_of_weights():
+    shape = read_shape("Qwen/Qwen2.5-Coder-32B-Instruct")
+    assert shape.num_weights == 32_763_876_352
+    assert (shape.num_layers, shape.num_heads, shape.num_kv_heads) == (64, 40, 8)
+    assert (shape.hidden_size, shape.intermediate_size, shape.vocab_size) == (5120, 27_648, 152_064)
+    # Head and table: 152,064 * 5,120 each, tied in neither of the two larger models.
+    assert shape.num_head_weights == shape.largest_weight == 778_567_680
+    assert shape.num_matmul_weights == 64 * (2 * 5120 * 5120 + 2 * 5120 * 1024 + 3 * 5120 * 27_648)
+    assert read_shape("Qwen/Qwen2.5-Coder-7B-Instruct").num_weights == 7_615_616_512
+    assert read_shape("Qwen/Qwen2.5-Coder-1.5B-Instruct").num_weights == 1_543_714_304
+    assert read_shape("Qwen/Qwen2.5-0.5B-Instruct").num_weights == 494_032_768
+
+
+def test_keys_and_values_of_a_token_of_the_32b_model_are_a_quarter_mib():
+    # 2 * 64 layers * 8 heads * 128 * 2 bytes.
+    assert read_shape("Qwen/Qwen2.5-Coder-32B-Instruct").cache_bytes(2) == 262_144
+
+
+def test_adapters_are_rank_times_inputs_and_outputs():
+    shape = read_shape("Qwen/Qwen2.5-Coder-1.5B-Instruct")
+    assert shape.num_adapter_weights(16) == 18_464_768
+    assert SMALL.num_adapter_weights(4) == 4 * 120
+    assert SMALL.num_adapter_weights(4, ["q_proj"]) == 160
+
+
+def test_a_folder_is_read_and_what_is_none_is_refused(tmp_path):
+    shape = read_shape(str(save_tiny_model(tmp_path / "model")))
+    assert (shape.num_layers, shape.hidden_size, shape.num_kv_heads) == (2, 32, 1)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        read_shape("./nowhere/at/all")
+    with pytest.raises(ConfigError, match="does not say its sizes"):
+        read_shape("weights.pth")
+
+
+def test_one_process_keeps_weights_and_two_moments():
+    assert sizes(kept(make_job())) == {"weights": 4000, "AdamW's moments": 8000}
+    # bfloat16 without ZeRO: moments in bfloat16 too.
+    assert sizes(kept(make_job(model={"dtype": "bfloat16"}))) == {"weights": 2000, "AdamW's moments": 4000}
+
+
+def test_ddp_keeps_buckets_as_large_as_the_gradient():
+    assert sizes(kept(make_job(layout=Layout(num_processes=2))))["gradient buckets (DDP)"] == 4000
+
+
+def test_zero_divides_what_its_stage_divides():
+    four = {stage: make_job(layout=Layout(num_processes=4, zero_stage=stage)) for stage in (1, 2, 3)}
+    assert sizes(kept(four[1])) == {
+        "weights": 4000,
+        "float32 weights, shard": 1000,
+        "AdamW's moments, shard": 2000,
+    }
+    assert sizes(kept(four[2])) == sizes(kept(four[1]))
+    assert sizes(kept(four[3])) == {
+        "weights": 1000,
+        "float32 weights, shard": 1000,
+        "AdamW's moments, shard": 2000,
+        "gradient, shard": 1000,
+        "gradient bucket": 4000,
+    }
+    assert sizes(passing(four[1]))["gradient"] == 4000
+    assert "gradient" not in sizes(passing(four[2]))
+
+
+def test_bfloat16_under_zero_3_is_sixteen_bytes_a_weight_and_the_step_widens_a_part():
+    job = make_job(LARGE, Layout(num_processes=4, zero_stage=3), model={"dtype": "bfloat16"})
+    per_weight = sum(n for name, n in sizes(kept(job)).items() if name != "gradient bucket") / LARGE.num_weights
+    assert per_weight == 16 / 4
+    assert sizes(kept(job))["gradient bucket"] == 2 * 500_000_000
+    # A shard of 2e9 is stepped in parts of 1e9, the last layer of a part whole: 4 bytes and a copy of 2.
+    assert total(step_items(job)) == 6 * 1_200_000_000
+
+
+def test_an_offloaded_optimizer_is_eighteen_bytes_a_weight_of_the_machine():
+    layout = Layout(num_processes=4, zero_stage=3, offload_optimizer=True)
+    items = kept(make_job(LARGE, layout, model={"dtype": "bfloat16"}))
+    on_host = sum(item.num_bytes for item in items if item.where == "machine")
+    assert on_host == 18 * LARGE.num_weights / 4  # float32 weights 4, moments 8, float32 gradient 4, gradient 2
+    assert [item.name for item in items if item.where == "device"] == ["weights", "gradient bucket"]
+    moved = kept(make_job(LARGE, replace(layout, offload_weights=True), model={"dtype": "bfloat16"}))
+    assert [item.name for item in moved if item.where == "device"] == ["gradient bucket"]
+
+
+def test_zero_3_gathers_what_it_may_keep_at_hand_and_no_more_than_there_is():
+    layout = Layout(num_processes=4, zero_stage=3, live_elements=1_000_000_000, prefetch_elements=50_000_000)
+    assert sizes(passing(make_job(LARGE, layout)))["gathered weights"] == 4 * 1_250_000_000
+    assert sizes(passing(make_job(SMALL, layout)))["gathered weights"] == 4 * 1000
+
+
+def test_adapters_train_themselves_alone():
+    job = make_job(model={"dtype": "bfloat16", "lora": {"rank": 4}})
+    assert sizes(kept(job)) == {"weights": 2000, "adapters (float32)": 4 * 480, "AdamW's moments": 8 * 480}
+    assert sizes(passing(job))["gradient"] == 4 * 480
+    assert checkpoint_bytes(job) == (4 * 480, 8 * 480)
+
+
+def test_a_reference_is_kept_for_a_kl_and_a_critic_of_its_own_doubles_what_is_trained():
+    with_kl = make_job(algorithm={"kl": {"coef": 0.1}})
+    assert sizes(kept(with_kl))["reference model"] == 4000
+    sharded = make_job(layout=Layout(num_processes=4, zero_stage=3), algorithm={"kl": {"coef": 0.1}})
+    assert sizes(kept(sharded))["reference model"] == 1000
+    assert "reference model" not in sizes(kept(make_job(algorithm={"kl": {"coef": 0.1}}, model={"lora": {"rank": 2}})))
+    critic = make_job(algorithm={"advantage": "gae"})
+    assert sizes(kept(critic)) == {"weights": 8000, "AdamW's moments": 16_000}
+    shared = make_job(algorithm={"advantage": "gae"}, critic={"backbone": "shared"})
+    assert sizes(kept(shared)) == sizes(kept(make_job()))
+
+
+def test_activations_by_hand():
+    # A token of a layer in float32 on a GPU: norms 2 * 10 * 12, attention 4 * (30 + 20), gate 8 * 30.
+    layer = 240 + 200 + 240
+    stay, backward = activation_bytes(make_job())
+    assert (stay, backward) == (16 * (2 * layer + 160), 16 * 4 * 4 * 30)
+    stay, backward = activation_bytes(make_job(model={"gradient_checkpointing": True}))
+    assert (stay, backward) == (16 * (2 * 4 * 10 + 160), 16 * (480 + layer))
+
+
+def test_the_longest_sample_counts_where_it_is_longer_than_a_micro_batch():
+    assert make_job(train={"micro_batch_tokens": 4}).tokens == 16
+    assert make_job(train={"micro_batch_tokens": 64}).tokens == 64
+
+
+def test_logits_come_in_chunks():
+    # 16 tokens of 10 ids, 4 copies in float32.
+    assert logit_bytes(make_job()) == 160 * 16
+    assert logit_bytes(make_job(LARGE, train={"micro_batch_tokens": 100_000})) == 2**26 * 16
+    full_kl = make_job(algorithm={"kl": {"coef": 0.1, "kind": "full"}})
+    assert logit_bytes(full_kl) == 160 * 32
+
+
+def test_weights_are_sent_in_buckets_that_hold_the_largest_tensor():
+    vllm = {"type": "vllm", "max_batch_size": 2}
+    assert total(weight_sync(make_job(LARGE, policy=vllm))) == 2 * 4 * 500_000_000
+    assert weight_sync(make_job(LARGE)) == []
+    assert weight_sync(make_job(LARGE, policy=vllm, model={"lora": {"rank": 4}})) == []
+
+
+def test_the_engine_inside_a_process_has_its_cache_and_under_zero_3_whole_weights():
+    batch = {"max_batch_size": 3, "max_context": 16}
+    items = sizes(engine_items(make_job(policy=batch), None))
+    assert items["key/value cache"] == 3 * 16 * SMALL.cache_bytes(4) == 48 * 80
+    assert "whole weights for drawing" not in items
+    sharded = make_job(policy=batch | {"max_cached_tokens": 20}, layout=Layout(num_processes=2, zero_stage=3))
+    items = sizes(engine_items(sharded, None))
+    assert (items["key/value cache"], items["whole weights for drawing"]) == (20 * 80, 4000)
+
+
+def test_vllm_inside_a_process_takes_its_share_and_sleeps_during_updates():
+    job = make_job(LARGE, policy={"type": "vllm"}, vllm={"gpu_memory_share": 0.5}, model={"dtype": "bfloat16"})
+    assert total(engine_items(job, H100)) == pytest.approx(0.5 * H100.memory)
+    assert engine_in_update(job, H100) == []
+    awake = make_job(LARGE, policy={"type": "vllm"}, vllm={"sleep": False}, model={"dtype": "bfloat16"})
+    assert engine_in_update(awake, H100) == engine_items(awake, H100)
+    adapters = make_job(LARGE, policy={"type": "vllm"}, model={"dtype": "bfloat16", "lora": {"rank": 4}})
+    (asleep,) = engine_in_update(adapters, H100)
+    assert (asleep.where, asleep.num_bytes) == ("machine", 2 * LARGE.num_weights)
+
+
+def test_a_server_gives_what_is_left_of_its_share_to_the_cache():
+    servers = {"servers": ["http://127.0.0.1:8000"]}
+    layout = Layout(num_servers=1, tensor_parallel=2, server_share=0.5)
+    job = make_job(LARGE, layout, policy={"type": "vllm"}, vllm=servers, model={"dtype": "bfloat16"})
+    # Of each of two GPUs: half of it, less half of 16e9 bytes and the workspace; a token is 131,072 bytes on both.
+    left = 0.5 * H100.memory - 8e9 - 2 * GIB
+    assert server_tokens(job, H100) == int(2 * left / 131_072)
+    # Two tensors of 500,000,000 and a layer of 200,000,000 on their way, in bfloat16.
+    assert total(receiving(job)) == 2 * 1_200_000_000
+
+
+def test_what_the_trainer_refuses_the_plan_refuses():
+    for stage, sections, sentence in (
+        (1, {}, "ZeRO stage 1"),
+        (3, {"lora": {"rank": 4}}, "adapters are float32"),
+        (2, {"lora": {"rank": 4}}, "two number formats"),
+    ):
+        job = make_job(layout=Layout(zero_stage=stage), model={"dtype": "bfloat16"} | sections)
+        with pytest.raises(ConfigError, match=sentence):
+            fit(job, H100, num_gpus=None, machine_memory=None)
+    critic = make_job(layout=Layout(zero_stage=2), model={"dtype": "bfloat16"}, algorithm={"advantage": "gae"})
+    with pytest.raises(ConfigError, match="critic"):
+        fit(critic, H100, num_gpus=None, machine_memory=None)
+
+
+def peak(job: Job) -> float:
+    return fit(job, H100, num_gpus=None, machine_memory=None).places[0].need
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    stage=st.sampled_from([0, 1, 2, 3]),
+    processes=st.integers(2, 64),
+    context=st.integers(16, 30_000),
+    checkpointing=st.booleans(),
+    offload=st.booleans(),
+)
+def test_more_gpus_smaller_micro_batches_and_recomputation_never_need_more(
+    stage, processes, context, checkpointing, offload
+):
+    layout = Layout(num_processes=processes, zero_stage=stage, offload_optimizer=offload and stage > 0)
+    policy = {"max_context": context, "max_batch_size": 1, "max_new_tokens": 8}
+    model = {"gradient_checkpointing": checkpointing}
+    job = make_job(LARGE, layout, policy=policy, model=model, train={"micro_batch_tokens": 2 * context})
+    needed = peak(job)
+    assert peak(replace(job, layout=replace(layout, num_processes=2 * processes))) <= needed
+    smaller = make_job(LARGE, layout, policy=policy, model=model, train={"micro_batch_tokens": context})
+    assert peak(smaller) <= needed
+    again = make_job(
+        LARGE, layout, policy=policy, model={"gradient_checkpointing": True}, train={"micro_batch_tokens": 2 * context}
+    )
+    assert peak(again) <= needed
+    if stage in (1, 2):
+        assert peak(replace(job, layout=replace(layout, offload_optimizer=True))) <= needed
+
+
+@settings(max_examples=30, deadline=None)
+@given(tokens=st.integers(1, 4000), groups=st.integers(1, 64), size=st.integers(1, 16), processes=st.integers(1, 16))
+def test_a_step_reads_all_episodes_and_computes_no_more(tokens, groups, size, processes):
+    rollout = {"group_size": size, "groups_per_step": groups}
+    config = make_config(rollout=rollout, algorithm={"advantage": "reinforce_plus_plus"})
+    found = count_tokens(
+        config, Assumptions(prompt_tokens=tokens, new_tokens=7, tool_tokens=3), num_processes=processes
+    )
+    assert found.read == groups * size * (tokens + 10)
+    assert found.drawn == groups * size * 7
+    assert groups * (tokens + size * 10) <= found.computed <= found.read
+    more = count_tokens(config, Assumptions(prompt_tokens=tokens, new_tokens=7, tool_tokens=3), num_processes=64)
+    assert more.num_micro_batches <= found.num_micro_batches
+
+
+def test_samples_of_a_micro_batch_share_their_prompt():
+    config = make_config(rollout={"group_size": 4, "groups_per_step": 1}, train={"micro_batch_tokens": 30})
+    # 10 of prompt and two continuations of 10 fill a micro-batch: the prompt is computed twice.
+    found = count_tokens(config, Assumptions(prompt_tokens=10, new_tokens=6, tool_tokens=4), num_processes=1)
+    assert (found.prompts_per_group, found.computed, found.num_micro_batches) == (2, 60, 2)
+
+
+def test_an_episode_fills_five_eighths_of_the_window_unless_said():
+    assert assume(make_config()) == Assumptions(prompt_tokens=4, new_tokens=4, tool_tokens=2)
+    assert assume(make_config(), new_tokens=7, mfu=None).new_tokens == 7
+
+
+def servers_job(staleness: int) -> Job:
+    correction = {"correction": {"kind": "token_tis"}} if staleness else {}
+    return make_job(
+        LARGE,
+        Layout(num_processes=4, zero_stage=3, num_servers=2, tensor_parallel=2),
+        policy={"type": "vllm", "max_context": 8192, "max_new_tokens": 2048},
+        vllm={"servers": ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]},
+        model={"dtype": "bfloat16"},
+        rollout={"max_staleness": staleness, "group_size": 8, "groups_per_step": 16},
+        algorithm=correction,
+        train={"micro_batch_tokens": 8192},
+    )
+
+
+def test_asynchronous_steps_take_the_longer_of_both_and_synchronous_ones_the_sum():
+    assumed = assume(servers_job(0).config)
+    one_by_one, at_once = (estimate(servers_job(staleness), H100, assumed) for staleness in (0, 1))
+    assert one_by_one.step == pytest.approx(one_by_one.generation + one_by_one.update + one_by_one.sync)
+    assert at_once.step == max(at_once.generation, at_once.update + at_once.sync) < one_by_one.step
+
+
+def test_updating_takes_the_operations_by_the_share_of_the_peak():
+    job = make_job(LARGE, policy={"max_context": 8192}, train={"micro_batch_tokens": 8192})
+    assumed = Assumptions(prompt_tokens=1000, new_tokens=1000, tool_tokens=0, mfu=0.5)
+    times = estimate(job, H100, assumed)
+    assert times.update == times.update_flops / (0.5 * 67e12)  # float32
+    # 3 groups of 3,000 tokens with shared prompts, 6 operations a weight, the head for 2,000 rows; attention is little.
+    products = 3 * (6 * 7e9 * 3000 + 6 * 5e8 * 2000)
+    assert products < times.update_flops < 1.05 * products
+    again = make_job(
+        LARGE, policy={"max_context": 8192}, model={"gradient_checkpointing": True}, train={"micro_batch_tokens": 8192}
+    )
+    assert estimate(again, H100, assumed).update == pytest.approx(times.update * 4 / 3)
+    half = make_job(LARGE, policy={"max_context": 8192}, train={"micro_batch_tokens": 8192, "autocast": "bfloat16"})
+    assert estimate(half, H100, assumed).update == pytest.approx(times.update * 67 / 989)
+
+
+def test_drawing_one_episode_is_bound_by_reading_the_weights():
+    policy = {"max_context": 8192, "max_batch_size": 1}
+    job = make_job(LARGE, policy=policy, model={"dtype": "bfloat16"}, rollout={"group_size": 2, "groups_per_step": 1})
+    assumed = Assumptions(prompt_tokens=1, new_tokens=1000, tool_tokens=0, hbm=0.5)
+    times = estimate(job, H100, assumed)
+    # 2,000 tokens one after the other, each reads 16e9 bytes at half of 3.35e12 a second; caches are little.
+    assert times.slots == 1
+    assert times.generation == pytest.approx(2000 * 16e9 / (0.5 * 3.35e12), rel=0.02)
+
+
+def test_sending_weights_goes_at_the_stated_rate():
+    assumed = assume(servers_job(0).config, sync=8e9, link=1e15)
+    assert estimate(servers_job(0), H100, assumed).sync == pytest.approx(2.0, rel=0.001)  # 16e9 bytes
