@@ -33,6 +33,7 @@ class FakeVLLMServer:
         self.label = label
         self.is_paused = False
         self.window = 4096
+        self.names = ["policy", "settings/dtype=float32/lora_rank=16/weight_transfer=files"]
         self.vocab_size = 1000
         self.num_cached: int | None = 0
         self.without: dict[str, int] = {}
@@ -152,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/health": {},
             "/weight_info": {"weight_version": state.label},
             "/is_paused": {"is_paused": state.is_paused},
-            "/v1/models": {"data": [{"id": "policy", "max_model_len": state.window}]},
+            "/v1/models": {"data": [{"id": name, "max_model_len": state.window} for name in state.names]},
         }
         status = state.without.get(self.path, 200 if self.path in answers else 404)
         self.answer(status, answers.get(self.path, {}) if status == 200 else {"detail": "Not Found"})

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.sampler import Probe
+from agent_rl.distributed.sampler import Probe, digest_of
 from agent_rl.errors import EngineError
 
 A, B = "http://a:8000", "http://b:8000"
@@ -32,6 +32,8 @@ class FakeServer:
         self.label = "default"
         self.is_paused = False
         self.adapters: dict[str, str] = {}
+        self.state: str | None = None
+        """Digest of what was received last."""
         self.weights = {"embed": torch.zeros(2), "head": torch.zeros(1, 1)}
 
     def post(self, path: str, json: Any) -> Any:
@@ -54,11 +56,18 @@ class FakeServer:
             case "/collective_rpc" if json["method"] == "agent_rl_load_files":
                 assert self.is_paused
                 self.weights = {name: tensor for file in json["args"][0] for name, tensor in load_file(file).items()}
-                return {"results": [sums_of(self.weights)] * 2}
+                return {"results": [self.note(self.weights)] * 2}
+            case "/collective_rpc" if json["method"] == "agent_rl_state":
+                return {"results": [self.state] * 2}
             case "/collective_rpc":
                 assert json["method"] == "agent_rl_adapter_checksums"
-                return {"results": [sums_of(load_file(f"{json['args'][0]}/adapter_model.safetensors"))]}
+                return {"results": [self.note(load_file(f"{json['args'][0]}/adapter_model.safetensors"))]}
         return {}
+
+    def note(self, weights: dict[str, Tensor]) -> dict[str, str]:
+        sums = sums_of(weights)
+        self.state = digest_of(sums)
+        return sums
 
 
 class FakeServers:
@@ -69,6 +78,8 @@ class FakeServers:
         self.addresses = (A, B)
         self.rejoin: Callable[[str], bool] | None = None
         self.weight_version: int | None = None
+        self.weight_label: str | None = None
+        self.is_held = False
         self.adapter: str | None = None
         self.known_down: set[str] = set()
 
@@ -84,7 +95,13 @@ class FakeServers:
         up = [address for address in self.addresses if address not in self.known_down] or self.addresses
         return {address: self.post(address, path, json) for address in up}
 
-    def get(self, address: str, path: str) -> Any:
+    def hold(self) -> None:
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+
+    def get(self, address: str, path: str, **options: Any) -> Any:
         server = self._find(address)
         if path == "/v1/models":
             return {"data": [{"id": name} for name in ("policy", *server.adapters)]}
@@ -99,7 +116,7 @@ class FakeServers:
         first = float(server.weights["embed"].sum())
         return Probe(
             where=address,
-            version=int(server.label),
+            version=int(server.label.replace("default", "0").split("/")[0]),
             num_cached=0,
             token_ids=(11, 12)[:num_tokens],
             logprobs=(-first + server.logprob_shift, -0.5)[:num_tokens],

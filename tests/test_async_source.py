@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from distributed.async_run import (
+    NUM_STEPS,
     ORDER,
     TASKS,
     VersionedPolicy,
@@ -243,6 +244,21 @@ def test_a_restart_has_the_groups_that_were_over_and_plays_the_running_ones_agai
     assert tickets(again.played) == [4]
     assert again.metrics["async/staleness_max"] == 1.0  # of version 3 now, not of 2
     assert said(again.played[0]) == "".join("ab"[seed % 2] for seed in seeds_of(4))
+
+
+def test_after_the_last_step_nothing_is_played_on(make: Callable[..., AsyncGroupSource]) -> None:
+    policy = VersionedPolicy()
+    policy.held = {question_of(2)}
+    source = make(policy)
+    source.collect(step=1)
+    wait_for(lambda: policy.num_under_way > 0)
+    update(source, policy, NUM_STEPS - 1)
+    policy.held = set()
+    drawn = source.collect(step=NUM_STEPS)
+    assert (drawn.metrics["async/running_groups"], drawn.metrics["async/late_groups"]) == (0.0, 2.0)
+    wait_for(lambda: policy.num_under_way == 0)
+    source.commit()
+    assert source.state_dict()["admission"]["running"] == []
 
 
 def test_an_interrupted_step_is_not_in_the_checkpoint(make: Callable[..., AsyncGroupSource], tmp_path: Path) -> None:

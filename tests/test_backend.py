@@ -101,6 +101,21 @@ def test_weights_are_copied_into_a_replica_of_the_same_names_only(pair: Any) -> 
         backend.copy_weights(module, nn.Linear(1, 1))
 
 
+def test_of_adapters_nothing_else_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    base, adapter = nn.Linear(2, 1).requires_grad_(False), nn.Linear(1, 1, bias=False)
+    module = nn.ModuleDict({"base": base, "adapter": adapter})
+    gathered, asked = zero.gathered, []
+
+    def gather(tensors: list[tuple[str, torch.Tensor]]) -> Any:
+        asked.extend(name for name, _ in tensors)
+        return gathered(tensors)
+
+    monkeypatch.setattr(zero, "gathered", gather)
+    assert Backend("cpu").full_state_dict(module, trained_only=True) == {"adapter.weight": adapter.weight}
+    assert asked == ["adapter.weight"]
+    assert len(Backend("cpu").full_state_dict(module)) == 3
+
+
 def test_full_weights_do_not_change_with_the_module(pair: Any) -> None:
     backend, module, optimizer = pair
     weights = backend.full_state_dict(module)

@@ -162,6 +162,21 @@ def test_a_pause_ends_what_has_tokens_and_keeps_the_rest_for_the_new_weights(
         assert (waited.token_ids, waited.finish_reason, waited.weight_version) == ((7, 7), FinishReason.LENGTH, 4)
 
 
+def test_while_completions_are_held_only_a_probe_is_drawn(engine: VLLMEngine, vllm: FakeVLLM) -> None:
+    under_way = start(engine)
+    engine.hold()
+    engine.pause()
+    held = [ThreadPoolExecutor(1).submit(engine.complete, [9], SamplingParams(max_new_tokens=2)) for _ in range(8)]
+    wait_for(lambda: len(engine._waiting) == 8)
+    engine.resume(1)
+    (probe,) = engine.probe((5, 6), num_tokens=3, temperature=1.0, seed=0)
+    assert (probe.token_ids, probe.version) == ((7, 7, 7), 1)
+    assert len(engine._waiting) == 8 and not any(each.done() for each in held)
+    engine.release()
+    assert {each.result(5).weight_version for each in held} == {1}
+    assert under_way.result(5).finish_reason is FinishReason.INTERRUPTED
+
+
 @pytest.mark.parametrize("first_id", [5, SLOW])
 def test_what_nobody_waits_for_is_ended(engine: VLLMEngine, vllm: FakeVLLM, first_id: int) -> None:
     vllm.is_busy = True

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent_rl.errors import ConfigError, UserError
+from agent_rl.scripts import serve_vllm
 from agent_rl.vllm_backend import launch, launch_plan
 from agent_rl.vllm_backend.launch import Supervisor
 from agent_rl.vllm_backend.launch_plan import ServeOptions, ServerPlan, check_vllm_is_installed, plan_servers
@@ -66,6 +67,9 @@ def test_a_server_on_gpus_draws_what_it_says_it_draws_and_takes_weights(model):
     assert flag(plan, "--worker-extension-cls") == "agent_rl.vllm_backend.worker.WorkerExtension"
     assert json.loads(flag(plan, "--weight-transfer-config")) == {"backend": "agent_rl_nccl"}
     assert flag(plan, "--max-lora-rank") == "16"
+    names = plan.command[plan.command.index("--served-model-name") + 1 :][:3]
+    assert names[:2] == ("policy", "settings/dtype=bfloat16/lora_rank=16/weight_transfer=nccl")
+    assert names[2].startswith("--")
     assert "--enable-scale-out" in plan.command and "--enforce-eager" not in plan.command
     wanted = {"VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     assert wanted.items() <= plan.environment.items()
@@ -214,8 +218,29 @@ def test_a_server_that_dies_again_and_again_is_given_up_with_its_last_words(tmp_
         with watched(supervisor) as failures:
             wait_for(lambda: failures, seconds=20.0)
     assert f"the server on port {plan.port} died 3 times" in failures[0]
-    assert "the last words" in failures[0]
+    assert "is given up, 0 go on" in failures[0] and "the last words" in failures[0]
     assert [line.split(" in ")[1].split()[0] for line in said if "died" in line] == ["0.05", "0.1"]
+
+
+def test_a_server_that_is_given_up_does_not_end_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "MAX_DEATHS", 1)
+    ill, well = fake_plan(tmp_path, "--die-after-s", "0.6"), fake_plan(tmp_path)
+    said = []
+    with contextlib.closing(Supervisor([ill, well], say=said.append, first_delay_s=0.05)) as supervisor:
+        supervisor.start(timeout_s=20.0)
+        [kept] = logged(well, "fake server")
+        with watched(supervisor) as failures:
+            wait_for(lambda: any("given up" in line for line in said), seconds=20.0)
+            os.kill(kept, signal.SIGKILL)  # and they are still watched
+            wait_for(lambda: sum(line.startswith(f"{well.address} answers") for line in said) == 2)
+        assert not failures
+    [given_up] = [line for line in said if "given up" in line]
+    assert given_up.startswith(f"the server on port {ill.port} died 2 times") and "1 go on" in given_up
+    assert "the last words" in given_up
+
+
+def test_half_precision_is_not_offered_because_the_trainer_has_none():
+    assert {each.value for each in serve_vllm.Dtype} == {"bfloat16", "float32"}
 
 
 def test_a_server_that_does_not_start_is_an_error_with_what_it_printed(tmp_path):

@@ -9,10 +9,12 @@ from fake_vllm_server import FakeVLLMServer
 from agent_rl.errors import ConfigError, EngineError
 from agent_rl.records import SamplingParams
 from agent_rl.vllm_backend import server_pool
+from agent_rl.vllm_backend.server_settings import ServerSettings, name_of
 from agent_rl.vllm_backend.servers import VLLMServers
 
 PROMPT = (3, 1, 4)
 SAMPLING = SamplingParams(max_new_tokens=3, temperature=0.5, seed=41)
+NEEDED = {"max_context": 2048, "dtype": "float32", "lora_rank": 0, "weight_transfer": "files"}
 
 
 @contextmanager
@@ -49,7 +51,7 @@ def test_a_post_to_all_goes_to_those_that_are_up_and_a_failure_names_the_server(
 
 
 def test_a_probe_goes_to_the_server_it_names_and_says_what_was_cached(server, other):
-    other.label, other.num_cached = "9", 128
+    other.label, other.num_cached = "9/4", 128
     with client_of(server, other) as client:
         probe = client.probe(other.address, PROMPT, num_tokens=2, temperature=0.0, seed=5)
         assert (probe.where, probe.version, probe.num_cached) == (other.address, 9, 128)
@@ -66,7 +68,7 @@ def test_a_probe_goes_to_the_server_it_names_and_says_what_was_cached(server, ot
 def test_servers_that_can_serve_are_up_and_one_left_paused_by_a_dead_run_is_resumed(server, other):
     other.is_paused = True
     with client_of(server, other) as client:
-        client.wait_until_up(max_context=4096, vocab_size=1000)
+        client.wait_until_up(**NEEDED | {"max_context": 4096})
     assert (server.calls, other.calls, other.is_paused) == ([], [("/resume", {})], False)
 
 
@@ -83,7 +85,8 @@ def raw_logprobs(body):
         ({"without": {"/is_paused": 404}}, "no server that `agent-rl serve-vllm` started"),
         ({"without": {"/inference/v1/generate": 403}}, "no server that `agent-rl serve-vllm` started"),
         ({"window": 2047}, "window of 2047 tokens, policy.max_context is 2048; .* --max-context 2048"),
-        ({"vocab_size": 999}, "does not know id 999.*model.path"),
+        ({"names": ["policy"]}, "serve-vllm` started .*does not tell what it was started with"),
+        ({"vocab_size": 0}, "no server that `agent-rl serve-vllm` started"),
         ({"behave": raw_logprobs}, "processed_logprobs"),
         ({"behave": lambda body: (200, b"[]")}, "no completion"),
     ],
@@ -92,7 +95,7 @@ def test_a_server_that_cannot_serve_this_run_is_a_mistake_in_the_config(server, 
     for name, value in change.items():
         setattr(server, name, value)
     with client_of(server) as client, pytest.raises(ConfigError, match=f"vllm.servers: .*{expected}") as caught:
-        client.wait_until_up(max_context=2048, vocab_size=1000)
+        client.wait_until_up(**NEEDED)
     assert server.address in str(caught.value)
 
 
@@ -102,7 +105,7 @@ def test_a_server_that_cannot_be_reached_is_a_mistake_in_the_config(server):
         client_of(server, "http://127.0.0.1:9", start_timeout_s=0.5) as client,
         pytest.raises(ConfigError, match=expected),
     ):
-        client.wait_until_up()
+        client.wait_until_up(**NEEDED)
 
 
 def test_a_server_that_is_still_starting_is_waited_for_and_then_belongs_to_all(server, other, monkeypatch):
@@ -111,13 +114,33 @@ def test_a_server_that_is_still_starting_is_waited_for_and_then_belongs_to_all(s
     server.stop()
     threading.Timer(0.3, server.start).start()
     with client_of(server, other) as client:
-        client.wait_until_up()
+        client.wait_until_up(**NEEDED)
         assert len(client.post_all("/resume")) == 2
         assert client.complete(PROMPT, SAMPLING).token_ids == (41, 42, 43)
 
 
-def test_ids_beyond_the_known_vocabulary_are_no_completion(server):
+@pytest.mark.parametrize(
+    ("needed", "expected"),
+    [
+        ({"dtype": "bfloat16"}, "draws in float32, model.dtype is bfloat16; .* --dtype bfloat16"),
+        ({"lora_rank": 17}, "serves adapters up to rank 16, model.lora.rank is 17; .* --lora-rank 17"),
+        ({"weight_transfer": "nccl"}, "takes weights as files, this run sends them by nccl .* --weight-transfer nccl"),
+    ],
+)
+def test_a_server_started_with_other_settings_is_told_the_flag_it_needs(server, needed, expected):
+    with client_of(server) as client, pytest.raises(ConfigError, match=f"{server.address} {expected}`"):
+        client.wait_until_up(**NEEDED | needed)
+
+
+def test_a_server_may_offer_more_than_a_run_needs(server):
+    settings = ServerSettings(dtype="float32", lora_rank=16, weight_transfer="nccl")
+    server.names = ["policy", name_of(settings), "adapter-3"]
     with client_of(server) as client:
-        client.wait_until_up(vocab_size=43)
-        with pytest.raises(EngineError, match="outside the vocabulary of 43"):
-            client.complete(PROMPT, SAMPLING)
+        for lora_rank, weight_transfer in [(0, "files"), (16, "nccl")]:
+            client.wait_until_up(**NEEDED | {"lora_rank": lora_rank, "weight_transfer": weight_transfer})
+
+
+def test_a_server_without_adapters_says_so(server):
+    server.names = ["policy", "settings/dtype=float32/lora_rank=0/weight_transfer=files"]
+    with client_of(server) as client, pytest.raises(ConfigError, match=r"serves no adapters \(rank 0\), .* 1`"):
+        client.wait_until_up(**NEEDED | {"lora_rank": 1})

@@ -1,18 +1,20 @@
 """A change of weights as servers see it, and servers that are lost and come back, with servers written by hand."""
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fake_weight_servers import WEIGHTS, A, B, FakeServers, sums_of
+from fake_weight_servers import WEIGHTS, A, B, FakeServer, FakeServers, sums_of
 from safetensors.torch import save_file
 
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.sampler import Receipt
 from agent_rl.distributed.weight_proof import WeightSyncError
 from agent_rl.errors import EngineError
+from agent_rl.vllm_backend import members
 from agent_rl.vllm_backend.members import Members
 from agent_rl.vllm_backend.server_sampler import ServerSampler
 from agent_rl.vllm_backend.transports import FileTransport, NCCLTransport
@@ -65,8 +67,23 @@ def test_servers_are_asked_in_order_and_end_up_the_same(servers: FakeServers, sa
     for server in servers.servers.values():
         order = ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume"]
         assert list(dict.fromkeys(server.calls)) == order
-        assert (server.label, server.is_paused) == ("4", False)
+        assert (server.label, server.is_paused) == ("4/1", False)
     assert sampler.weight_version == servers.weight_version == 4
+    assert servers.weight_label == "4/1"
+
+
+def test_a_version_that_is_sent_again_has_another_label(servers: FakeServers, sampler: ServerSampler) -> None:
+    for version, label in ((4, "4/1"), (5, "5/2"), (4, "4/3")):
+        sync(sampler, version)
+        assert servers.weight_label == servers.servers[A].label == label
+
+
+def test_completions_are_held_by_every_process(servers: FakeServers, sampler: ServerSampler) -> None:
+    for one in (sampler, ServerSampler(servers, None, max_gap=1e-3)):
+        one.hold()
+        assert servers.is_held
+        one.release()
+        assert not servers.is_held
 
 
 def test_a_flush_is_tried_again_and_then_given_up(
@@ -129,10 +146,10 @@ def test_another_process_takes_tensors_off_and_takes_note(servers: FakeServers, 
     assert follower.load(tensors, 3) == []
     assert list(tensors) == []
     follower.resume(3)
-    assert (servers.weight_version, servers.adapter) == (3, None)
+    assert (servers.weight_version, servers.weight_label, servers.adapter) == (3, "3/1", None)
     assert follower.load_adapter(tmp_path, 4) == []
     follower.resume(4)
-    assert (servers.weight_version, servers.adapter) == (4, "adapter-4")
+    assert (servers.weight_version, servers.weight_label, servers.adapter) == (4, "4/2", "adapter-4")
     assert servers.rejoin(A) is False
     assert servers.servers[A].calls == []
 
@@ -150,9 +167,9 @@ def test_an_adapter_takes_the_place_of_the_last_one(
     sync_adapter(sampler, tmp_path / "two", 2)
     for server in servers.servers.values():
         assert server.adapters == {"adapter-2": str(tmp_path / "two")}
-        # Requests that waited with the old name must be gone before anything is drawn.
+        # Requests that came late, with the old name, must be gone before anything is drawn.
         order = ["/v1/unload_lora_adapter", "/abort_requests", "/update_weight_version", "/resume"]
-        assert server.calls[-4:] == order
+        assert server.calls[-5:-1] == order
     assert servers.adapter == "adapter-2"
 
 
@@ -166,9 +183,9 @@ def test_a_server_that_comes_back_gets_the_present_weights(servers: FakeServers,
     assert servers.rejoin(B) is True
     back = servers.servers[B]
     assert torch.equal(back.weights["embed"], torch.tensor([3.0, 6.0]))
-    assert (back.label, back.is_paused) == ("2", False)
+    assert (back.label, back.is_paused) == ("2/2", False)
     order = ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume"]
-    assert back.calls[-5:] == order
+    assert back.calls[-6:-1] == order
 
 
 def test_a_server_that_comes_back_gets_the_present_adapter(
@@ -213,11 +230,96 @@ def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sa
     changing = threading.Thread(target=sync, args=(sampler, 2))
     changing.start()
     changing.join(0.2)
-    assert servers.servers[A].calls.count("/collective_rpc") == 1
-    assert back.label == "1"
+    assert servers.servers[A].calls.count("/collective_rpc") == 2
+    assert back.label == "1/1"
     may_go_on.set()
     rejoining.join(10), changing.join(10)
-    assert (back.label, servers.servers[A].label) == ("2", "2")
+    assert (back.label, servers.servers[A].label) == ("2/2", "2/2")
+
+
+def start_again_before(server: FakeServer, path: str) -> None:
+    """A new process takes the server's place unseen, paused or not as the old one, and is asked `path`."""
+    post = server.post
+
+    def after_start(asked: str, json: Any) -> Any:
+        if asked == path and server.state is not None:
+            server.start()
+        return post(asked, json)
+
+    server.post = after_start
+
+
+@pytest.mark.parametrize("path", ["/reset_prefix_cache", "/update_weight_version", "/resume"])
+def test_a_server_that_starts_again_after_its_receipt_is_not_believed(
+    servers: FakeServers, sampler: ServerSampler, path: str
+) -> None:
+    lost = servers.servers[B]
+    start_again_before(lost, path)
+    sampler.pause()
+    receipts = sampler.load(iter(WEIGHTS.items()), 1)
+    sampler.flush()
+    sampler.resume(1)
+    assert len(receipts) == 2
+    assert [probe.where for probe in sampler.probe(PROMPT, **OPTIONS)] == [A]
+    assert lost.label == "default"
+    del lost.post
+    assert servers.rejoin(B) is True
+    assert lost.label == servers.weight_label == "1/1"
+
+
+def test_with_every_server_started_again_the_change_fails(servers: FakeServers, sampler: ServerSampler) -> None:
+    for server in servers.servers.values():
+        start_again_before(server, "/resume")
+    with pytest.raises(WeightSyncError, match="b:8000 no longer has weights 1, which it received: it was started"):
+        sync(sampler, 1)
+
+
+def test_a_server_that_starts_again_as_it_rejoins_stays_out(servers: FakeServers, sampler: ServerSampler) -> None:
+    sync(sampler, 1)
+    start_again_before(servers.servers[B], "/resume")
+    with pytest.raises(WeightSyncError, match="no longer has weights 1"):
+        servers.rejoin(B)
+    assert servers.servers[B].is_paused
+
+
+def test_a_server_that_hangs_leaves_within_seconds(
+    servers: FakeServers, sampler: ServerSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_HEALTH_S", 0.05)
+    hanging, get, may_end = servers.servers[B], servers.get, threading.Event()
+    limits: list[float] = []
+
+    def hang(*_: Any) -> Any:
+        assert may_end.wait(30)
+        raise EngineError("too late")
+
+    def ask_health(address: str, path: str, **options: Any) -> Any:
+        if path == "/health":
+            limits.append(options["timeout_s"])
+            if address == B:
+                raise EngineError("ReadTimeout")
+        return get(address, path)
+
+    hanging.post, servers.get = hang, ask_health
+    with pytest.raises(EngineError, match="b:8000 hangs: it did not say within"):
+        Members(servers, [A, B]).ask(lambda address: servers.post(address, "/resume"), may_leave=False)
+    asked = Members(servers, [A, B])
+    assert asked.post("/resume") == {A: {}}
+    assert asked.addresses == (A,)
+    assert set(limits) == {0.05}
+    may_end.set()
+
+
+def test_a_slow_server_that_lives_is_waited_for(servers: FakeServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_HEALTH_S", 0.01)
+    slow, post = servers.servers[B], servers.servers[B].post
+
+    def wait(path: str, json: Any) -> Any:
+        time.sleep(0.2)
+        return post(path, json)
+
+    slow.post = wait
+    assert set(Members(servers, [A, B]).post("/resume")) == {A, B}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """The client of vLLM servers against a server without a model: who is asked, what is retried, what is believed."""
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from fake_vllm_server import NUM_BEFORE_PAUSE, FakeVLLMServer
@@ -107,13 +108,11 @@ def test_the_server_with_the_fewest_requests_is_asked_and_among_equals_the_one_n
             waiting.result()
             waiting = pool.submit(client.complete, PROMPT, SAMPLING)  # to server, which keeps it
             wait_for(lambda: len(server.bodies) == 3)
-            assert client.num_requests_under_way == 1
             for _ in range(4):
                 client.complete(PROMPT, SAMPLING)
             assert [len(server.bodies), len(other.bodies)] == [3, 6]
             server.release.set()
             waiting.result()
-        assert client.num_requests_under_way == 0
 
 
 @pytest.mark.parametrize("failure", ["drop", (503, {"error": {"message": "EngineDeadError"}}), (500, b"oops")])
@@ -211,6 +210,25 @@ def test_a_server_that_falls_silent_loses_its_requests_to_another(server, other,
     assert (server.counts["served"], other.counts["served"]) == (0, 1)
 
 
+def test_a_connection_that_is_not_taken_is_given_up_before_the_time_of_the_request(monkeypatch):
+    """A listener whose queue is full, as behind a firewall that drops."""
+    monkeypatch.setattr(server_pool, "_CONNECT_S", 0.3)
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        address = f"http://127.0.0.1:{full.getsockname()[1]}"
+        with ExitStack() as stack:
+            for _ in range(2):
+                queued = stack.enter_context(socket.socket())
+                queued.setblocking(False)
+                queued.connect_ex(full.getsockname())
+            with client_of(address, request_timeout_s=60.0) as client:
+                began = time.monotonic()
+                with pytest.raises(EngineError, match="ConnectTimeout"):
+                    client.get(address, "/weight_info")
+                assert time.monotonic() - began < 3.0
+
+
 def test_an_answer_that_is_none_is_an_error_and_not_asked_for_again(server, other):
     server.behave = lambda body: (200, b"<html>welcome</html>")
     with client_of(server, other) as client, pytest.raises(EngineError, match=f"{server.address} answered with"):
@@ -220,7 +238,7 @@ def test_an_answer_that_is_none_is_an_error_and_not_asked_for_again(server, othe
 
 def test_a_pause_interrupts_a_completion_which_keeps_what_was_drawn(server):
     server.behave = lambda body: "hang"
-    server.label = "6"
+    server.label = "6/2"
     with client_of(server) as client, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.complete, PROMPT, SAMPLING)
         wait_for(lambda: server.bodies)
@@ -252,12 +270,12 @@ def test_a_new_process_with_old_weights_serves_only_after_it_was_brought_up_to_d
         if isinstance(answer, EngineError):
             raise answer
         if answer:
-            client.post(address, "/update_weight_version", {"new_version": "4"})
+            client.post(address, "/update_weight_version", {"new_version": "4/9"})
         return answer
 
-    server.label = "4"
+    server.label = "4/9"
     with client_of(server) as client:
-        client.weight_version, client.rejoin = 4, rejoin
+        client.weight_label, client.rejoin = "4/9", rejoin
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
         server.stop()
         with ThreadPoolExecutor(1) as pool:
@@ -274,7 +292,7 @@ def test_a_server_that_cannot_be_brought_up_to_date_stays_out_and_is_named(serve
         raise EngineError("no space left")
 
     with client_of(server, start_timeout_s=1.0) as client:
-        client.weight_version, client.rejoin = 4, rejoin
+        client.weight_label, client.rejoin = "4/9", rejoin
         restart(server)
         with pytest.raises(EngineError, match=r"could not be given the present weights.*no space left"):
             client.complete(PROMPT, SAMPLING)
@@ -284,9 +302,9 @@ def test_a_server_that_cannot_be_brought_up_to_date_stays_out_and_is_named(serve
 def test_the_same_process_that_comes_back_needs_no_weights(server):
     failures = ["drop"]
     server.behave = lambda body: failures.pop() if failures else "serve"
-    server.label = "4"
+    server.label = "4/9"
     with client_of(server) as client:
-        client.weight_version, client.rejoin = 4, pytest.fail
+        client.weight_label, client.rejoin = "4/9", pytest.fail
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
     assert len(server.bodies) == 2
 
@@ -300,20 +318,24 @@ def test_a_server_that_comes_back_paused_has_missed_something(server):
         return True
 
     server.behave = lambda body: failures.pop() if failures else "serve"
-    server.label, server.is_paused = "4", True
+    server.label, server.is_paused = "4/9", True
     with client_of(server) as client:
-        client.weight_version, client.rejoin = 4, rejoin
+        client.weight_label, client.rejoin = "4/9", rejoin
         client.complete(PROMPT, SAMPLING)
     assert asked == [server.address]
 
 
-def test_a_new_process_that_nobody_saw_come_is_known_by_its_completion(server):
+@pytest.mark.parametrize("label", ["default", "4/8", "5/3"])
+def test_a_server_with_other_weights_that_nobody_saw_come_is_known_by_its_completion(server, label):
+    """Also with those of the same version before the run went back to it, and with a later one's of another run."""
+    server.label = label
+
     def rejoin(address):
-        client.post(address, "/update_weight_version", {"new_version": "4"})
+        client.post(address, "/update_weight_version", {"new_version": "4/9"})
         return True
 
     with client_of(server) as client:
-        client.weight_version, client.rejoin = 4, rejoin
+        client.weight_label, client.rejoin = "4/9", rejoin
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
     assert len(server.bodies) == 2
 
@@ -321,12 +343,12 @@ def test_a_new_process_that_nobody_saw_come_is_known_by_its_completion(server):
 def test_a_server_that_does_not_know_the_adapter_is_a_new_process(server):
     def rejoin(address):
         server.behave = lambda body: "serve"
-        client.post(address, "/update_weight_version", {"new_version": "4"})
+        client.post(address, "/update_weight_version", {"new_version": "4/9"})
         return True
 
     server.behave = lambda body: (404, {"error": {"message": "The model `run-7` does not exist."}})
     with client_of(server) as client:
-        client.adapter, client.weight_version, client.rejoin = "run-7", 4, rejoin
+        client.adapter, client.weight_label, client.rejoin = "run-7", "4/9", rejoin
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
 
 
@@ -339,7 +361,7 @@ def test_a_request_that_is_overtaken_by_the_next_adapter_asks_for_that_one(serve
 
     server.behave = behave
     with client_of(server) as client:
-        client.adapter, client.weight_version, client.rejoin = "run-7", 0, pytest.fail
+        client.adapter, client.weight_label, client.rejoin = "run-7", "default", pytest.fail
         client.complete(PROMPT, SAMPLING)
         assert client._pool.servers[server.address].problem == "not asked yet"
     assert [body["model"] for body in server.bodies] == ["run-7", "run-8"]

@@ -419,6 +419,17 @@ def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_second_ctrl_c_leaves_the_block_at_once() -> None:
+    reached = []
+    with pytest.raises(SystemExit) as left, deferred_interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("first")
+        os.kill(os.getpid(), signal.SIGINT)
+        reached.append("second")
+    assert (left.value.code, reached) == (130, ["first"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_ctrl_c_between_updates_keeps_the_last_whole_step(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class PressedInStep(LetterEnv):
         num_steps = 0

@@ -4,6 +4,7 @@ What there is to know of NCCL without GPUs is in `test_vllm_nccl.py`.
 """
 
 import errno
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,26 @@ def test_only_the_last_version_is_kept(tmp_path: Path, servers: FakeServers) -> 
     for version in (1, 2, 3):
         transport.send(Members(servers, [A]), iter(WEIGHTS.items()), version)
         assert [path.name for path in tmp_path.iterdir()] == [f"version_{version}"]
+
+
+def test_what_others_wrote_is_left_alone(tmp_path: Path, servers: FakeServers, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = ["version_control", "version_1_backup", "versions", "my_version_2"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / "version_8").write_text("a file")
+    transport = FileTransport(tmp_path)
+    transport.send(Members(servers, [A]), iter(WEIGHTS.items()), 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "version_8", "version_1"])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", refuse)  # of shutil.rmtree
+        transport.send(Members(servers, [A]), iter(WEIGHTS.items()), 2)
+    assert (tmp_path / "version_1").is_dir()
+    transport.send(Members(servers, [A]), iter(WEIGHTS.items()), 3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "version_8", "version_3"])
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EBUSY, "Device or resource busy")
 
 
 def test_nothing_of_weights_that_cannot_be_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

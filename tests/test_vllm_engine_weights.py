@@ -142,7 +142,7 @@ def test_nothing_is_drawn_from_weights_that_were_not_taken_until_whole_ones_are(
     renew(engine, trainer, 9)
     completion = drawn(engine)
     assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
-    assert engine._engine.collective_rpc("agent_rl_state") == [None]
+    assert len(engine._engine.collective_rpc("agent_rl_state")[0]) == 64  # of what it received, no complaint
 
 
 def test_weights_are_loaded_from_files(engine: "VLLMEngine", trainer: nn.Module, tmp_path: Path) -> None:

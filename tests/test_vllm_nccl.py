@@ -4,6 +4,7 @@ vLLM's own trainer engine runs; the group is made and the broadcast done by hand
 """
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -44,11 +45,28 @@ class FakeServers:
         self.labels = {A: "default", B: "default"}
         self.failing: str | None = None
         """Path that fails at B."""
+        self.absent: str | None = None
+        """Server that takes the call and never joins the group."""
         self.group: FakeGroup | None = None
+        self.joined: dict[str, threading.Event] = {}
+        self.is_over = threading.Event()
+        """Ends what would hang for ever."""
         self.received: dict[str, dict[str, str]] = {}
         self.announced: dict[str, Any] = {}
 
-    def get(self, address: str, path: str) -> Any:
+    def reset_group(self) -> int:
+        """A port for a new group, which nobody has joined."""
+        self.joined = {address: threading.Event() for address in self.addresses}
+        return 8301
+
+    def join(self) -> None:
+        """Wait as NCCL does for all ranks, however long that is."""
+        for joined in self.joined.values():
+            while not joined.wait(0.01):
+                if self.is_over.is_set():
+                    raise RuntimeError("the test is over")
+
+    def get(self, address: str, path: str, **options: Any) -> Any:
         info = {"weight_version": self.labels[address]}
         return {"/get_world_size": {"world_size": SIZES[address]}, "/weight_info": info}[path]
 
@@ -58,6 +76,9 @@ class FakeServers:
             raise EngineError(f"{address} failed: ConnectError")
         if path == "/init_weight_transfer_engine":
             self.init_infos[address] = json["init_info"]
+            if self.absent != address:
+                self.joined[address].set()
+            self.join()
         elif path == "/update_weights":
             self.announced = json["update_info"]
             self.group.receiving[address].set()
@@ -73,13 +94,16 @@ class FakeServers:
 
 
 @pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServers]:
     from vllm.distributed.weight_transfer import nccl_engine
+
+    from agent_rl.vllm_backend import nccl_sender
 
     servers = FakeServers()
 
     def open_endpoint(info: Any) -> FakeGroup:
         servers.group = FakeGroup(info.world_size, servers.addresses)
+        servers.join()
         return servers.group
 
     def broadcast(engine: Any, source: Any, meta: Any) -> None:
@@ -89,12 +113,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
             while not receiving.wait(0.01):
                 if group.is_destroyed.is_set():
                     return
-        for name, tensor in engine._checked_iter(source, meta):
-            group.sent[name] = tensor.clone()
+        # As vLLM packs them: several are held.
+        group.sent = dict(engine._checked_iter(source, meta))
 
     monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", open_endpoint)
     monkeypatch.setattr(nccl_engine.NCCLTrainerWeightTransferEngine, "_broadcast", broadcast)
-    return servers
+    monkeypatch.setattr(nccl_sender, "free_port", servers.reset_group)
+    yield servers
+    servers.is_over.set()
 
 
 def stream_of(factor: float = 1.0) -> WeightStream:
@@ -108,8 +134,9 @@ def test_the_gpus_of_all_servers_follow_the_trainers(servers: FakeServers) -> No
     assert {address: info["rank_offset"] for address, info in infos.items()} == {A: 1, B: 3}
     assert {info["world_size"] for info in infos.values()} == {servers.group.world_size} == {7}
     assert {info["master_address"] for info in infos.values()} == {"127.0.0.1"}
-    assert len({info["master_port"] for info in infos.values()}) == 1
+    assert {info["master_port"] for info in infos.values()} == {8301}
     assert all(info["packed"] for info in infos.values())
+    assert {info["packed_buffer_size_bytes"] for info in infos.values()} == {128 * 2**20}
 
 
 def test_names_are_announced_as_they_are_sent_and_receipts_come_back(servers: FakeServers) -> None:
@@ -168,8 +195,48 @@ def test_a_server_that_fails_ends_the_broadcast_that_waits_for_it(servers: FakeS
     assert len(transport.send(Members(servers, [A, B]), stream_of(), 2)) == 2
 
 
-@pytest.mark.parametrize("path", ["/init_weight_transfer_engine", "/start_weight_update", "/finish_weight_update"])
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "path", ["/init_weight_transfer_engine", "/start_weight_update", "/finish_weight_update", "/collective_rpc"]
+)
 def test_every_server_must_take_part(servers: FakeServers, path: str) -> None:
+    transport = NCCLTransport(timeout_s=60)
     servers.failing = path
     with pytest.raises(EngineError, match="8302 failed"):
-        NCCLTransport(timeout_s=5).send(Members(servers, [A, B]), stream_of(), 1)
+        transport.send(Members(servers, [A, B]), stream_of(), 1)
+    assert path == "/init_weight_transfer_engine" or servers.group.is_destroyed.is_set()
+    servers.failing = None
+    assert len(transport.send(Members(servers, [A, B]), stream_of(), 2)) == 2
+
+
+@pytest.mark.timeout(30)
+def test_a_server_that_never_joins_is_waited_for_only_so_long(servers: FakeServers) -> None:
+    servers.absent = B
+    sentence = "NCCL group of 7 GPUs, of this process and .*8301, .*8302, could not be made: there is none after 0.2 s"
+    with pytest.raises(EngineError, match=sentence):
+        NCCLTransport(timeout_s=0.2).send(Members(servers, [A, B]), stream_of(), 1)
+
+
+def test_what_is_packed_outlives_the_streams_memory() -> None:
+    from agent_rl.vllm_backend.nccl_sender import StreamSource
+
+    def one_buffer() -> Iterator[tuple[str, torch.Tensor]]:
+        buffer = torch.zeros(1)
+        for name in ("a", "b"):
+            buffer += 1
+            yield name, buffer
+
+    source = StreamSource()
+    source.stream = one_buffer()
+    assert {name: tensor.item() for name, tensor in source} == {"a": 1.0, "b": 2.0}
+
+
+@pytest.mark.timeout(30)
+def test_the_group_is_left_after_any_failure(servers: FakeServers) -> None:
+    transport = NCCLTransport(timeout_s=5)
+    stream = stream_of()
+    stream.kinds.reverse()  # the receivers would be told another order
+    with pytest.raises(ValueError, match="disagrees with iteration"):
+        transport.send(Members(servers, [A, B]), stream, 1)
+    assert servers.group.is_destroyed.is_set()
+    assert "/shutdown_weight_transfer_engine" in servers.paths(A)

@@ -3,7 +3,6 @@
 The tests share it, in this order: the last two kill first the server and then the command.
 """
 
-import json
 import os
 import signal
 import socket
@@ -26,8 +25,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "model" / "nat_minimind"
-VOCAB_SIZE = json.loads((MODEL / "config.json").read_text())["vocab_size"]
-WINDOW = 768
+WINDOW = 2048
 PROMPT = tuple(range(20, 60)) * 2
 LONG_PROMPT = tuple(range(20, 60)) * 7
 MAX_GAP = 1e-3
@@ -97,7 +95,7 @@ def gap(model, prompt, drawn, temperature=1.0):
     return (chosen - torch.tensor(drawn.logprobs)).abs().max().item()
 
 
-def sampling(seed, num_tokens=32, **others):
+def sampling(seed, num_tokens=16, **others):
     return SamplingParams(max_new_tokens=num_tokens, seed=seed, **others)
 
 
@@ -116,17 +114,22 @@ def wait_for_load(client, *, running, waiting):
 
 
 def test_the_server_can_serve_what_it_was_started_for_and_nothing_larger(client):
-    client.wait_until_up(max_context=WINDOW, vocab_size=VOCAB_SIZE)
-    with pytest.raises(ConfigError, match=f"a window of {WINDOW} tokens, policy.max_context is 1024"):
-        client.wait_until_up(max_context=1024)
-    with pytest.raises(ConfigError, match=f"does not know id {VOCAB_SIZE + 99}"):
-        client.wait_until_up(vocab_size=VOCAB_SIZE + 100)
+    needed = {"max_context": WINDOW, "dtype": "float32", "lora_rank": 0, "weight_transfer": "files"}
+    client.wait_until_up(**needed)
+    with pytest.raises(ConfigError, match=f"a window of {WINDOW} tokens, policy.max_context is 4096"):
+        client.wait_until_up(**needed | {"max_context": 4096})
+    with pytest.raises(ConfigError, match="--dtype bfloat16"):
+        client.wait_until_up(**needed | {"dtype": "bfloat16"})
+    with pytest.raises(ConfigError, match="serves no adapters"):
+        client.wait_until_up(**needed | {"lora_rank": 8})
+    with pytest.raises(ConfigError, match="--weight-transfer nccl"):
+        client.wait_until_up(**needed | {"weight_transfer": "nccl"})
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_recorded_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature_drawn_at(client, model, temperature):
-    drawn = client.complete(PROMPT, sampling(7, 64, temperature=temperature))
-    assert (len(drawn.token_ids), drawn.finish_reason) == (64, FinishReason.LENGTH)
+    drawn = client.complete(PROMPT, sampling(7, 32, temperature=temperature))
+    assert (len(drawn.token_ids), drawn.finish_reason) == (32, FinishReason.LENGTH)
     assert gap(model, PROMPT, drawn, temperature) < MAX_GAP
 
 
@@ -151,7 +154,7 @@ def test_a_stop_id_ends_a_completion_and_is_kept_and_eos_alone_does_not(client):
 
 
 def test_a_completion_ends_where_the_window_ends(client):
-    prompt = PROMPT * 9 + PROMPT[:40]
+    prompt = PROMPT * 25 + PROMPT[:40]
     drawn = client.complete(prompt, sampling(7, 100))
     assert (len(drawn.token_ids), drawn.finish_reason) == (WINDOW - len(prompt), FinishReason.LENGTH)
 
@@ -160,7 +163,7 @@ def test_refused_prompts_say_why(client):
     with pytest.raises(RequestRefusedError, match="out of vocabulary"):
         client.complete((10**6,), sampling(7))
     with pytest.raises(RequestRefusedError, match=f"maximum model length of {WINDOW}"):
-        client.complete(PROMPT * 10, sampling(7))
+        client.complete(PROMPT * 26, sampling(7))
 
 
 def test_sixteen_threads_at_once_draw_what_each_draws_alone(client, model):
@@ -185,7 +188,7 @@ def test_a_probe_says_what_came_out_of_the_cache_and_a_flush_empties_it(client, 
 def test_cancelling_frees_the_server_at_once(client):
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.complete, PROMPT, sampling(7, 600), cancel)
+        waiting = pool.submit(client.complete, PROMPT, sampling(7, 1900), cancel)
         wait_for_load(client, running=1, waiting=0)
         cancel.set()
         cancelled = waiting.result()
@@ -201,22 +204,22 @@ def test_a_pause_interrupts_with_what_was_drawn_and_the_version_follows_the_weig
         client.post_all("/pause", params={"mode": "abort"})
         cut = [each.result() for each in waiting]
         late = pool.submit(client.complete, PROMPT, sampling(1, 8))
-        client.post_all("/update_weight_version", {"new_version": "3"})
+        client.post_all("/update_weight_version", {"new_version": "3/1"})
         assert not late.done()
         client.post_all("/resume")
         assert late.result().weight_version == 3
-        kept = pool.submit(client.complete, PROMPT, sampling(1, 400))
+        kept = pool.submit(client.complete, PROMPT, sampling(1, 800))
         wait_for_load(client, running=1, waiting=0)
         time.sleep(0.2)
         client.post_all("/pause", params={"mode": "keep"})
-        client.post_all("/update_weight_version", {"new_version": "4"})
+        client.post_all("/update_weight_version", {"new_version": "4/2"})
         client.post_all("/resume")
         mixed = kept.result()
     assert {each.finish_reason for each in cut} == {FinishReason.INTERRUPTED}
     assert min(len(each.token_ids) for each in cut) == 0  # two of 34 waited for a place among 32
     assert max(gap(model, PROMPT, each) for each in cut if each.token_ids) < MAX_GAP
     assert {each.weight_version for each in cut} == {0}
-    assert set(mixed.token_versions) == {3, 4} and len(mixed.token_versions) == 400
+    assert set(mixed.token_versions) == {3, 4} and len(mixed.token_versions) == 800
     assert (mixed.weight_version, list(mixed.token_versions)) == (3, sorted(mixed.token_versions))
 
 
@@ -239,10 +242,10 @@ def test_a_server_killed_in_the_middle_of_sixteen_completions_comes_back_and_non
 
     def rejoin(address):
         rejoined.append(client.get(address, "/weight_info"))
-        client.post(address, "/update_weight_version", {"new_version": "4"})
+        client.post(address, "/update_weight_version", {"new_version": "4/2"})
         return True
 
-    client.weight_version, client.rejoin = 4, rejoin
+    client.weight_label, client.rejoin = "4/2", rejoin
     leaders, members = group_of(launcher)
     assert len(leaders) == 1 and len(members) >= 4
     with ThreadPoolExecutor(16) as pool:

@@ -109,9 +109,9 @@ def test_two_shards_train_and_each_draws_with_an_engine_of_its_own(tmp_path: Pat
     assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
 
 
-def test_adapters_train_and_are_drawn_with(tmp_path: Path) -> None:
+def test_two_shards_of_adapters_train_and_are_drawn_with(tmp_path: Path) -> None:
     config = write_config(tmp_path, model={"lora": {"rank": 4}}, policy={"max_batch_size": 16})
-    assert_exact(finish(start(config), tmp_path))
+    assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
 
 
 def test_a_server_killed_during_a_rollout_comes_back_with_the_weights_of_then(server: str, tmp_path: Path) -> None:

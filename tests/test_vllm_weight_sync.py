@@ -1,6 +1,6 @@
 """New weights for real vLLM servers: proven when they arrive, found when they do not.
 
-The tests share one server, in this order: the last ones kill it. Adapters have a server of their own, and the last test
+The tests share one server, in this order: the last one kills it. Adapters have a server of their own, and the last test
 an engine inside this process.
 """
 
@@ -145,11 +145,10 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
 
 
 def test_trained_weights_arrive_and_are_drawn_from(setup: Setup) -> None:
-    for _ in range(3):
-        setup.learn()
-        metrics = setup.sync()
-        assert metrics["sync/probe_gap"] < MAX_GAP
-        assert setup.gap() < MAX_GAP
+    setup.learn()
+    metrics = setup.sync()
+    assert metrics["sync/probe_gap"] < MAX_GAP
+    assert setup.gap() < MAX_GAP
     assert metrics["sync/gigabytes"] == pytest.approx(4e-9 * sum(p.numel() for p in setup.model.parameters()))
 
 
@@ -204,6 +203,11 @@ class Faulty(ServerSampler):
         if self._fault != "cache":
             super().flush()
 
+    def _check_it_has_them(self, address: str) -> None:
+        """What took nothing over says here that it did."""
+        if self._fault not in ("skipped", "head"):
+            super()._check_it_has_them(address)
+
 
 @pytest.mark.parametrize(
     ("fault", "kind", "sentence"),
@@ -223,7 +227,6 @@ class Faulty(ServerSampler):
 def test_faults_are_found_and_the_next_sync_mends_them(
     setup: Setup, fault: str, kind: type[Exception], sentence: str
 ) -> None:
-    setup.sync()
     setup.learn(size=0.1)
     with pytest.raises(kind, match=sentence):
         setup.sync(Faulty(setup, fault))
@@ -236,35 +239,36 @@ def test_fifty_syncs_take_no_more_memory_and_disk_than_one(setup: Setup) -> None
         files = [path for path in (setup.folder / "weights").rglob("*") if path.is_file()]
         return sum(map(resident_mib, setup.group())), sum(path.stat().st_size for path in files)
 
-    for _ in range(5):
-        setup.sync()
     before = measure()
     for _ in range(50):
         setup.learn(size=0.001)
         setup.sync()
     after = measure()
     print("MiB and bytes", before, after)
-    assert after[0] < before[0] + 60
+    assert after[0] < before[0] + 40  # each is 19 MiB
     assert after[1] < 1.01 * before[1]
     assert setup.gap() < MAX_GAP
 
 
-def test_a_server_that_was_killed_and_started_again_draws_from_the_present_weights(setup: Setup) -> None:
-    setup.learn()
-    setup.sync()
-    os.killpg(os.getpgid(setup.pids()[0]), signal.SIGKILL)
-    assert setup.gap() < MAX_GAP
-    assert setup.servers.get(setup.address, "/weight_info") == {"weight_version": str(setup.version)}
+def test_a_server_that_was_killed_rejoins_with_the_present_weights_and_gets_the_next(setup: Setup) -> None:
+    rejoin, rejoined = setup.servers.rejoin, []
 
+    def note(address: str) -> bool:
+        has_rejoined = rejoin(address)
+        if has_rejoined:
+            rejoined.append(setup.servers.get(address, "/weight_info")["weight_version"])
+        return has_rejoined
 
-def test_a_server_that_is_lost_as_weights_are_sent_gets_them_when_it_is_back(setup: Setup) -> None:
-    setup.learn()
-    setup.sync()
+    setup.servers.rejoin = note
+    old_label = setup.servers.weight_label
     os.killpg(os.getpgid(setup.pids()[0]), signal.SIGKILL)
     setup.learn()
     # The only server: waits until it is back, and has rejoined with the old weights.
     assert setup.sync()["sync/probe_gap"] < MAX_GAP
+    assert rejoined == [old_label]
     assert setup.gap() < MAX_GAP
+    assert setup.servers.get(setup.address, "/weight_info") == {"weight_version": setup.servers.weight_label}
+    assert setup.servers.weight_label != old_label
 
 
 # Adapters
@@ -319,7 +323,7 @@ def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
 
     sampling = SamplingParams(max_new_tokens=600, temperature=TEMPERATURE, seed=1)
-    for version in (1, 2, 3):
+    for version in (1, 2):
         learn_adapter(model)
         with ThreadPoolExecutor(2) as threads:
             under_way = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
@@ -335,8 +339,8 @@ def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
         assert waiting.result().token_ids == ()
         assert {under_way.result().finish_reason, waiting.result().finish_reason} == {FinishReason.INTERRUPTED}
     models = setup.servers.get(setup.address, "/v1/models")["data"]
-    assert [model["id"] for model in models] == ["policy", "adapter-3"]
-    assert [path.name for path in (setup.folder / "adapters").iterdir()] == ["adapter_3"]
+    assert [model["id"] for model in models if model["id"].startswith("adapter-")] == ["adapter-2"]
+    assert [path.name for path in (setup.folder / "adapters").iterdir()] == ["adapter_2"]
 
 
 def test_an_adapter_that_is_not_the_trainers_is_found(adapted: Any) -> None:

@@ -56,7 +56,10 @@ def test_whatever_an_engine_does_wrong_is_found_and_named(run: ToyRun, fault: st
     run.step(1)
     assert syncing.sync(2)["sync/probe_gap"] < 1e-5
     run.step(1)
+    syncing.sampler.calls.clear()
     ((kind, sentence),) = syncing.sync_with(fault, 7)
+    assert syncing.sampler.calls[0] == "hold"
+    assert "release" not in syncing.sampler.calls
     assert re.search(SENTENCES[fault], sentence), sentence
     assert kind == ("EngineError" if fault == "crash" else "WeightSyncError")
     where = ("server 0" if fault == "nothing drawn" else "server 1") if is_shared else "process 0"
@@ -181,8 +184,9 @@ def test_every_engine_of_two_processes_has_the_trained_weights(folder: Path, kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_process_0_directs_shared_engines_and_the_others_gather_and_take_note(folder: Path, kind: str) -> None:
-    everything = ["pause", "load", "flush", "resume", "probe"]
-    assert report_of(folder, kind)["shared"]["calls"] == [everything * 2, ["load", "resume"] * 2]
+    everything = ["hold", "pause", "load", "flush", "resume", "probe", "release"]
+    noted = ["hold", "load", "resume", "release"]
+    assert report_of(folder, kind)["shared"]["calls"] == [everything * 2, noted * 2]
     assert report_of(folder, kind)["own"]["calls"] == [everything * 2] * 2
 
 
@@ -217,8 +221,15 @@ def test_all_processes_raise_the_error_of_one(folder: Path, kind: str, sampler: 
 @pytest.mark.parametrize(("kind", "sampler"), CASES)
 def test_adapters_travel_as_files_and_old_ones_are_removed(folder: Path, kind: str, sampler: str) -> None:
     report = report_of(folder, kind)[sampler]["adapters"]
-    assert report["calls"] == ["pause", "load_adapter", "flush", "resume", "probe"] * 2
+    assert report["calls"] == ["hold", "pause", "load_adapter", "flush", "resume", "probe", "release"] * 2
     assert report["folders"] == ["adapter_2"]
     assert report["called"] == [["adapter_1", "adapter_2", "adapter_3"]] * 2
     assert report["metrics"]["sync/gigabytes"] == 24e-9
     assert "did not receive weights 3 as they were sent: lora has checksum float32 [2, 3]" in report["error"]
+
+
+@pytest.mark.parametrize(("kind", "sampler"), CASES)
+def test_all_processes_end_where_one_cannot_make_the_folder(folder: Path, kind: str, sampler: str) -> None:
+    first, second = report_of(folder, kind)[sampler]["adapters"]["unwritable"]
+    assert first == second
+    assert re.search(r"^the adapter of version 4 could not be written to .*/file/adapter_4 \(.*\); free space", first)

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
+from agent_rl.distributed.sampler import digest_of
 from agent_rl.errors import ConfigError
 from agent_rl.records import SamplingParams
 from agent_rl.vllm_backend import engine_start
@@ -94,7 +95,18 @@ def test_a_bad_file_is_found_before_anything_is_loaded(tmp_path: Path) -> None:
 def test_an_adapters_checksums_are_those_of_its_file(tmp_path: Path) -> None:
     tensor = torch.tensor([1.0, 2.0])
     save_file({"lora_A": tensor}, tmp_path / "adapter_model.safetensors")
-    assert WorkerExtension.agent_rl_adapter_checksums(Worker(), str(tmp_path)) == {"lora_A": checksum(tensor)}
+    worker = Worker()
+    assert worker.agent_rl_state() is None
+    sums = worker.agent_rl_adapter_checksums(str(tmp_path))
+    assert sums == {"lora_A": checksum(tensor)}
+    assert worker.agent_rl_state() == digest_of(sums)
+
+
+def test_what_came_by_nccl_is_what_the_worker_has() -> None:
+    worker = Worker()
+    worker.weight_transfer_engine = SimpleNamespace(take_received=lambda: {"a": "1", "b": "2"})
+    assert worker.agent_rl_received() == {"a": "1", "b": "2"}
+    assert worker.agent_rl_state() == digest_of({"b": "2", "a": "1"}) != digest_of({"a": "2", "b": "1"})
 
 
 def test_a_server_without_our_transfer_says_how_to_start_one() -> None:

@@ -45,9 +45,13 @@ class Config(Section):
 
     @property
     def max_logprob_gap(self) -> float:
-        """`vllm.max_logprob_gap`, or what rounding explains where anything is computed in this number format."""
+        """`vllm.max_logprob_gap`, or what rounding explains where anything is computed in this number format.
+
+        Both are for temperature 1; below it, logits and their rounding are divided by it.
+        """
         is_half = "bfloat16" in (self.model.dtype, self.train.autocast)
-        return self.vllm.max_logprob_gap or (0.5 if is_half else 1e-3)
+        at_one = self.vllm.max_logprob_gap or (0.5 if is_half else 1e-3)
+        return at_one / min(1.0, self.policy.temperature)
 
     def keys_without_effect(self) -> Mapping[str, str]:
         unused = self._vllm_keys_without_effect()

@@ -138,7 +138,7 @@ class RolloutConfig(Section):
     async_workers: Annotated[int, Field(ge=0)] = 128
     """Episodes played at the same time by threads; 0 plays them one after the other."""
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Updates of the weights that a token may be behind when it is learned from; above 0 episodes are played while the
+    """Steps that the weights of a token may be behind when it is learned from; above 0 episodes are played while the
     trainer updates, which needs `policy.type: vllm`."""
     max_turns: Positive = 30
     """Turns of one episode."""

@@ -19,9 +19,9 @@ def _check_address(address: str) -> str:
 class VLLMConfig(Section):
     servers: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
     """Addresses of servers that `agent-rl serve-vllm` started; empty: an engine inside every process."""
-    weight_transfer: Literal["auto", "files", "nccl"] = "auto"
-    """How servers get new weights: `files` that both sides see, `nccl` between GPUs; `auto`: `nccl` where the trainer
-    has GPUs, else `files`. Adapters always go as files."""
+    weight_transfer: Literal["files", "nccl"] = "files"
+    """How servers get new weights: `files` that both sides see, or `nccl` between GPUs, which they have to be started
+    for. Adapters always go as files."""
     weight_folder: Path | None = None
     """Folder for these files, seen by trainer and servers; null: `weights` in the run's folder."""
     gpu_memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
@@ -30,7 +30,8 @@ class VLLMConfig(Section):
     """An engine inside the process frees its GPU memory while the trainer updates."""
     max_logprob_gap: Annotated[float, Field(gt=0.0)] | None = None
     """Largest difference of a probe token's log-prob between trainer and sampler after new weights were sent, beyond
-    which the run stops; null: 1e-3 in float32, 0.5 in bfloat16."""
+    which the run stops, at temperature 1 (below it the limit is divided by it); null: 1e-3 in float32, 0.5 in
+    bfloat16."""
     request_timeout_s: Seconds = 1800.0
     """Longest wait for one completion, the server's queue included."""
     start_timeout_s: Seconds = 900.0

@@ -1,6 +1,6 @@
 """Which groups may be started, learned from or dropped, so that nothing that is learned from is too old.
 
-The *version* is the number of updates made. A group's version is that of the policy when the group was started, so no
+The *version* is the number of steps learned from. A group's version is that of the policy when it was started, so no
 token of it is older; learned from at version v, its staleness is v minus its version, and never above `max_staleness`.
 With k for that, at most k + 1 steps' worth of groups are started and not yet used, as in AReaL (arXiv 2505.24298):
 more could not be fresh when their turn comes. A group that is late all the same, because its episodes were long, is
@@ -113,9 +113,13 @@ class Admission:
         self.num_dropped += len(late)
         return late
 
+    def give_up(self, tickets: list[Ticket]) -> None:
+        """Nobody will use these."""
+        self.num_dropped += len(self._forget(tickets))
+
     def rewind(self, version: int) -> None:
         """The weights went back to an earlier version: drop all groups."""
-        self.num_dropped += len(self._forget(self.running + self.finished))
+        self.give_up(self.running + self.finished)
         self.version, self._is_taken = version, False
 
     def restart(self) -> list[Ticket]:

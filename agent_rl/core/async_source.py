@@ -97,7 +97,13 @@ class AsyncGroupSource:
             self._exchange()
             wait_s += time.perf_counter() - started
         drawn = self._hand_over(tickets)
-        self._start(step)
+        if step < self._config.train.steps:
+            self._start(step)
+        else:  # nobody would use them, and the last evaluation needs what draws
+            unused = self._admission.running
+            self._admission.give_up(unused)
+            self._num_late_reported += len(unused)
+            self._drop(unused)
         return DrawnGroups(
             played=drawn.played,
             kept=drawn.kept,
@@ -117,6 +123,7 @@ class AsyncGroupSource:
         self._player.cancel_all(SETTLE_S)
         self._admission.rewind(step)
         self._drawn, self._over, self._unplayed = {}, {}, []
+        self._num_late_reported = self._admission.num_dropped
         self._committed = self._snapshot()
 
     def close(self) -> None:

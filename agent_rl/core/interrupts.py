@@ -19,7 +19,7 @@ def is_first_process_here() -> bool:
 
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it.
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it, SystemExit at a second press.
 
     Does nothing outside the main thread, where Python delivers no signals, and where Ctrl-C is ignored (`nohup ... &`).
     """
@@ -31,9 +31,12 @@ def deferred_interrupt() -> Iterator[None]:
 
     def remember(_signal: int, _frame: FrameType | None) -> None:
         nonlocal pressed
+        if pressed:
+            # Not KeyboardInterrupt, at which a checkpoint is saved: this step is half done.
+            raise SystemExit(130)
         pressed = True
         if is_first_process_here():
-            print("\nCtrl-C: finishing this step first", flush=True)
+            print("\nCtrl-C: finishing this step first; press again to leave it unfinished", flush=True)
 
     earlier = signal.signal(signal.SIGINT, remember)
     try:

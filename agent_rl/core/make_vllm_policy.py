@@ -10,6 +10,7 @@ from agent_rl.config import Config
 from agent_rl.core.trained_model import TrainedModel
 from agent_rl.core.vllm_policy import VLLMPolicy
 from agent_rl.distributed.backend import Backend
+from agent_rl.errors import ConfigError
 from agent_rl.vllm_backend.engine_start import check_installed
 from agent_rl.vllm_backend.server_sampler import ServerSampler
 from agent_rl.vllm_backend.servers import VLLMServers
@@ -25,6 +26,7 @@ def make_vllm_policy(
     missing, or a server does not answer or was started with other settings.
     """
     if not config.vllm.servers:
+        _check_device(config)
         check_installed()
         model = load_model()
         return model, _with_engine(config, backend, model, source)
@@ -34,21 +36,35 @@ def make_vllm_policy(
         start_timeout_s=config.vllm.start_timeout_s,
     )
     try:
-        servers.wait_until_up(max_context=config.policy.max_context)
+        transport = _transport(config, backend, run_folder) if backend.is_main_process else None
+        servers.wait_until_up(
+            max_context=config.policy.max_context,
+            dtype=config.model.dtype,
+            lora_rank=config.model.lora.rank,
+            weight_transfer=config.vllm.weight_transfer,
+        )
         model = load_model()
     except BaseException:
         servers.close()
         raise
-    transport = _transport(config, backend, run_folder) if backend.is_main_process else None
     sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
     return model, VLLMPolicy(servers, sampler, model.tokenizer, max_context=config.policy.max_context)
 
 
+def _check_device(config: Config) -> None:
+    if config.run.device.startswith("cuda:"):
+        raise ConfigError(
+            f"run.device = {config.run.device!r}: vLLM's engine inside the process takes the first GPU that it sees; "
+            "set run.device=cuda and CUDA_VISIBLE_DEVICES"
+        )
+
+
 def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransport | NCCLTransport:
-    kind = config.vllm.weight_transfer
-    if kind == "auto":
-        kind = "nccl" if backend.device.type == "cuda" and not config.model.lora.rank else "files"
-    if kind == "nccl":
+    if config.vllm.weight_transfer == "nccl":
+        if backend.device.type != "cuda":
+            raise ConfigError(
+                f"vllm.weight_transfer = 'nccl' sends from GPU to GPU, this run trains on {backend.device}; use files"
+            )
         return NCCLTransport()
     return FileTransport(config.vllm.weight_folder or run_folder / "weights")
 

@@ -103,7 +103,7 @@ class SentWeights:
 
     def make_room(self) -> None:
         if not self._policy.sampler.is_shared:
-            self._policy.sampler.release_memory()
+            self._sync.together(self._policy.sampler.release_memory)
 
     def _write_adapter(self, folder: Path) -> None:
         save_trained(self._model, self._updater.policy_module, self._backend, folder)

@@ -43,7 +43,8 @@ def save_trained(model: TrainedModel, module: nn.Module, backend: Backend, folde
     It is the model's own module, or a copy of it as shards beside the whole one.
     """
     is_split = backend.zero_stage == 3 and module is model.module
-    weights = backend.full_state_dict(module) if is_split else None
+    has_adapters = hasattr(module, "peft_config")  # which alone are written
+    weights = backend.full_state_dict(module, trained_only=has_adapters) if is_split else None
     if backend.is_main_process:
         model.save_pretrained(folder, weights)
 

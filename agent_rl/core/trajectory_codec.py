@@ -8,8 +8,10 @@ kept.
 
 import json
 from dataclasses import fields, is_dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
@@ -35,8 +37,10 @@ def _to_plain(value: Any) -> Any:
     # Level by level, because `dataclasses.asdict` copies every token by itself.
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Real):  # NumPy's numbers, in rewards for example
-        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, np.generic):  # in rewards for example
+        return value.item()
+    if isinstance(value, Real):
+        return float(value)
     return str(value)
 
 

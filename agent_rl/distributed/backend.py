@@ -173,13 +173,14 @@ class Backend(Processes):
                 optimizer.zero_grad()
         return StepResult(grad_norm=grad_norm if is_wanted else math.nan, applied=applied)
 
-    def full_state_dict(self, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    def full_state_dict(self, module: torch.nn.Module, *, trained_only: bool = False) -> dict[str, torch.Tensor]:
         """Whole weights and buffers of `module` (prepared, or a part of one) on the CPU of rank 0; {} elsewhere.
 
-        Collective. Names are those of the module before `prepare`.
+        Collective. Names are those of the module before `prepare`. `trained_only` leaves out what wants no gradient.
         """
         full: dict[str, torch.Tensor] = {}
-        tensors = list(self.unwrap(module).state_dict(keep_vars=True).items())
+        named = self.unwrap(module).state_dict(keep_vars=True).items()
+        tensors = [(name, tensor) for name, tensor in named if tensor.requires_grad or not trained_only]
         with self.waiting_for("the weights of the other processes"):
             for bucket in zero.gathered(tensors):
                 if self.is_main_process:

@@ -3,12 +3,18 @@
 Records and the interface alone. Not here: gathering and comparing weights (`weight_sync.py`), vLLM.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
+
+
+def digest_of(checksums: Mapping[str, str]) -> str:
+    """One short text for all of an engine's `checksums`."""
+    return hashlib.sha256(repr(sorted(checksums.items())).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +25,10 @@ class Receipt:
     """Address of the server, or `process 3`."""
     checksums: Mapping[str, str]
     """`distributed/checksums.py` of each tensor as it arrived, by name."""
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.checksums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +45,26 @@ class Probe:
 
 
 class Sampler(Protocol):
-    """The order is `pause`, `load` or `load_adapter`, `flush`, `resume`, `probe`. EngineError when vLLM fails.
+    """The order is `hold`, `pause`, `load` or `load_adapter`, `flush`, `resume`, `probe`; after the proof `release`.
 
-    Where it `is_shared` (servers), process 0 directs it for all. On the other processes `load` only takes all tensors
-    off the iterator, because gathering is collective, `load_adapter` and `resume` only take note, and nothing else is
-    called. Else every process calls everything.
+    EngineError when vLLM fails. Where it `is_shared` (servers), process 0 directs it for all. On the other processes
+    `load` only takes all tensors off the iterator, because gathering is collective, `load_adapter` and `resume` only
+    take note, `hold` and `release` are of this process's own completions, and nothing else is called. Else every
+    process calls everything.
     """
 
     is_shared: bool
     weight_version: int
     """Of the last `resume`; 0 at first."""
 
+    def hold(self) -> None:
+        """Completions that this process asks for from now on wait here for `release`, probes excepted."""
+
+    def release(self) -> None:
+        """Let what waits since `hold` be drawn. After a change that failed it is not called."""
+
     def pause(self) -> None:
-        """Draw no more: completions under way end as `INTERRUPTED`, later ones wait for `resume`."""
+        """Draw no more: completions under way end as `INTERRUPTED`."""
 
     def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
         """Take over all weights, by the names of a Hugging Face checkpoint; a receipt from every engine.
@@ -62,7 +79,7 @@ class Sampler(Protocol):
         """Forget all cached keys and values."""
 
     def resume(self, version: int) -> None:
-        """Draw again; completions carry `version` from now on."""
+        """Draw again; completions carry `version` from now on. All processes call it equally often."""
 
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
         """Draw `num_tokens` after `prompt_ids`, no stop ids, on every engine; prompts of this length may be cached."""

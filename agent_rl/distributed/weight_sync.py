@@ -1,11 +1,13 @@
 """New weights for a sampler that has weights of its own, sent and then proven: `WeightSync.sync` after every step.
 
-The order is: draw no more, send, forget cached keys and values, draw again, let every engine draw after one and the
-same prompt, and compare with what the trainer computes for these tokens. What does not agree ends the run with one
-sentence, on all processes alike. Not here: gathering (`weight_stream.py`), what is compared (`weight_proof.py`), how
+The order is: hold back what is asked for, draw no more, send, forget cached keys and values, draw again, let every
+engine draw after one and the same prompt, compare with what the trainer computes for these tokens, and only then go on:
+nothing is learned from weights that were not proven. What does not agree ends the run with one sentence, on all
+processes alike. Not here: gathering (`weight_stream.py`), what is compared (`weight_proof.py`), how
 weights travel (the sampler's own matter).
 """
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +40,7 @@ class WeightSync:
     """`WeightSync(backend, sampler, dtype=torch.bfloat16, probe_ids=ids, temperature=1.0, max_gap=0.5)`.
 
     Every process makes one and calls the same methods with the same arguments, between two steps: gathering and the
-    trainer's log-probs are collective. After an error the engines stay paused.
+    trainer's log-probs are collective. After an error the engines draw nothing more.
     """
 
     def __init__(
@@ -75,9 +77,9 @@ class WeightSync:
         """
         started = time.perf_counter()
         stream = WeightStream(self._backend, module, dtype=self._dtype, bucket_elements=self._bucket_elements)
-        self._direct(self._sampler.pause)
+        self._stop()
         began_loading = time.perf_counter()
-        receipts = self._together(lambda: self._load(stream, version))
+        receipts = self.together(lambda: self._load(stream, version))
         load_s = time.perf_counter() - began_loading
         checksums, gather_s = self._backend.broadcast_object((stream.checksums, stream.gather_s))
         gap = self._go_on(receipts, checksums, version, trainer_logprobs)
@@ -100,23 +102,26 @@ class WeightSync:
     ) -> dict[str, float]:
         """Send a LoRA adapter through `folder/adapter_<version>`, which trainer and sampler see, and prove it.
 
-        `write_adapter` is called by every process, because sharded weights are gathered by all; only process 0 writes.
+        `write_adapter` is called by every process, because sharded weights are gathered by all, and first of all; only
+        process 0 writes.
         The folders of older versions are removed once the proof is made. Metrics: `sync/total_s`, `sync/load_s` (write
         and take over), `sync/gigabytes`, `sync/probe_gap`; errors as in `sync`.
         """
         started = time.perf_counter()
         path = folder / f"adapter_{version}"
-        self._direct(self._sampler.pause)
+        self._stop()
         began_loading = time.perf_counter()
-        sent = self._together(lambda: self._write(write_adapter, path, version))
-        receipts = self._together(lambda: self._sampler.load_adapter(path, version))
+        # Before anything is gathered: a process that cannot write would leave the others waiting in it.
+        self.together(lambda: self._make_folder(path, version))
+        sent = self.together(lambda: self._write(write_adapter, path, version))
+        receipts = self.together(lambda: self._sampler.load_adapter(path, version))
         load_s = time.perf_counter() - began_loading
         ((checksums, num_bytes),) = sent
         gap = self._go_on(receipts, checksums, version, trainer_logprobs)
         if self._backend.is_main_process:
-            for old in folder.glob("adapter_*"):
-                if old != path:
-                    shutil.rmtree(old)
+            for old in folder.iterdir():
+                if re.fullmatch(r"adapter_\d+", old.name) and old != path:
+                    shutil.rmtree(old, ignore_errors=True)  # what stays is tried again next time
         return {
             "sync/total_s": time.perf_counter() - started,
             "sync/load_s": load_s,
@@ -131,32 +136,39 @@ class WeightSync:
             # The other processes gather to the end, whatever became of this one's sampler.
             stream.drain()
 
+    def _stop(self) -> None:
+        self.together(self._sampler.hold)
+        self._direct(self._sampler.pause)
+
+    def _make_folder(self, path: Path, version: int) -> None:
+        if not self._backend.is_main_process:
+            return
+        try:
+            shutil.rmtree(path, ignore_errors=True)  # of a run that is gone on with
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise _not_written(path, version, error) from None
+
     def _write(
         self, write_adapter: Callable[[Path], None], path: Path, version: int
     ) -> list[tuple[Mapping[str, str], int]]:
         """Checksums and bytes of what process 0 wrote; nothing on the others."""
         try:
-            if self._backend.is_main_process:
-                shutil.rmtree(path, ignore_errors=True)  # of a run that is gone on with
-                path.mkdir(parents=True)
             write_adapter(path)
             if not self._backend.is_main_process:
                 return []
             tensors = {name: tensor for file in path.glob("*.safetensors") for name, tensor in load_file(file).items()}
         except (OSError, SafetensorError) as error:
-            raise WeightSyncError(
-                f"the adapter of version {version} could not be written to {path} ({error}); free space there, or set "
-                "vllm.weight_folder to a folder that trainer and servers see"
-            ) from None
+            raise _not_written(path, version, error) from None
         return [({name: checksum(t) for name, t in tensors.items()}, sum(t.nbytes for t in tensors.values()))]
 
     def _go_on(
         self, receipts: list[Receipt], checksums: Mapping[str, str], version: int, trainer_logprobs: TrainerLogprobs
     ) -> float:
-        """Draw again with what was received, and prove it; the largest gap."""
+        """Draw again with what was received, prove it, and let completions be asked for; the largest gap."""
         check_receipts(receipts, checksums, version=version)
         self._direct(self._sampler.flush)
-        self._together(lambda: self._sampler.resume(version))
+        self.together(lambda: self._sampler.resume(version))
         probes: list[Probe] = self._direct(
             lambda: self._sampler.probe(
                 self._probe_ids, num_tokens=NUM_PROBE_TOKENS, temperature=self._temperature, seed=version
@@ -173,14 +185,16 @@ class WeightSync:
         drawn = list(dict.fromkeys(probe.token_ids for probe in probes))
         scored = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in drawn])
         logprobs = dict(zip(drawn, scored, strict=True))
-        return max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
+        gap = max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
+        self.together(self._sampler.release)
+        return gap
 
     def _direct(self, call: Callable[[], list[T] | None]) -> list[T]:
-        """`_together` of the processes that direct an engine: process 0 alone where they are shared."""
+        """`together` of the processes that direct an engine: process 0 alone where they are shared."""
         takes_part = self._backend.is_main_process or not self._sampler.is_shared
-        return self._together(call if takes_part else list)
+        return self.together(call if takes_part else list)
 
-    def _together(self, call: Callable[[], list[T] | None]) -> list[T]:
+    def together(self, call: Callable[[], list[T] | None]) -> list[T]:
         """What `call` gave on all processes, in one list; or the error of the first one that failed, on all."""
         result, error, cause = None, None, None
         try:
@@ -197,3 +211,10 @@ class WeightSync:
                 failure.is_everywhere = True
                 raise failure from (cause if rank == self._backend.rank else None)
         return [item for items, _ in outcomes for item in items]
+
+
+def _not_written(path: Path, version: int, error: Exception) -> WeightSyncError:
+    return WeightSyncError(
+        f"the adapter of version {version} could not be written to {path} ({error}); free space there, or set "
+        "vllm.weight_folder to a folder that trainer and servers see"
+    )

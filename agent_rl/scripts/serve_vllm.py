@@ -22,7 +22,6 @@ class WeightTransfer(StrEnum):
 
 class Dtype(StrEnum):
     BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
     FLOAT32 = "float32"
 
 
@@ -38,8 +37,8 @@ def main(
     max_batch_size: Annotated[int, typer.Option(min=1, help="Completions a server draws at the same time.")] = 128,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = Dtype.BFLOAT16,
     gpu_memory_share: Annotated[
-        float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory, for weights and cache.")
-    ] = 0.9,
+        float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory; new weights need some of the rest.")
+    ] = 0.85,
     devices: Annotated[
         str, typer.Option(help="GPUs to use, as in CUDA_VISIBLE_DEVICES.", show_default="all visible")
     ] = "",

@@ -89,8 +89,9 @@ class VLLMEngine:
         # Guards what follows.
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
+        self._probes: list[Request] = []
         self._in_flight: set[Request] = set()
-        self._is_pausing = self._is_still = self._is_closing = self._is_closed = False
+        self._is_held = self._is_pausing = self._is_still = self._is_closing = self._is_closed = False
         self._stopped: str | None = None
         self._thread = threading.Thread(target=self._serve, name="vllm-engine", daemon=True)
         self._thread.start()
@@ -103,6 +104,17 @@ class VLLMEngine:
         cannot be served, EngineError when vLLM fails or is closed.
         """
         return self._draw(prompt_ids, sampling, cancel).future.result()
+
+    def hold(self) -> None:
+        """Start no completion until `release`, probes excepted."""
+        with self._changed:
+            self._is_held = True
+
+    def release(self) -> None:
+        """Start what was asked for since `hold`, and what comes."""
+        with self._changed:
+            self._is_held = False
+            self._changed.notify_all()
 
     def pause(self) -> None:
         """Draw no more: completions under way end as `INTERRUPTED`, those without a token and later ones wait."""
@@ -176,9 +188,9 @@ class VLLMEngine:
             self._changed.notify_all()
 
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
-        """Draw `num_tokens` after `prompt_ids`, no stop ids."""
+        """Draw `num_tokens` after `prompt_ids`, no stop ids, also while completions are held."""
         sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
-        request = self._draw(prompt_ids, sampling, None)
+        request = self._draw(prompt_ids, sampling, None, is_probe=True)
         drawn = request.future.result()
         return [
             Probe(
@@ -211,13 +223,15 @@ class VLLMEngine:
     ) -> None:
         self.close()
 
-    def _draw(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
+    def _draw(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, is_probe: bool = False
+    ) -> Request:
         """The request once it has ended."""
         request = make_request(prompt_ids, sampling, cancel, max_context=self._max_context, vocab_size=self._vocab_size)
         with self._changed:
             self._check_running()
             self._in_flight.add(request)
-            self._waiting.append(request)
+            (self._probes if is_probe else self._waiting).append(request)
             self._changed.notify_all()
         give_back_openmp_threads()
         try:
@@ -278,7 +292,7 @@ class VLLMEngine:
     def _take_waiting(self) -> bool:
         """Hold still as long as asked to or without work, then start what callers left; False when closing."""
         with self._changed:
-            while not self._is_closing and (self._is_pausing or not (self._waiting or self._active)):
+            while not self._is_closing and (self._is_pausing or not (self._has_next() or self._active)):
                 if self._is_pausing and not self._is_still:
                     self._interrupt()
                     self._is_still = True
@@ -289,10 +303,15 @@ class VLLMEngine:
             if self._is_closing:
                 return False
             self._drop_cancelled()
-            started, self._waiting = self._waiting, []
+            started, self._probes = self._probes, []
+            if not self._is_held:
+                started, self._waiting = started + self._waiting, []
         for request in started:
             self._start(request)
         return True
+
+    def _has_next(self) -> bool:
+        return bool(self._probes or (self._waiting and not self._is_held))
 
     def _start(self, request: Request) -> None:
         self._num_started += 1

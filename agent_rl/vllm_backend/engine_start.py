@@ -80,7 +80,7 @@ def start_vllm(options: EngineOptions) -> "LLMEngine":
 
         try:
             engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(options, cache_bytes)))
-        except ValueError as error:  # its word for a model it does not know, and for too little memory
+        except Exception as error:  # the engine's boundary: a model it does not know, too little memory, and the like
             raise UserError(f"vLLM does not start with {options.model}: {' '.join(str(error).split())}") from error
         if not torch.cuda.is_available():
             engine.collective_rpc("agent_rl_draw_by_seed")

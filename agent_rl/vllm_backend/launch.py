@@ -38,7 +38,7 @@ def serve(options: ServeOptions, *, start_timeout_s: float = 900.0, say: Say = p
     """Addresses of servers that answer; they are watched until the block ends.
 
     UserError for options that cannot be served, and for a server that does not start; at the end of the block also
-    when one was given up meanwhile.
+    when all were given up meanwhile.
     """
     plans = plan_servers(options, gpus=find_gpus())
     supervisor = Supervisor(plans, say=say)
@@ -88,9 +88,12 @@ class Supervisor:
             time.sleep(_POLL_S)
 
     def watch(self, stop: threading.Event) -> None:
-        """Start again whatever dies, until `stop` is set. UserError when a server dies again and again."""
+        """Start again whatever dies, until `stop` is set.
+
+        A server that dies again and again is given up and said so; UserError when none is left.
+        """
         while not stop.wait(_POLL_S):
-            for server in self._servers:
+            for server in list(self._servers):
                 if server.has_ended():
                     self._bury(server)
                 elif server.process is None and time.monotonic() >= server.next_start:
@@ -118,12 +121,18 @@ class Supervisor:
 
     def _bury(self, server: "_Server") -> None:
         delay_s = server.bury()
-        if delay_s is None:
-            raise UserError(
-                f"the server on port {server.plan.port} died {MAX_DEATHS + 1} times within {WITHIN_S:g} s; "
-                f"{server.last_words()}"
-            )
-        self._say(f"{server.plan.address} died; it is started again in {delay_s:g} s (log in {server.plan.log_path})")
+        if delay_s is not None:
+            log_path = server.plan.log_path
+            self._say(f"{server.plan.address} died; it is started again in {delay_s:g} s (log in {log_path})")
+            return
+        self._servers.remove(server)
+        failure = (
+            f"the server on port {server.plan.port} died {MAX_DEATHS + 1} times within {WITHIN_S:g} s and is given up, "
+            f"{len(self._servers)} go on; {server.last_words()}"
+        )
+        if not self._servers:
+            raise UserError(failure)
+        self._say(failure)
 
 
 class _Server:

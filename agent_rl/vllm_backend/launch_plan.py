@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent_rl.errors import ConfigError, UserError
+from agent_rl.vllm_backend.server_settings import ServerSettings, name_of
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -39,15 +40,14 @@ class ServeOptions:
     max_batch_size: int = 128
     """Completions that one server draws at the same time."""
     dtype: str = "bfloat16"
-    gpu_memory_share: float = 0.9
+    gpu_memory_share: float = 0.85
+    """Of each GPU, for weights and cache; new weights need some of the rest when they come."""
     devices: tuple[str, ...] = ()
     """As in CUDA_VISIBLE_DEVICES; empty: all that are visible, from the first."""
     weight_transfer: Literal["files", "nccl"] = "files"
     lora_rank: int = 0
     """Largest rank of an adapter; 0: none is drawn with."""
     log_dir: Path = Path("runs/serve_vllm")
-    worker_extension: str = "agent_rl.vllm_backend.worker.WorkerExtension"
-    """Class that vLLM mixes into its workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,6 @@ def check_vllm_is_installed(*, has_gpus: bool) -> None:
 def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
     flags = {
         "--model": options.model,
-        "--served-model-name": "policy",
         "--host": options.host,
         "--port": port,
         "--dtype": options.dtype,
@@ -113,7 +112,7 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
         "--max-num-seqs": options.max_batch_size,
         "--tensor-parallel-size": options.tensor_parallel,
         "--seed": 0,
-        "--worker-extension-cls": options.worker_extension,
+        "--worker-extension-cls": "agent_rl.vllm_backend.worker.WorkerExtension",
         # Log-probs of the distribution that is drawn from, and no sampling defaults from the model's folder.
         "--logprobs-mode": "processed_logprobs",
         "--generation-config": "vllm",
@@ -131,12 +130,16 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
         from agent_rl.vllm_backend.worker import NCCL_BACKEND
 
         flags["--weight-transfer-config"] = json.dumps({"backend": NCCL_BACKEND})
+    lora_rank = 0
     if options.lora_rank:
+        lora_rank = min(rank for rank in _LORA_RANKS if rank >= options.lora_rank)
         switches.append("--enable-lora")
-        flags["--max-lora-rank"] = min(rank for rank in _LORA_RANKS if rank >= options.lora_rank)
+        flags["--max-lora-rank"] = lora_rank
         flags["--max-loras"] = 1
         flags["--max-cpu-loras"] = 2
-    return [*(text for flag, value in flags.items() for text in (flag, str(value))), *switches]
+    settings = ServerSettings(dtype=options.dtype, lora_rank=lora_rank, weight_transfer=options.weight_transfer)
+    names = ["--served-model-name", "policy", name_of(settings)]
+    return [*names, *(text for flag, value in flags.items() for text in (flag, str(value))), *switches]
 
 
 def _environment(options: ServeOptions, devices: Sequence[str], *, is_folder: bool) -> dict[str, str]:

@@ -5,11 +5,15 @@ what is added is several servers, one pass over a stream, and an end to waiting 
 """
 
 import contextlib
+import queue
 import socket
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+import torch
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
@@ -19,12 +23,18 @@ from agent_rl.errors import EngineError
 from agent_rl.vllm_backend.members import Members
 from agent_rl.vllm_backend.server_answers import FIRST_LABEL
 
+PACKED_BYTES = 128 * 2**20
+"""About so much is copied before it is sent, twice, beside the bucket that is gathered."""
+
 
 class NCCLSender:
     """`NCCLSender(members, timeout_s=600).send(stream)`; members lost later make it useless."""
 
     def __init__(self, members: Members, *, timeout_s: float) -> None:
-        """Make the group, with the GPU that is current. EngineError when a server does not join."""
+        """Make the group, with the GPU that is current.
+
+        EngineError that names the server when one refuses or fails, or the servers when there is no group in time.
+        """
         self._members = Members(members.servers, members.addresses)
         self._source = StreamSource()
         offsets, world_size = rank_offsets(members)
@@ -34,12 +44,11 @@ class NCCLSender:
             master_port=free_port(),
             world_size=world_size,
             rank=0,
+            packed_buffer_size_bytes=PACKED_BYTES,
         )
         self._engine: NCCLTrainerWeightTransferEngine | None = None
-        try:
-            self._engine = NCCLTrainerWeightTransferEngine.trainer_init(info, client=self._client, source=self._source)
-        except RuntimeError as error:
-            raise EngineError(f"the NCCL group of {world_size} GPUs could not be made: {error}") from error
+        self._outcomes: queue.SimpleQueue[NCCLTrainerWeightTransferEngine | Exception] = queue.SimpleQueue()
+        self._engine = self._join(info, timeout_s)
 
     def still_reaches(self, members: Members) -> bool:
         """Whether these are the servers of the group, none of them started again since."""
@@ -52,7 +61,9 @@ class NCCLSender:
         """Broadcast; EngineError when a server fails or does not answer in time, and the group is of no use then."""
         self._source.stream = stream
         try:
-            self._engine.send_weights()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", r"Tensor '.*' has size .* exceeds buffer_size_bytes")
+                self._engine.send_weights()
         except (RuntimeError, AssertionError) as error:  # of NCCL or of a group that is gone, after `_give_up`
             raise self._client.failure or EngineError(f"sending weights by NCCL failed: {error}") from error
 
@@ -63,14 +74,48 @@ class NCCLSender:
                 self._members.servers.post(address, "/shutdown_weight_transfer_engine", timeout_s=60.0)
         self._engine.shutdown()
 
+    def _join(self, info: NCCLTrainerInitInfo, timeout_s: float) -> NCCLTrainerWeightTransferEngine:
+        """Make the group in a thread, which nothing can end while it waits in NCCL for a server that does not come."""
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        is_late = threading.Event()
+
+        def join() -> None:
+            try:
+                if device is not None:
+                    torch.cuda.set_device(device)  # every thread has its own
+                engine = NCCLTrainerWeightTransferEngine.trainer_init(info, client=self._client, source=self._source)
+                self._outcomes.put(engine)
+                if is_late.is_set():
+                    engine.shutdown()
+            except Exception as error:  # vLLM's boundary: raised where the group is waited for
+                self._outcomes.put(error)
+
+        threading.Thread(target=join, name="nccl-group", daemon=True).start()
+        try:
+            outcome = self._outcomes.get(timeout=timeout_s)
+        except queue.Empty:
+            outcome = TimeoutError(f"there is none after {timeout_s:g} s")
+        if not isinstance(outcome, Exception):
+            return outcome
+        is_late.set()
+        if self._client.failure is not None:
+            raise self._client.failure
+        names = ", ".join(self._members.addresses)
+        raise EngineError(
+            f"the NCCL group of {info.world_size} GPUs, of this process and {names}, could not be made: {outcome}; "
+            "restart the servers"
+        ) from outcome
+
     def _give_up(self) -> None:
-        """End a broadcast that waits for a server which will not come; called while another thread waits in it."""
+        """End the wait for a server that will not come; called while another thread waits in NCCL."""
         if self._engine is not None:
             self._engine.shutdown()
+        else:
+            self._outcomes.put(self._client.failure)
 
 
 class StreamSource(WeightSource):
-    """What vLLM's engine reads: the stream of the present send."""
+    """What vLLM's engine reads: copies of the stream's tensors, several of which it packs into one."""
 
     stream: WeightStream
 
@@ -78,7 +123,7 @@ class StreamSource(WeightSource):
         return [ParamMeta(kind.name, kind.dtype, kind.shape) for kind in self.stream.kinds]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(self.stream)
+        return ((name, tensor.clone()) for name, tensor in self.stream)
 
 
 class EveryServer:
@@ -88,21 +133,16 @@ class EveryServer:
         self, members: Members, offsets: dict[str, int], *, timeout_s: float, give_up: Callable[[], None]
     ) -> None:
         self.failure: EngineError | None = None
-        """Of `update_weights`, which runs beside the broadcast."""
+        """Of the two calls that run beside NCCL in another thread."""
         self._members = members
         self._offsets = offsets
         self._timeout_s = timeout_s
         self._give_up = give_up
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._members.ask(
-            lambda address: self._members.servers.post(
-                address,
-                "/init_weight_transfer_engine",
-                {"init_info": init_info | {"rank_offset": self._offsets[address]}},
-                timeout_s=self._timeout_s,
-            ),
-            may_leave=False,
+        self._beside_nccl(
+            "/init_weight_transfer_engine",
+            lambda address: {"init_info": init_info | {"rank_offset": self._offsets[address]}},
         )
 
     def start_weight_update(self) -> None:
@@ -110,20 +150,29 @@ class EveryServer:
         self._post("/start_weight_update")
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        def receive(address: str) -> None:
-            try:
-                self._members.servers.post(
-                    address, "/update_weights", {"update_info": update_info}, timeout_s=self._timeout_s
-                )
-            except EngineError as error:
-                self.failure = error
-                self._give_up()  # at once: the others wait in the broadcast for this one
-                raise
-
-        self._members.ask(receive, may_leave=False)
+        self._beside_nccl("/update_weights", lambda _: {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._post("/finish_weight_update")
+
+    def _beside_nccl(self, path: str, json_for: Callable[[str], dict[str, Any]]) -> None:
+        def take_part(address: str) -> None:
+            try:
+                self._members.servers.post(address, path, json_for(address), timeout_s=self._timeout_s)
+            except EngineError as error:
+                self._fail(error)  # at once: the others wait in NCCL for this one
+                raise
+
+        try:
+            self._members.ask(take_part, may_leave=False)
+        except EngineError as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: EngineError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._give_up()
 
     def _post(self, path: str, json: Any = None) -> None:
         post = self._members.servers.post

@@ -4,7 +4,6 @@ The route takes and gives token ids, and says by which version of the weights ea
 (`server_pool.py`), who is asked (`servers.py`).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +35,8 @@ class Drawn:
     finish_reason: FinishReason
     versions: tuple[int, ...]
     """Of the weights that drew each token; never falling. Shape [T]."""
+    labels: frozenset[str]
+    """What the server calls these weights."""
     num_cached: int | None
     """Prompt tokens that came out of the cache; None when the server was not started to tell."""
 
@@ -65,7 +66,7 @@ def make_body(prompt_ids: Sequence[int], sampling: SamplingParams, *, adapter: s
     return body
 
 
-def read_answer(address: str, answer: Any, sampling: SamplingParams, *, vocab_size: int | None) -> Drawn:
+def read_answer(address: str, answer: Any, sampling: SamplingParams) -> Drawn:
     """What the server drew. EngineError naming server and finding, where it is not what was asked for."""
     try:
         choice = answer["choices"][0]
@@ -78,9 +79,8 @@ def read_answer(address: str, answer: Any, sampling: SamplingParams, *, vocab_si
         num_cached = (answer.get("usage") or {}).get("prompt_tokens_details")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise _rubbish(address, f"({type(error).__name__}: {error}) {answer!r}") from None
-    top = math.inf if vocab_size is None else vocab_size
-    if not all(isinstance(token_id, int) and 0 <= token_id < top for token_id in token_ids):
-        raise _rubbish(address, f"ids outside the vocabulary of {vocab_size}: {token_ids}")
+    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
+        raise _rubbish(address, f"ids that are none: {token_ids}")
     if scored_ids != token_ids:
         raise _rubbish(address, f"{len(token_ids)} ids {token_ids} with log-probs for {len(scored_ids)} {scored_ids}")
     if not all(_NO_LOGPROB < logprob <= _ROUNDING for logprob in logprobs):
@@ -93,6 +93,7 @@ def read_answer(address: str, answer: Any, sampling: SamplingParams, *, vocab_si
         logprobs=logprobs,
         finish_reason=reason,
         versions=_versions_of(address, spans, len(token_ids)),
+        labels=frozenset(label for label, start, end in spans if start < end),
         num_cached=num_cached and num_cached.get("cached_tokens"),
     )
 
@@ -130,12 +131,13 @@ def make_probe(address: str, drawn: Drawn, *, num_tokens: int) -> Probe:
 
 
 def read_label(address: str, label: str) -> int:
-    """The version that a server's label for its weights stands for."""
+    """The version that a server's label for its weights stands for: 3 for "3/17", the 17th weights sent."""
     if label == FIRST_LABEL:
         return 0
-    if not label.isdecimal():
+    version, _, count = label.partition("/")
+    if not (version.isdecimal() and count.isdecimal()):
         raise EngineError(f"{address} calls its weights {label!r}, not by a version: something else sends it weights")
-    return int(label)
+    return int(version)
 
 
 def sentence_of(answer: Any, text: str) -> str:

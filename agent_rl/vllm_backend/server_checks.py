@@ -8,17 +8,18 @@ from typing import Any
 
 from agent_rl.errors import ConfigError, EngineError
 from agent_rl.records import SamplingParams
-from agent_rl.vllm_backend.server_answers import GENERATE_PATH, RequestRefusedError, make_body, read_answer
-from agent_rl.vllm_backend.server_pool import ServerLostError, ServerPool
+from agent_rl.vllm_backend.server_answers import GENERATE_PATH, make_body, read_answer
+from agent_rl.vllm_backend.server_pool import ServerPool
+from agent_rl.vllm_backend.server_settings import ServerSettings, check_settings, read_settings
 
 _AGAIN_S = 0.5
-_HEALTH_S = 10.0
+_HEALTH_S = 5.0
 _LOOK_S = 0.05
 _ROUNDING = 1e-3
 
 
 async def check_server(
-    pool: ServerPool, address: str, *, start_timeout_s: float, max_context: int, vocab_size: int | None
+    pool: ServerPool, address: str, *, start_timeout_s: float, max_context: int, needed: ServerSettings
 ) -> None:
     """Wait until the server answers, resume it where a dead run left it paused, and try it. Raises ConfigError."""
     await _await_health(pool, address, start_timeout_s)
@@ -27,6 +28,7 @@ async def check_server(
         await pool.call(address, "GET", "/weight_info", timeout_s=start_timeout_s)
         models = await pool.call(address, "GET", "/v1/models", timeout_s=start_timeout_s)
         window = int(models["data"][0]["max_model_len"])
+        found = read_settings(model["id"] for model in models["data"])
         if pause["is_paused"]:
             await pool.call(address, "POST", "/resume", timeout_s=start_timeout_s)
     except (EngineError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -36,7 +38,8 @@ async def check_server(
             f"vllm.servers: {address} has a window of {window} tokens, policy.max_context is {max_context}; start it "
             f"with `agent-rl serve-vllm --max-context {max_context}`"
         )
-    await _draw(pool, address, start_timeout_s, vocab_size)
+    check_settings(address, found, needed)
+    await _draw(pool, address, start_timeout_s)
     while not pool.servers[address].is_up:  # it was asked before it was there, and its watcher has yet to look again
         await asyncio.sleep(_LOOK_S)
 
@@ -59,29 +62,24 @@ async def _await_health(pool: ServerPool, address: str, start_timeout_s: float) 
         ) from None
 
 
-async def _draw(pool: ServerPool, address: str, timeout_s: float, vocab_size: int | None) -> None:
-    """Draw where one id alone is allowed, the vocabulary's last: of the distribution drawn from, its log-prob is 0."""
-    last = 0 if vocab_size is None else vocab_size - 1
+async def _draw(pool: ServerPool, address: str, timeout_s: float) -> None:
+    """Draw where one id alone is allowed: of the distribution drawn from, its log-prob is 0."""
+    only = 0
     sampling = SamplingParams(max_new_tokens=1)
-    body = make_body([last], sampling, adapter=None)
-    body["sampling_params"]["allowed_token_ids"] = [last]
+    body = make_body([only], sampling, adapter=None)
+    body["sampling_params"]["allowed_token_ids"] = [only]
     try:
         async with asyncio.timeout(timeout_s):
             answer: Any = await pool.ask(pool.servers[address], GENERATE_PATH, body)
-    except RequestRefusedError as error:
-        raise ConfigError(
-            f"vllm.servers: {address} does not know id {last}, the last of the policy's vocabulary "
-            f"({error}); start it with the model of model.path"
-        ) from None
-    except (ServerLostError, EngineError, TimeoutError) as error:
+    except (EngineError, TimeoutError) as error:
         raise _not_ours(address, error) from None
     try:
-        drawn = read_answer(address, answer, sampling, vocab_size=vocab_size)
+        drawn = read_answer(address, answer, sampling)
     except EngineError as error:
         raise ConfigError(
             f"vllm.servers: {error}; start it with `agent-rl serve-vllm` and the model of model.path"
         ) from None
-    if drawn.token_ids != (last,) or drawn.logprobs[0] < -_ROUNDING:
+    if drawn.token_ids != (only,) or drawn.logprobs[0] < -_ROUNDING:
         raise ConfigError(
             f"vllm.servers: {address} gives log-probs of another distribution than the one it draws from; start it "
             "with `agent-rl serve-vllm`, which sets --logprobs-mode processed_logprobs"

@@ -19,7 +19,7 @@ from agent_rl.vllm_backend.server_answers import RequestRefusedError, sentence_o
 _CONNECT_S = 10.0
 _KEEP_ALIVE_S = 2.0
 """Shorter than a server's 5 s, so that no request goes out on a connection that is being closed."""
-_HEALTH_S = 30.0
+_HEALTH_S = 5.0
 _UP_CHECK_S = 5.0
 _DOWN_CHECK_S = 0.25
 _REJOIN_AGAIN_S = 2.0
@@ -54,7 +54,9 @@ class ServerPool:
     def __init__(self, addresses: Sequence[str], *, start_timeout_s: float) -> None:
         self.servers = {address: Server(address) for address in addresses}
         self.weight_version: int | None = None
-        """Version of the weights that the owner last sent; None before, when any will do."""
+        """Version of the weights that the owner last sent; None before."""
+        self.weight_label: str | None = None
+        """What an up-to-date server calls them; None before, when any will do."""
         self.rejoin: Callable[[str], bool] | None = None
         self._start_timeout_s = start_timeout_s
         self._uses = itertools.count(1)
@@ -116,8 +118,9 @@ class ServerPool:
     async def call(self, address: str, method: str, path: str, *, timeout_s: float, **options: Any) -> Any:
         """An answer to one of the owner's own requests, to a server that may be down: its JSON, or else its text."""
         server = self.servers[address]
+        timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S))
         try:
-            response = await self._client.request(method, address + path, timeout=timeout_s, **options)
+            response = await self._client.request(method, address + path, timeout=timeout, **options)
         except httpx.HTTPError as error:
             self.mark_down(server, _describe(error))
             raise EngineError(f"{method} {address}{path} failed: {_describe(error)}") from error
@@ -173,11 +176,11 @@ class ServerPool:
 
     async def _may_serve(self, server: Server) -> bool:
         """Whether a server that answers again draws from the right weights, if need be after `rejoin`."""
-        if self.weight_version is None or self.rejoin is None:
+        if self.weight_label is None or self.rejoin is None:
             return True
         info = await self.call(server.address, "GET", "/weight_info", timeout_s=_HEALTH_S)
         pause = await self.call(server.address, "GET", "/is_paused", timeout_s=_HEALTH_S)
-        if info == {"weight_version": str(self.weight_version)} and pause == {"is_paused": False}:
+        if info == {"weight_version": self.weight_label} and pause == {"is_paused": False}:
             return True
         problem = await _call_in_thread(self.rejoin, server.address)
         if problem is not None:

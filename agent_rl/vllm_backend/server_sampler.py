@@ -18,7 +18,8 @@ from torch import Tensor
 from agent_rl.distributed.sampler import Probe, Receipt
 from agent_rl.distributed.weight_proof import WeightSyncError, check_receipts
 from agent_rl.errors import EngineError
-from agent_rl.vllm_backend.members import Members
+from agent_rl.vllm_backend.members import MemberLostError, Members
+from agent_rl.vllm_backend.server_answers import FIRST_LABEL
 from agent_rl.vllm_backend.transports import Transport, receipts_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class ServerSampler:
         self._servers = servers
         self._transport = transport
         self._max_gap = max_gap
+        self._num_resumes = 0
+        """On all processes the same."""
+        self._label = FIRST_LABEL
+        """What up-to-date servers call their weights."""
         self._members = Members(servers, servers.addresses)
         self._adapter: tuple[str, Path] | None = None
         """Name and folder."""
@@ -68,6 +73,13 @@ class ServerSampler:
         """Held while a server rejoins."""
         self._is_changing = False
         servers.rejoin = self.rejoin
+
+    def hold(self) -> None:
+        """Of this process's completions; probes are sent."""
+        self._servers.hold()
+
+    def release(self) -> None:
+        self._servers.release()
 
     def pause(self) -> None:
         """Of all servers that answer, also of those that did not rejoin yet: they get the new weights like the others.
@@ -107,16 +119,24 @@ class ServerSampler:
         self._members.ask(self._flush)
 
     def resume(self, version: int) -> None:
-        """Draw again as `version`; on every process but 0 only takes note of it."""
+        """Draw again as `version`; on every process but 0 only takes note of it.
+
+        A server that was started again since it sent its receipt leaves. WeightSyncError when none is left.
+        """
+        self._num_resumes += 1
+        # Counted, so that one that was cut off is not believed when a run went back to an earlier version.
+        self._label = f"{version}/{self._num_resumes}"
         if self._adapter is not None:
             self._servers.adapter = self._adapter[0]
         if self._transport is not None:
             if self._adapter is not None:
                 self._members.ask(self._forget_old_adapters)
-            _label(self._members, version)
+            _label(self._members, self._label)
         self._servers.weight_version = self.weight_version = version
+        self._servers.weight_label = self._label
         if self._transport is not None:
             self._members.post("/resume", timeout_s=_QUICK_S)
+            self._members.ask(self._check_it_has_them)
 
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
         """From every server that was not lost since `pause`."""
@@ -155,8 +175,9 @@ class ServerSampler:
             return False
         check_receipts(receipts, expected.checksums, version=self.weight_version)
         returned.ask(self._flush)
-        _label(returned, self.weight_version)
+        _label(returned, self._label)
         returned.post("/resume", timeout_s=_QUICK_S)
+        returned.ask(self._check_it_has_them)
         probe = self._servers.probe(returned.addresses[0], proof.prompt_ids, **proof.options)
         _check_alike(probe, proof.probe, max_gap=self._max_gap)
         return True
@@ -178,8 +199,20 @@ class ServerSampler:
         for name in self._adapters_at(address):
             if name != self._servers.adapter:
                 self._servers.post(address, "/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_QUICK_S)
-        # Requests that came since the pause wait with the old name, and would be answered by the old adapter.
+        # Requests on their way to the server as others were held wait there, and the old adapter would answer them.
         self._servers.post(address, "/abort_requests", {}, timeout_s=_QUICK_S)
+
+    def _check_it_has_them(self, address: str) -> None:
+        """MemberLostError when the server's weights are not those of the receipt."""
+        states = self._servers.post(address, "/collective_rpc", {"method": "agent_rl_state"}, timeout_s=_QUICK_S)[
+            "results"
+        ]
+        if set(states) != {self._receipt.digest}:
+            # Under the present label its answers would be believed.
+            self._servers.post(address, "/update_weight_version", {"new_version": FIRST_LABEL}, timeout_s=_QUICK_S)
+            raise MemberLostError(
+                f"{address} no longer has weights {self.weight_version}, which it received: it was started again"
+            )
 
     def _adapters_at(self, address: str) -> list[str]:
         models = self._servers.get(address, "/v1/models")["data"]
@@ -197,8 +230,8 @@ def _pause(members: Members) -> None:
     members.post("/pause", params=_ABORT, timeout_s=_QUICK_S)
 
 
-def _label(members: Members, version: int) -> None:
-    members.post("/update_weight_version", {"new_version": str(version)}, timeout_s=_QUICK_S)
+def _label(members: Members, label: str) -> None:
+    members.post("/update_weight_version", {"new_version": label}, timeout_s=_QUICK_S)
 
 
 def _check_alike(probe: Probe, proof: Probe, *, max_gap: float) -> None:

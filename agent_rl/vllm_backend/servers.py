@@ -24,7 +24,8 @@ from agent_rl.vllm_backend.server_answers import (
     read_answer,
 )
 from agent_rl.vllm_backend.server_checks import check_server
-from agent_rl.vllm_backend.server_pool import ServerLostError, ServerPool, UnknownAdapterError
+from agent_rl.vllm_backend.server_pool import Server, ServerLostError, ServerPool, UnknownAdapterError
+from agent_rl.vllm_backend.server_settings import ServerSettings
 
 MAX_ATTEMPTS = 5
 """A request that lost this many servers is given up: it may be what ends them."""
@@ -48,11 +49,12 @@ class VLLMServers:
         self.addresses = tuple(addresses)
         self._request_timeout_s = request_timeout_s
         self._start_timeout_s = start_timeout_s
-        self._vocab_size: int | None = None
-        self._num_calls = 0
         self._is_closed = False
         self._guard = threading.Lock()
-        """Of the two above."""
+        """Of the one above."""
+        self._may_draw = asyncio.Event()
+        """Not set while held."""
+        self._may_draw.set()
         self._pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
@@ -61,15 +63,24 @@ class VLLMServers:
 
     @property
     def weight_version(self) -> int | None:
-        """Version of the weights that the owner last sent to all; None before the first, when any will do.
-
-        Set it when servers may draw again: a server that comes back with others is brought up to date by `rejoin`.
-        """
+        """Version of the weights that the owner last sent to all; None before the first."""
         return self._pool.weight_version
 
     @weight_version.setter
     def weight_version(self, version: int | None) -> None:
         self._pool.weight_version = version
+
+    @property
+    def weight_label(self) -> str | None:
+        """What a server must call its weights to be up to date; None before the first were sent, when any will do.
+
+        Set it when servers may draw again: a server that comes back with others is brought up to date by `rejoin`.
+        """
+        return self._pool.weight_label
+
+    @weight_label.setter
+    def weight_label(self, label: str | None) -> None:
+        self._pool.weight_label = label
 
     @property
     def rejoin(self) -> Callable[[str], bool] | None:
@@ -83,10 +94,22 @@ class VLLMServers:
     def rejoin(self, rejoin: Callable[[str], bool] | None) -> None:
         self._pool.rejoin = rejoin
 
-    @property
-    def num_requests_under_way(self) -> int:
-        """Calls of `complete` that were not answered yet, those that wait for a server included."""
-        return self._num_calls
+    def hold(self) -> None:
+        """From here on `complete` waits before it asks a server, until `release`; all other methods go on.
+
+        What was asked before is answered, but not before `release` with tokens of other weights than it was asked for.
+        """
+
+        async def clear() -> None:
+            self._may_draw.clear()
+
+        self._run(clear())
+
+    def release(self) -> None:
+        """End what `hold` began; does nothing where nothing is held, or closed."""
+        with self._guard:
+            if not self._is_closed:
+                self._loop.call_soon_threadsafe(self._may_draw.set)
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """Draw one completion.
@@ -95,13 +118,7 @@ class VLLMServers:
         tokens, once `cancel` is set. Raises EngineError when there is no server or no answer in time, when an answer is
         none, or closed; its child RequestRefusedError for a prompt or parameters that a server refuses.
         """
-        with self._guard:
-            self._num_calls += 1
-        try:
-            completion = self._run(self._complete(tuple(prompt_ids), sampling), cancel)
-        finally:
-            with self._guard:
-                self._num_calls -= 1
+        completion = self._run(self._complete(tuple(prompt_ids), sampling), cancel)
         return completion or Completion(
             token_ids=(),
             logprobs=(),
@@ -116,16 +133,18 @@ class VLLMServers:
         sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
         body = make_body(prompt_ids, sampling, adapter=self.adapter)
         answer = self.post(address, GENERATE_PATH, body)
-        drawn = read_answer(address, answer, sampling, vocab_size=self._vocab_size)
+        drawn = read_answer(address, answer, sampling)
         return make_probe(address, drawn, num_tokens=num_tokens)
 
-    def wait_until_up(self, *, max_context: int = 0, vocab_size: int | None = None) -> None:
+    def wait_until_up(self, *, max_context: int, dtype: str, lora_rank: int, weight_transfer: str) -> None:
         """Wait until all servers answer, and see that they can serve this run; a server left paused is resumed.
 
         ConfigError, naming what to do, for a server that does not answer within `start_timeout_s`, was not started by
-        `agent-rl serve-vllm`, has a window below `max_context`, or a vocabulary that is not `vocab_size` ids large.
+        `agent-rl serve-vllm`, has a window below `max_context`, draws in another number format than `dtype`
+        ("float32"), serves no adapters of `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer`
+        ("files" or "nccl").
         """
-        self._vocab_size = vocab_size
+        needed = ServerSettings(dtype=dtype, lora_rank=lora_rank, weight_transfer=weight_transfer)
 
         async def check_all() -> None:
             checks = [
@@ -134,7 +153,7 @@ class VLLMServers:
                     address,
                     start_timeout_s=self._start_timeout_s,
                     max_context=max_context,
-                    vocab_size=vocab_size,
+                    needed=needed,
                 )
                 for address in self.addresses
             ]
@@ -142,9 +161,13 @@ class VLLMServers:
 
         self._run(check_all())
 
-    def get(self, address: str, path: str) -> Any:
-        """The JSON (or text) that one server answers, be it up or down. EngineError naming it when it fails."""
-        return self._run(self._pool.call(address, "GET", path, timeout_s=self._request_timeout_s))
+    def get(self, address: str, path: str, *, timeout_s: float | None = None) -> Any:
+        """The JSON (or text) that one server answers, be it up or down. EngineError naming it when it fails.
+
+        `timeout_s` is `request_timeout_s` unless given.
+        """
+        timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
+        return self._run(self._pool.call(address, "GET", path, timeout_s=timeout_s))
 
     def post(
         self,
@@ -155,7 +178,7 @@ class VLLMServers:
         params: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """As `get`; by default with `request_timeout_s`."""
+        """As `get`."""
         return self._run(self._post(address, path, json, params, timeout_s))
 
     def post_all(
@@ -243,23 +266,31 @@ class VLLMServers:
         raise EngineError(f"{MAX_ATTEMPTS} servers in a row were lost with the same request: {'; '.join(losses)}")
 
     async def _attempt(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
-        server = await self._pool.pick()
-        expected, adapter = self._pool.weight_version, self.adapter
+        server = await self._pick()
+        expected, adapter = self._pool.weight_label, self.adapter
         try:
             answer = await self._pool.ask(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
         except UnknownAdapterError as error:
             if adapter == self.adapter:  # else the request was overtaken by the next adapter
                 self._pool.mark_down(server, str(error))
             raise
-        drawn = read_answer(server.address, answer, sampling, vocab_size=self._vocab_size)
-        is_old = (
-            expected is not None and self._pool.rejoin is not None and min(drawn.versions, default=expected) < expected
-        )
-        if is_old:  # a new process took the place of the server between two looks at its health
-            problem = f"draws with the weights {drawn.versions[0]}, sent were {expected}"
+        drawn = read_answer(server.address, answer, sampling)
+        if not drawn.labels <= {expected}:
+            await self._may_draw.wait()  # it reached its server after the pause, and its weights may not be proven yet
+        others = drawn.labels - {expected, self._pool.weight_label}
+        if others and expected is not None and self._pool.rejoin is not None:
+            # A new process took the place of the server between two looks at its health.
+            problem = f"draws with the weights {min(others)!r}, sent were {expected!r}"
             self._pool.mark_down(server, problem)
             raise ServerLostError(f"{server.address} {problem}")
         return make_completion(drawn, version_if_none=self._pool.weight_version or 0)
+
+    async def _pick(self) -> Server:
+        while True:
+            await self._may_draw.wait()
+            server = await self._pool.pick()
+            if self._may_draw.is_set():  # else they were held while no server was up
+                return server
 
     async def _end(self) -> None:
         await self._pool.close()

@@ -5,9 +5,11 @@ Process 0 sends for all. Not here: gathering (`distributed/weight_stream.py`), p
 """
 
 import importlib.util
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +20,7 @@ from torch import Tensor
 from agent_rl.distributed.sampler import Receipt
 from agent_rl.distributed.weight_proof import WeightSyncError
 from agent_rl.distributed.weight_stream import WeightStream
-from agent_rl.errors import EngineError, UserError
+from agent_rl.errors import UserError
 from agent_rl.vllm_backend.members import Members
 
 FILE_BYTES = 2 * 10**9
@@ -40,7 +42,7 @@ class FileTransport:
     def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES) -> None:
         """`folder` is seen under the same path by trainer and servers. About `file_bytes` are held and written at once.
 
-        Folders of older versions in it are removed, also those of earlier runs.
+        Folders of other versions in it are removed, also those of earlier runs; nothing else is.
         """
         self._folder = folder.resolve()
         self._file_bytes = file_bytes
@@ -64,9 +66,9 @@ class FileTransport:
             ) from None
         self._paths = [str(place / name) for name in names]
         receipts = self._load(members)
-        for old in (*self._folder.glob("version_*"), *self._folder.glob(".version_*")):
-            if old != place:
-                shutil.rmtree(old)
+        for old in self._folder.iterdir():
+            if re.fullmatch(r"\.?version_\d+", old.name) and old.is_dir() and old != place:
+                shutil.rmtree(old, ignore_errors=True)  # what stays is tried again next time
         return receipts
 
     def reload(self, members: Members) -> list[Receipt] | None:
@@ -120,14 +122,15 @@ class NCCLTransport:
             self._close()
         if self._sender is None:
             self._sender = NCCLSender(members, timeout_s=self._timeout_s)
-        try:
-            self._sender.send(tensors)
-        except EngineError:
-            self._close()
-            raise
         received = {"method": "agent_rl_received"}
         post = members.servers.post
-        return receipts_of(members.ask(lambda address: post(address, "/collective_rpc", received), may_leave=False))
+        with ExitStack() as after_failure:
+            after_failure.callback(self._close)
+            self._sender.send(tensors)
+            answers = members.ask(lambda address: post(address, "/collective_rpc", received), may_leave=False)
+            receipts = receipts_of(answers)
+            after_failure.pop_all()
+        return receipts
 
     def reload(self, members: Members) -> list[Receipt] | None:
         return None

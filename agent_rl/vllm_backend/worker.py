@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
+from agent_rl.distributed.sampler import digest_of
 from agent_rl.errors import AgentRLError
 
 NCCL_BACKEND = "agent_rl_nccl"
@@ -26,9 +27,9 @@ _RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
 
 class WorkerExtension:
-    """Methods of a vLLM worker; a failure is a ValueError that says which tensor, and `agent_rl_state` keeps it."""
+    """Methods of a vLLM worker; a failure is a ValueError that says which tensor."""
 
-    _agent_rl_torn: str | None = None
+    _agent_rl_state: str | None = None
 
     def agent_rl_load_files(self, paths: Sequence[str]) -> dict[str, str]:
         """Load all weights from safetensors files, one tensor at a time; checksums of them as they were read.
@@ -53,14 +54,14 @@ class WorkerExtension:
                 pass
 
     def agent_rl_state(self) -> str | None:
-        """What tore these weights; None when they are whole."""
-        return self._agent_rl_torn
+        """`digest_of` what was received last, or what tore these weights; None in a process that received nothing."""
+        return self._agent_rl_state
 
     def agent_rl_adapter_checksums(self, folder: str) -> dict[str, str]:
         """Of the tensors of the LoRA adapter in `folder`, as this worker reads them."""
         path = str(Path(folder) / ADAPTER_FILE)
         _check_files([path])
-        return {name: checksum(tensor) for name, tensor in _read([path], self.device)}
+        return self._agent_rl_note({name: checksum(tensor) for name, tensor in _read([path], self.device)})
 
     def agent_rl_received(self) -> dict[str, str]:
         """Checksums of what came by NCCL since the last call; RuntimeError without our transfer engine."""
@@ -70,17 +71,21 @@ class WorkerExtension:
                 f"this server receives through {type(engine).__name__}, expected the backend {NCCL_BACKEND!r}; start "
                 "it with agent-rl serve-vllm --weight-transfer nccl"
             )
-        return engine.take_received()
+        return self._agent_rl_note(engine.take_received())
 
     def agent_rl_draw_by_seed(self) -> None:
         """Let this CPU worker draw without the process's random numbers, which are the trainer's."""
         self.model_runner.sampler.topk_topp_sampler.forward = _draw_by_seed
 
+    def _agent_rl_note(self, received: dict[str, str]) -> dict[str, str]:
+        self._agent_rl_state = digest_of(received)
+        return received
+
     def _agent_rl_load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         model = self.model_runner.get_model()
         received: dict[str, str] = {}
         hide_expected_warnings()
-        self._agent_rl_torn = "a load that was not finished"
+        self._agent_rl_state = "a load that was not finished"
         try:
             with whole_or_mended(model, self.vllm_config), recorded(model, received) as filled:
                 self.reload_weights(weights_iterator=weights)
@@ -91,12 +96,11 @@ class WorkerExtension:
             last = next(reversed(received), None)
             # A second sentence of vLLM's lists all parameters of the model.
             why = str(error).split(". ", maxsplit=1)[0]
-            self._agent_rl_torn = f"at tensor {last!r}: {type(error).__name__}: {why}"
-            raise ValueError(f"vLLM did not take these weights, {self._agent_rl_torn}") from error
+            self._agent_rl_state = f"at tensor {last!r}: {type(error).__name__}: {why}"
+            raise ValueError(f"vLLM did not take these weights, {self._agent_rl_state}") from error
         if self.device.type == "cpu":
             _pack_tied_heads(model)
-        self._agent_rl_torn = None
-        return received
+        return self._agent_rl_note(received)
 
 
 @contextmanager

@@ -97,10 +97,17 @@ class VersionedPolicy(BasePolicy):
         return None
 
 
+NUM_STEPS = 500
+"""More than any test makes: after the last step of a run nothing is played on."""
+
+
 def async_config(folder: Path, **rollout: Any) -> Config:
     """Two groups of three episodes a step, one update of staleness."""
     chosen = {"group_size": 3, "groups_per_step": 2, "max_staleness": 1, "async_workers": 16} | rollout
-    return tiny_config(folder, policy={"type": "vllm"}, algorithm={"correction": {"kind": "token_tis"}}, rollout=chosen)
+    correction = {"correction": {"kind": "token_tis"}}
+    return tiny_config(
+        folder, policy={"type": "vllm"}, algorithm=correction, rollout=chosen, train={"steps": NUM_STEPS}
+    )
 
 
 def make_async(

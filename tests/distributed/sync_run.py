@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.sampler import Probe, Receipt
-from agent_rl.distributed.weight_sync import ProbeSample, WeightSync
+from agent_rl.distributed.weight_sync import ProbeSample, WeightSync, WeightSyncError
 from agent_rl.errors import AgentRLError
 from model.model_minimind import MiniMindForCausalLM
 
@@ -104,6 +104,12 @@ class FakeSampler:
         self.engines = engines
         self.directs = is_main or not is_shared
         self.calls: list[str] = []
+
+    def hold(self) -> None:
+        self.calls.append("hold")
+
+    def release(self) -> None:
+        self.calls.append("release")
 
     def pause(self) -> None:
         assert self.directs
@@ -253,7 +259,22 @@ def adapters(syncing: SyncRun, folder: Path) -> dict[str, Any]:
     except AgentRLError as caught:
         report["error"] = str(caught)
     report["called"] = syncing.backend.all_gather_object(called)
+    report["unwritable"] = syncing.backend.all_gather_object(error_without_folder(syncing, folder))
     return report
+
+
+def error_without_folder(syncing: SyncRun, folder: Path) -> str:
+    """Where the adapters' folder cannot be made; all processes would gather as they write."""
+    (folder / "file").touch()
+
+    def write(_: Path) -> None:
+        syncing.backend.barrier()
+
+    try:
+        syncing.syncing.sync_adapter(write, folder / "file", 4, trainer_logprobs=syncing.trainer_logprobs)
+    except WeightSyncError as error:
+        return str(error)
+    return ""
 
 
 def main(folder: Path, faults: Sequence[str]) -> None:
