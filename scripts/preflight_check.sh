@@ -3,6 +3,7 @@
 #   scripts/preflight_check.sh [--config configs/nat_grpo.yaml] [further options of agent-rl preflight]
 set -euo pipefail
 
+caller="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-.venv/bin/python}"
 if ! command -v "$python" > /dev/null; then
@@ -10,13 +11,32 @@ if ! command -v "$python" > /dev/null; then
     exit 1
 fi
 
+# A file of the folder that the script was called from comes before the project's of that name.
+of_caller() {
+    if [[ $1 != /* && $caller != "$PWD" && -e $caller/$1 ]]; then
+        printf '%s' "$caller/$1"
+    else
+        printf '%s' "$1"
+    fi
+}
+
 has_config=false
+before=""
+arguments=()
 for argument in "$@"; do
     case "$argument" in
         --config | --config=* | --help) has_config=true ;;
     esac
+    case "$argument" in
+        --config=* | --launch=*) argument="${argument%%=*}=$(of_caller "${argument#*=}")" ;;
+    esac
+    case "$before" in
+        --config | --launch) argument="$(of_caller "$argument")" ;;
+    esac
+    before="$argument"
+    arguments+=("$argument")
 done
 if [[ $has_config == false ]]; then
-    set -- --config configs/nat_grpo.yaml "$@"
+    arguments=(--config configs/nat_grpo.yaml "${arguments[@]+"${arguments[@]}"}")
 fi
-exec "$python" -m agent_rl.scripts.cli preflight "$@"
+exec "$python" -m agent_rl.scripts.cli preflight "${arguments[@]}"

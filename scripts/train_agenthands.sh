@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The whole job of configs/nat_grpo_8xh100.yaml on one machine of 8 GPUs: preflight, plan, two vLLM servers on GPUs 4-7,
-# training on GPUs 0-3. The servers end with the script, however it ends; started again it goes on from the last
-# checkpoint. Untested on GPUs.
+# training on GPUs 0-3. The servers end with the script, however the training ends; only a `kill -9` of the script leaves
+# both behind. Started again it goes on from the last checkpoint. Untested on GPUs.
 #   scripts/train_agenthands.sh [--dry-run] [--skip-checks] [section.key=value ...]
 # Environment: PYTHON (.venv/bin/python), MODEL, PORT, TRAIN_GPUS, SERVER_GPUS, SERVER_SHARE, MACHINE_MEMORY (GiB; this
-# machine's), START_TIMEOUT_S.
+# machine's, or what its control group may have), OMP_NUM_THREADS (of each training process; its share of the cores),
+# START_TIMEOUT_S, STOP_TIMEOUT_S.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -16,7 +17,7 @@ port="${PORT:-8000}"
 train_gpus="${TRAIN_GPUS:-0,1,2,3}"
 server_gpus="${SERVER_GPUS:-4,5,6,7}"
 share="${SERVER_SHARE:-0.8}"
-machine_memory="${MACHINE_MEMORY:-$(awk '/^MemTotal:/ { print int($2 / 1048576) }' /proc/meminfo)}"
+stop_timeout_s="${STOP_TIMEOUT_S:-60}"
 start_timeout_s="${START_TIMEOUT_S:-1800}"
 
 dry_run=false
@@ -27,7 +28,7 @@ for argument in "$@"; do
         --dry-run) dry_run=true ;;
         --skip-checks) checks=false ;;
         -h | --help)
-            sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+            sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
             exit 0
             ;;
         *=*) overrides+=("$argument") ;;
@@ -46,6 +47,15 @@ if ((num_train != 4 || num_serve % 2)); then
         "servers; for other layouts see docs/planning.md" >&2
     exit 2
 fi
+if ! command -v "$python" > /dev/null; then
+    echo "error: $python is not there; run make setup, or set PYTHON" >&2
+    exit 2
+fi
+machine_memory="${MACHINE_MEMORY:-$("$python" -c 'from agent_rl.planning.preflight import machine_memory
+print(int(machine_memory() / 2**30))')}"
+# DeepSpeed's Adam runs on the CPU; a launcher of several processes else gives each a single thread.
+threads="${OMP_NUM_THREADS:-$(($(nproc) / num_train))}"
+threads="$((threads > 0 ? threads : 1))"
 settings=("model.path=$model" "vllm.servers=[http://127.0.0.1:$port, http://127.0.0.1:$((port + 1))]")
 settings+=(${overrides[@]+"${overrides[@]}"})
 agent_rl=("$python" -m agent_rl.scripts.cli)
@@ -53,8 +63,8 @@ layout=(--config "$config" --launch "$launch" --gpus "$((num_train + num_serve))
 layout+=(--server-gpus "$num_serve" --server-share "$share")
 lengths=(--mean-prompt-tokens 4500 --mean-new-tokens 4000 --mean-tool-tokens 2500)
 serve=("${agent_rl[@]}" serve-vllm --model "$model" --num-servers 2 --tensor-parallel "$((num_serve / 2))")
-serve+=(--devices "$server_gpus" --port "$port" --max-context 32768 --gpu-memory-share "$share" --weight-transfer nccl)
-train=("$python" -m accelerate.commands.launch --config_file "$launch")
+serve+=(--devices "$server_gpus" --port "$port" --max-context 32768 --gpu-memory-share "$share")
+train=(env "CUDA_VISIBLE_DEVICES=$train_gpus" "OMP_NUM_THREADS=$threads" "$python" -m accelerate.commands.launch --config_file "$launch")
 train+=(agent_rl/scripts/train_nat_agent.py --config "$config" checkpoint.resume=auto "${settings[@]}")
 
 say() {
@@ -78,25 +88,41 @@ start() {
     "$@" &
     set +m
 }
+# One signal after the other to a group, each with its time, until nobody is left of it.
 end() {
-    if [[ -n $2 ]]; then
-        kill "-$1" -- "-$2" 2> /dev/null || true
-        wait "$2" 2> /dev/null || true
-    fi
+    local group="$1" signal deadline
+    shift
+    for signal in "$@"; do
+        if [[ -z $group ]] || ! kill "-$signal" -- "-$group" 2> /dev/null; then
+            return 0
+        fi
+        deadline=$((SECONDS + stop_timeout_s))
+        while kill -0 -- "-$group" 2> /dev/null && ((SECONDS < deadline)); do
+            sleep 0.2
+        done
+    done
 }
 stop() {
     trap '' INT TERM
-    end INT "$training"
-    end TERM "$servers"
+    end "$training" INT TERM KILL
+    end "$servers" TERM KILL
 }
 trap stop EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
+healthy() {
+    "$python" -c 'import sys, urllib.request
+try:  # this machine itself, never a proxy
+    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(sys.argv[1], timeout=5)
+except OSError:
+    sys.exit(1)' "http://127.0.0.1:$1/health"
+}
+
 wait_for_servers() {
     local deadline=$((SECONDS + start_timeout_s)) number
     for number in 0 1; do
-        until curl --silent --fail --max-time 5 "http://127.0.0.1:$((port + number))/health" > /dev/null; do
+        until healthy "$((port + number))"; do
             if ! kill -0 "$servers" 2> /dev/null; then
                 echo "error: the servers ended before they answered; see runs/serve_vllm" >&2
                 exit 1
@@ -117,17 +143,16 @@ fi
 
 if [[ $dry_run == true ]]; then
     say "${serve[@]}"
-    say env "CUDA_VISIBLE_DEVICES=$train_gpus" "${train[@]}"
+    say "${train[@]}"
     exit 0
 fi
 say "${serve[@]}"
 start "${serve[@]}"
 servers=$!
 wait_for_servers
-say env "CUDA_VISIBLE_DEVICES=$train_gpus" "${train[@]}"
-start env "CUDA_VISIBLE_DEVICES=$train_gpus" "${train[@]}"
+say "${train[@]}"
+start "${train[@]}"
 training=$!
 code=0
 wait "$training" || code=$?
-training=""
 exit "$code"

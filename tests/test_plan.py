@@ -20,11 +20,12 @@ from agent_rl.planning.memory import (
     logit_bytes,
     passing,
     step_items,
+    weight_file_bytes,
     weight_sync,
 )
 from agent_rl.planning.sampler import engine_in_update, engine_items, receiving, server_tokens
 from agent_rl.planning.shapes import read_shape
-from agent_rl.planning.time import Assumptions, assume, count_tokens, estimate
+from agent_rl.planning.time import Assumptions, assume, count_tokens, estimate, update_flops
 
 
 def sizes(items: list[Item]) -> dict[str, float]:
@@ -101,6 +102,15 @@ def test_bfloat16_under_zero_3_is_sixteen_bytes_a_weight_and_the_step_widens_a_p
     assert sizes(kept(job))["gradient bucket"] == 2 * 500_000_000
     # A shard of 2e9 is stepped in parts of 1e9, the last layer of a part whole: 4 bytes and a copy of 2.
     assert total(step_items(job)) == 6 * 1_200_000_000
+
+
+def test_the_step_of_zero_2_widens_the_whole_shard():
+    layout = Layout(num_processes=4, zero_stage=2)
+    half = make_job(LARGE, layout, model={"dtype": "bfloat16"})
+    # A shard of 2e9: the gradient twice in 2 bytes, and once in 4.
+    assert total(step_items(half)) == 8 * 2_000_000_000
+    assert total(step_items(make_job(LARGE, layout))) == 8 * 2_000_000_000  # float32: twice 4, nothing to widen
+    assert step_items(replace(half, layout=replace(layout, offload_optimizer=True))) == []
 
 
 def test_an_offloaded_optimizer_is_eighteen_bytes_a_weight_of_the_machine():
@@ -199,6 +209,30 @@ def test_a_server_gives_what_is_left_of_its_share_to_the_cache():
     assert total(receiving(job)) == 2 * 1_200_000_000
 
 
+def test_more_gpus_than_heads_hold_copies_of_them():
+    job = make_job(LARGE, Layout(num_servers=1, tensor_parallel=16), model={"dtype": "bfloat16"})
+    # 8 heads on 16 GPUs: what two GPUs hold is the same.
+    left = 0.85 * H100.memory - 1e9 - 2 * GIB
+    assert server_tokens(job, H100) == int(8 * left / 131_072)
+
+
+def test_weight_files_are_counted_for_servers_that_read_them():
+    servers = {"servers": ["http://127.0.0.1:8000"], "weight_folder": "/dev/shm/x"}
+    policy = {"type": "vllm"}
+
+    def in_memory(**vllm: str) -> dict[str, float]:
+        layout = Layout(num_servers=1)
+        job = make_job(LARGE, layout, policy=policy, vllm=servers | vllm, model={"dtype": "bfloat16"})
+        machine = fit(job, H100, num_gpus=None, machine_memory=None).places[-1]
+        return {name: sizes(items).get("weight files", 0.0) for name, items in machine.phases.items()}
+
+    assert in_memory()["generation"] == 16e9
+    assert in_memory()["weight sync"] == 32e9
+    assert set(in_memory(weight_transfer="nccl").values()) == {0.0}
+    assert set(in_memory(weight_folder="/data/x").values()) == {0.0}
+    assert weight_file_bytes(make_job(LARGE, policy=policy)) == 0.0
+
+
 def test_what_the_trainer_refuses_the_plan_refuses():
     for stage, sections, sentence in (
         (1, {}, "ZeRO stage 1"),
@@ -267,19 +301,26 @@ def test_samples_of_a_micro_batch_share_their_prompt():
 
 
 def test_an_episode_fills_five_eighths_of_the_window_unless_said():
-    assert assume(make_config()) == Assumptions(prompt_tokens=4, new_tokens=4, tool_tokens=2)
+    assert assume(make_config()) == Assumptions(prompt_tokens=4, new_tokens=4, tool_tokens=2, turns=15)
+    assert assume(make_config(), num_machines=2).link < assume(make_config()).link
+    assert assume(make_config(), num_machines=2, link=1e9).link == 1e9
     assert assume(make_config(), new_tokens=7, mfu=None).new_tokens == 7
 
 
-def servers_job(staleness: int) -> Job:
+def servers_job(staleness: int, *, weight_transfer: str = "files", workers: int = 8) -> Job:
     correction = {"correction": {"kind": "token_tis"}} if staleness else {}
     return make_job(
         LARGE,
         Layout(num_processes=4, zero_stage=3, num_servers=2, tensor_parallel=2),
         policy={"type": "vllm", "max_context": 8192, "max_new_tokens": 2048},
-        vllm={"servers": ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]},
+        vllm={"servers": ["http://127.0.0.1:8000", "http://127.0.0.1:8001"], "weight_transfer": weight_transfer},
         model={"dtype": "bfloat16"},
-        rollout={"max_staleness": staleness, "group_size": 8, "groups_per_step": 16},
+        rollout={
+            "max_staleness": staleness,
+            "group_size": 128 if workers > 8 else 8,
+            "groups_per_step": 16,
+            "async_workers": workers,
+        },
         algorithm=correction,
         train={"micro_batch_tokens": 8192},
     )
@@ -319,5 +360,38 @@ def test_drawing_one_episode_is_bound_by_reading_the_weights():
 
 
 def test_sending_weights_goes_at_the_stated_rate():
-    assumed = assume(servers_job(0).config, sync=8e9, link=1e15)
-    assert estimate(servers_job(0), H100, assumed).sync == pytest.approx(2.0, rel=0.001)  # 16e9 bytes
+    assumed = assume(servers_job(0).config, sync=8e9, files=4e9, link=1e15)
+    nccl = servers_job(0, weight_transfer="nccl")
+    assert estimate(nccl, H100, assumed).sync == pytest.approx(2.0, rel=0.001)  # 16e9 bytes
+    assert estimate(servers_job(0), H100, assumed).sync == pytest.approx(8.0, rel=0.001)  # written, then read
+
+
+def test_more_episodes_than_a_cache_holds_read_their_context_again():
+    def seconds(workers: int, turns: float) -> float:
+        job = servers_job(0, workers=workers)
+        held = server_tokens(job, H100) // 4096
+        assert 60 < held < 400  # of 4,096 tokens each
+        assumed = Assumptions(prompt_tokens=2048, new_tokens=1024, tool_tokens=1024, turns=turns)
+        return estimate(job, H100, assumed).generation
+
+    assert seconds(8, 1) == seconds(8, 9)
+    # 4 * 400 workers on 2 servers; of the 800 episodes of each only some are held.
+    again = seconds(400, 9) - seconds(400, 1)
+    held = server_tokens(servers_job(0), H100) / 4096
+    read = 16 * 128 * 8 * 3072 * (1 - held / 800)
+    assert again == pytest.approx(2 * 7e9 * read / (4 * 989e12 * 0.35))
+
+
+def test_samples_are_scored_before_the_update_for_a_correction_of_several_updates_or_a_critic():
+    def passes(**sections: dict) -> float:
+        job = make_job(LARGE, **sections)
+        assumed = Assumptions(prompt_tokens=4, new_tokens=4, tool_tokens=2)
+        one = update_flops(make_job(LARGE), assumed, count_tokens(job.config, assumed, num_processes=1))
+        return update_flops(job, assumed, count_tokens(job.config, assumed, num_processes=1)) / one
+
+    correction, twice = {"correction": {"kind": "token_tis"}}, {"epochs": 2}
+    assert passes(algorithm=correction) == pytest.approx(1)
+    assert passes(train=twice) == pytest.approx(2)
+    assert passes(algorithm=correction, train=twice) == pytest.approx(2 + 1 / 3)
+    assert passes(algorithm={"advantage": "gae"}) == pytest.approx(2 + 1 / 3)
+    assert passes(algorithm={"advantage": "gae"}, critic={"backbone": "shared"}) == pytest.approx(1 + 1 / 3)

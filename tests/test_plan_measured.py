@@ -10,7 +10,8 @@ from distributed import plan_run
 from distributed.ranks import start_ranks
 
 from agent_rl.planning.fit import fit, total
-from agent_rl.planning.machine import Layout, find_gpu, read_layout
+from agent_rl.planning.launch_files import read_layout
+from agent_rl.planning.machine import Layout, find_gpu
 from agent_rl.planning.memory import CPU_BASE, Job, kept
 from agent_rl.planning.shapes import shape_of
 

@@ -3,46 +3,12 @@
 Not here: what fits (`fit.py`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agent_rl.config import Config
 from agent_rl.errors import ConfigError
-from agent_rl.planning.fit import Fit, fit
-from agent_rl.planning.machine import GIB, Gpu, Layout
-from agent_rl.planning.memory import Job
-from agent_rl.planning.shapes import ModelShape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A run on a machine: `Question(load=..., overrides=(), shape=..., layout=Layout())`."""
-
-    load: Callable[[Sequence[str]], Config]
-    """The configuration with overrides `section.key=value`."""
-    overrides: tuple[str, ...]
-    shape: ModelShape
-    layout: Layout
-    gpu: Gpu | None
-    """None: processes on a CPU."""
-    num_gpus: int | None = None
-    machine_memory: float | None = None
-    overhead: float = 2.5 * GIB
-    headroom: float = 0.1
-    """Share of a place that must be left."""
-
-    @property
-    def job(self) -> Job:
-        return Job(
-            shape=self.shape,
-            config=self.load(self.overrides),
-            layout=self.layout,
-            is_cpu=self.gpu is None,
-            overhead=self.overhead,
-        )
-
-    def answer(self) -> Fit:
-        return fit(self.job, self.gpu, num_gpus=self.num_gpus, machine_memory=self.machine_memory)
+from agent_rl.planning.question import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +30,7 @@ def nearest_change(question: Question) -> Change | None:
         try:
             found = changed.answer()
         except ConfigError:
-            continue  # no run that the trainer would start
+            continue  # no run that the trainer would start, or offloading to a memory of which nothing was said
         change = Change(
             text=text,
             lowest=found.lowest,
@@ -147,8 +113,9 @@ def _caches(config: Config) -> list[str]:
     if config.vllm.servers:
         return []
     if policy.type == "vllm" and policy.max_cached_tokens is None:
-        shares = [round(config.vllm.gpu_memory_share - 0.1 * k, 2) for k in range(1, 9)]
-        return [f"vllm.gpu_memory_share={share}" for share in shares if share >= 0.1]
+        # A smaller one leaves more to training, a larger one holds a window where there was no room for it.
+        shares = [round(config.vllm.gpu_memory_share + sign * 0.1 * k, 2) for k in range(1, 9) for sign in (-1, 1)]
+        return [f"vllm.gpu_memory_share={share}" for share in shares if 0.1 <= share <= 0.95]
     tokens = policy.max_cached_tokens or policy.max_batch_size * policy.max_context
     settings = []
     while tokens > policy.max_context:

@@ -17,11 +17,13 @@ from agent_rl.planning.memory import (
     loading,
     passing,
     step_items,
+    weight_file_bytes,
     weight_sync,
 )
 from agent_rl.planning.sampler import (
     engine_in_update,
     engine_items,
+    engine_tokens,
     receiving,
     server_items,
     server_tokens,
@@ -108,6 +110,11 @@ def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: floa
                 f"the cache of a server holds {room:,} tokens, fewer than one window of policy.max_context "
                 f"{job.config.policy.max_context:,}, so that vLLM does not start"
             )
+    elif (room := engine_tokens(job, gpu)) < job.config.policy.max_context:
+        problems.append(
+            f"the cache of the engine inside each process holds {max(room, 0):,} tokens, fewer than one window of "
+            f"policy.max_context {job.config.policy.max_context:,}, so that it does not start"
+        )
     places.append(Place(name="machine's memory", count=layout.num_machines, capacity=machine_memory, phases=machine))
     if num_gpus is not None and layout.num_gpus > num_gpus:
         problems.append(f"{layout.num_gpus} GPUs are asked for by launcher and servers, and there are {num_gpus}")
@@ -139,11 +146,16 @@ def _machine_phases(job: Job, phases: Phases) -> Phases:
     alone = {"start": Item(name="model files", num_bytes=whole, where="machine")}
     if layout.zero_stage == 3 and not job.config.model.lora.rank:
         alone["checkpoint"] = Item(name="whole weights, being written", num_bytes=whole, where="machine")
+    folder = job.config.vllm.weight_folder
+    in_memory = folder is not None and folder.is_relative_to("/dev/shm")
     found = {}
     for name, items in phases.items():
         own = [replace(item, num_bytes=num * item.num_bytes) for item in _at(items, "machine")]
         if not job.is_cpu:
             own.append(Item(name="programs", num_bytes=PROGRAM * (num + layout.num_servers), where="machine"))
+        if in_memory:
+            versions = 2 if name == "weight sync" else 1
+            own.append(Item(name="weight files", num_bytes=versions * weight_file_bytes(job), where="machine"))
         found[name] = [*own, alone[name]] if name in alone else own
     return found
 
@@ -167,6 +179,12 @@ def _retained(job: Job, phases: Phases) -> Phases:
 
 def _refuse(job: Job) -> None:
     """What the trainer would refuse after the machines were paid for."""
+    width, heads, kv_heads = job.layout.tensor_parallel, job.shape.num_heads, job.shape.num_kv_heads
+    if heads % width or max(width, kv_heads) % min(width, kv_heads):
+        raise ConfigError(
+            f"--tensor-parallel {width}: vLLM splits {heads} heads, and {kv_heads} of keys and values, evenly over a "
+            "server's GPUs; give a number that divides them"
+        )
     stage, is_half = job.layout.zero_stage, job.config.model.dtype == "bfloat16"
     if not stage or not is_half:
         return

@@ -1,25 +1,23 @@
-"""What a run is spread over: the launcher's file, the servers' GPUs, and what a GPU of a known name has.
+"""What a run is spread over: who trains and serves, and what a GPU of a known name has.
 
-Not here: what a run needs (`memory.py`), starting anything.
+Not here: the launcher's files (`launch_files.py`), what a run needs (`memory.py`), starting anything.
 """
 
-import json
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
-import yaml
 
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.flops import gpu_peak_flops
 
 GIB = 2**30
+SERVER_SHARE = 0.85
+"""`--gpu-memory-share` of `agent-rl serve-vllm` unless said."""
 
 _GPUS: tuple[tuple[str, float, float], ...] = (
     # Words of its name, GiB that PyTorch has of it (the maker's GB, less what the driver keeps), 1e12 bytes/s of
-    # memory: NVIDIA's data sheets. The first that is found counts.
+    # memory: NVIDIA's data sheets. The first whose words are all found counts.
     ("B200", 178.0, 8.0),
     ("H200 NVL", 139.0, 4.8),
     ("H200", 139.0, 4.8),
@@ -71,7 +69,7 @@ class Layout:
     num_servers: int = 0
     tensor_parallel: int = 1
     """GPUs of one server."""
-    server_share: float = 0.9
+    server_share: float = SERVER_SHARE
     """Of a server's GPU, for weights and cache."""
 
     @property
@@ -86,68 +84,24 @@ class Layout:
 def find_gpu(name: str, memory_gib: float | None = None) -> Gpu:
     """A GPU by its name or a part of it, such as `H100`; `memory_gib` overrides the table's."""
     peak, single = (gpu_peak_flops(name, dtype, uses_tf32=False) for dtype in (torch.bfloat16, torch.float32))
-    known = next((row for row in _GPUS if re.search(rf"\b{row[0]}\b", name)), None)
+    known = next((row for row in _GPUS if all(re.search(rf"\b{word}\b", name) for word in row[0].split())), None)
     if peak is None or single is None or known is None:
         names = ", ".join(row[0] for row in _GPUS)
-        raise ConfigError(f"--gpu {name!r} is not in the table; give one of {names}, and --gpu-memory for its memory")
+        raise ConfigError(
+            f"--gpu {name!r} is not in the table; give the one of {names} that is nearest to it, and "
+            "with --gpu-memory the GiB that yours has"
+        )
     memory = (memory_gib or known[1]) * GIB
     return Gpu(name=name, memory=memory, bandwidth=known[2] * 1e12, peak=peak, peak_float32=single)
 
 
-def read_layout(launch: Path | None) -> Layout:
-    """Of an Accelerate launcher file, and the DeepSpeed file it names; without one, a single process.
-
-    ConfigError for a file that is missing or does not say what is needed.
-    """
-    if launch is None:
-        return Layout()
-    raw = _read(launch, yaml.safe_load)
-    num_processes = int(raw.get("num_processes", 1))
-    sizes = {"num_processes": num_processes, "num_machines": int(raw.get("num_machines", 1))}
-    if raw.get("distributed_type") != "DEEPSPEED":
-        return Layout(**sizes)
-    section = raw.get("deepspeed_config") or {}
-    path = section.get("deepspeed_config_file")
-    if path is None:
-        raise ConfigError(f"{launch} has no deepspeed_config.deepspeed_config_file; a plan reads DeepSpeed's own file")
-    zero = _read(Path(path), json.loads).get("zero_optimization") or {}
-    if zero.get("stage") not in (1, 2, 3):
-        raise ConfigError(f"{path}: zero_optimization.stage is {zero.get('stage')!r}; expected 1, 2 or 3")
-    return Layout(
-        **sizes,
-        zero_stage=zero["stage"],
-        offload_optimizer=_is_offloaded(zero, "offload_optimizer"),
-        offload_weights=_is_offloaded(zero, "offload_param"),
-        overlap=bool(zero.get("overlap_comm", False)),
-        reduce_elements=_number(zero, "reduce_bucket_size", None),
-        prefetch_elements=_number(zero, "stage3_prefetch_bucket_size", 50_000_000),
-        live_elements=_number(zero, "stage3_max_live_parameters", 1_000_000_000),
-    )
-
-
-def _read(path: Path, parse: Any) -> dict[str, Any]:
-    try:
-        raw = parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; paths count from the current folder") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read ({str(error).splitlines()[0]}); correct it") from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path} holds no settings; give a launcher's file of configs/accelerate/")
-    return raw
-
-
-def _is_offloaded(zero: dict[str, Any], key: str) -> bool:
-    return (zero.get(key) or {}).get("device", "none") != "none"
-
-
-def _number(zero: dict[str, Any], key: str, default: int | None) -> int | None:
-    value = zero.get(key, default)
-    return default if value == "auto" else None if value is None else int(value)
-
-
 def with_servers(
-    layout: Layout, num_servers: int, *, num_gpus: int | None, tensor_parallel: int | None, share: float
+    layout: Layout,
+    num_servers: int,
+    *,
+    num_gpus: int | None = None,
+    tensor_parallel: int | None = None,
+    share: float = SERVER_SHARE,
 ) -> Layout:
     """The layout with so many servers, on `num_gpus` GPUs together; ConfigError for numbers that do not go together."""
     if not num_servers:

@@ -13,6 +13,7 @@ from agent_rl.distributed.zero import BUCKET_ELEMENTS
 from agent_rl.planning.machine import GIB, Layout
 from agent_rl.planning.shapes import ModelShape
 
+OVERHEAD = 2.5 * GIB
 BUCKET_LIMIT = 500_000_000
 SUB_GROUP = 1_000_000_000
 """Elements of a shard whose gradient DeepSpeed widens to float32 at a time."""
@@ -26,7 +27,7 @@ CPU_KEPT = {True: 0.4, False: 0.05}
 """Freed memory that stays with a process on a CPU (`distributed/allocator.py`), of what is in use: with ZeRO-3, and
 else; measured."""
 HOLES = 0.1
-"""Share of passing tensors that is lost between blocks of PyTorch's allocator on a GPU."""
+"""Share of passing tensors that is lost between blocks of PyTorch's allocator on a GPU. Assumed, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +47,8 @@ class Job:
     config: Config
     layout: Layout
     is_cpu: bool = False
-    overhead: float = 2.5 * GIB
-    """Bytes of libraries, CUDA context and NCCL's buffers on every GPU."""
+    overhead: float = OVERHEAD
+    """Bytes of libraries, CUDA context and NCCL's buffers on every GPU. Assumed, not measured."""
 
     @property
     def width(self) -> int:
@@ -175,10 +176,16 @@ def logit_bytes(job: Job) -> float:
 
 
 def step_items(job: Job) -> list[Item]:
-    """The optimizer's own step: nothing of a pass is left."""
-    if job.layout.zero_stage != 3 or job.layout.offload_optimizer:
-        return []
+    """The optimizer's own step: of a pass nothing but the gradient is left."""
     shard = job.num_trained / job.num_shards
+    if job.layout.zero_stage < 2 or job.layout.offload_optimizer:
+        return []
+    if job.layout.zero_stage == 2:
+        widened = 4 if job.width == 2 else 0  # DeepSpeed widens the whole shard at once
+        return [
+            Item(name="gradient, shard", num_bytes=2 * job.width * shard),
+            Item(name="float32 gradient, shard", num_bytes=widened * shard),
+        ]
     part = min(shard, SUB_GROUP + job.shape.largest_layer)
     return [Item(name="float32 gradient of a part", num_bytes=(4 + job.width) * part)]
 
@@ -216,6 +223,16 @@ def checkpoint_bytes(job: Job) -> tuple[float, float]:
         return 4.0 * job.num_trained, 8.0 * job.num_trained
     per_weight = 12 if job.layout.zero_stage else 2 * job.width
     return float(job.shape.num_weights * job.width), float(per_weight * job.num_trained)
+
+
+def weight_file_bytes(job: Job) -> float:
+    """Of one version of the weights, written for servers; two stand in `vllm.weight_folder` while they are sent."""
+    vllm = job.config.vllm
+    if job.config.policy.type != "vllm" or not vllm.servers:
+        return 0.0
+    if job.config.model.lora.rank:
+        return 4.0 * job.num_trained
+    return float(job.shape.num_weights * job.width) if vllm.weight_transfer == "files" else 0.0
 
 
 def _bucket(job: Job) -> int:

@@ -1,7 +1,7 @@
 """Checks of one machine before a run starts: each looks at one thing and says in a line whether it will do.
 
 A check never raises for what it finds; what it needs to know of the machine is passed in, so that it can be tested on
-another. Not here: what a run needs (`plan_*.py`), the environment's own checks, printing.
+another. Not here: what a run needs (`memory.py`, `sampler.py`), the environment's own checks, printing.
 """
 
 import importlib.metadata
@@ -107,8 +107,15 @@ def check_packages(paths: Sequence[Path], version_of: Callable[[str], str] = imp
     return ok("packages", f"{len(wanted)} as in {files}")
 
 
-def check_disk(folder: Path, wanted: float, free_bytes: Callable[[Path], int] | None = None) -> Check:
-    """Room for `wanted` bytes of checkpoints where `folder` is or will be."""
+def check_disk(
+    folder: Path,
+    wanted: float,
+    free_bytes: Callable[[Path], int] | None = None,
+    *,
+    what: str = "checkpoints",
+    remedy: str = "set run.output_dir or checkpoint.keep",
+) -> Check:
+    """Room for `wanted` bytes of `what` where `folder` is or will be."""
     place = folder.absolute()
     while not place.exists():
         place = place.parent
@@ -117,10 +124,10 @@ def check_disk(folder: Path, wanted: float, free_bytes: Callable[[Path], int] | 
         (probe := place / f".agent_rl_preflight_{socket.gethostname()}").touch()
         probe.unlink()
     except OSError as error:
-        return failed("disk", f"{place} cannot be written to ({error.strerror}); set run.output_dir")
-    text = f"{free / GIB:.1f} GiB free in {place}, checkpoints take up to {wanted / GIB:.1f}"
+        return failed("disk", f"{place} cannot be written to ({error.strerror}); {remedy}")
+    text = f"{free / GIB:.1f} GiB free in {place}, {what} take up to {wanted / GIB:.1f}"
     if free < wanted:
-        return failed("disk", f"{text}; set run.output_dir or checkpoint.keep")
+        return failed("disk", f"{text}; {remedy}")
     return ok("disk", text) if free > 1.2 * wanted else warning("disk", f"{text}, logs and transcripts not counted")
 
 
@@ -148,7 +155,8 @@ def check_server(address: str, *, timeout_s: float = 3.0) -> Check:
     parts = urllib.parse.urlsplit(address)
     is_here = parts.hostname in ("127.0.0.1", "localhost", "::1", socket.gethostname())
     try:
-        with urllib.request.urlopen(f"{address}/health", timeout=timeout_s):
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"{address}/health", timeout=timeout_s):
             return ok(name, "answers")
     except urllib.error.HTTPError as error:
         return failed(name, f"something answers {error.code} that is no vLLM server; end it, or use another port")

@@ -13,10 +13,9 @@ from agent_rl.core.hf_loading import is_folder, load_hf_tokenizer
 from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import AgentRLError, UserError
-from agent_rl.planning.changes import Question
 from agent_rl.planning.fit import Fit
 from agent_rl.planning.machine import GIB
-from agent_rl.planning.memory import checkpoint_bytes
+from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
 from agent_rl.planning.preflight import (
     Check,
     FoundGpu,
@@ -35,7 +34,7 @@ from agent_rl.planning.preflight import (
     ok,
     warning,
 )
-from agent_rl.planning.question import ask
+from agent_rl.planning.question import Question, ask
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER_PORT = 29500
@@ -58,7 +57,7 @@ def all_checks(config: Config, question: Question | None, why_not: str = "") -> 
     if question is None:
         yield failed("plan", why_not)
     else:
-        yield from _planned(question)
+        yield from planned(question)
     yield from (check_server(address) for address in config.vllm.servers)
     if question is not None and question.layout.num_processes > 1:
         yield check_port(_LAUNCHER_PORT)
@@ -164,7 +163,7 @@ def _tasks(config: Config, path: Path) -> str:
     return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
 
 
-def _planned(question: Question) -> Iterator[Check]:
+def planned(question: Question) -> Iterator[Check]:
     """What the plan says of GPUs, of this machine's memory and of the disk."""
     try:
         answer = question.answer()
@@ -182,7 +181,15 @@ def _planned(question: Question) -> Iterator[Check]:
         yield ok("plan", text) if fits else failed("plan", f"{why}; see agent-rl plan")
     checkpoint = config.checkpoint
     num = checkpoint.keep + checkpoint.keep_best + 1
-    yield check_disk(config.run.output_dir, num * sum(checkpoint_bytes(question.job)))
+    checkpoints, weights = num * sum(checkpoint_bytes(question.job)), 2 * weight_file_bytes(question.job)
+    folder = config.vllm.weight_folder
+    if folder is None and weights:
+        yield check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")
+        return
+    yield check_disk(config.run.output_dir, checkpoints)
+    if weights:
+        remedy = "set vllm.weight_folder to a folder that trainer and servers see"
+        yield check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
 
 
 def _memory(answer: Fit, question: Question) -> Check:

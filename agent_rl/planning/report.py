@@ -1,51 +1,16 @@
 """A plan as tables and as plain data. Not here: what is in it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_rl.planning.changes import Change, Question
-from agent_rl.planning.fit import Fit, Place, total
+from agent_rl.planning.answer import Plan
+from agent_rl.planning.fit import Place, total
 from agent_rl.planning.machine import GIB
-from agent_rl.planning.memory import checkpoint_bytes
-from agent_rl.planning.time import Assumptions, Times, Tokens
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """All that was found out."""
-
-    question: Question
-    fit: Fit
-    change: Change | None
-    """None when nothing has to change."""
-    assumed: Assumptions
-    tokens: Tokens
-    times: Times | None
-    """None on a CPU, whose peak nobody states."""
-
-    @property
-    def fits(self) -> bool:
-        return self.fit.is_enough(self.question.headroom)
-
-    @property
-    def verdict(self) -> str:
-        """One or two sentences."""
-        wanted = f"{self.question.headroom:.0%}"
-        if self.fits:
-            return f"It fits, with {self.fit.lowest:.0%} head-room where it is tightest (wanted: {wanted})."
-        reasons = list(self.fit.problems)
-        tight = [p for p in self.fit.places if p.headroom is not None and p.headroom < self.question.headroom]
-        reasons += [f"{p.name}: {p.need / GIB:.1f} of {p.capacity / GIB:.1f} GiB" for p in tight]
-        text = f"It does not fit with {wanted} head-room: {'; '.join(reasons)}."
-        if self.change is None:
-            return text
-        if self.change.fits:
-            return f"{text} The nearest change that fits: {self.change.text} ({self.change.lowest:.0%} head-room)."
-        return f"{text} No single change fits; the closest is {self.change.text} ({self.change.lowest:.0%} head-room)."
+from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
@@ -63,6 +28,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "gpu": None if plan.question.gpu is None else asdict(plan.question.gpu),
         "places": [_place_data(place) for place in plan.fit.places],
         "checkpoint": {"model": model, "optimizer": optimizer, "kept": _num_kept(plan) * (model + optimizer)},
+        "weight_files": 2 * weight_file_bytes(job),
         "tokens": asdict(plan.tokens),
         "seconds": None if plan.times is None else asdict(plan.times) | {"step": plan.times.step},
         "assumptions": asdict(plan.assumed) | {"overhead": job.overhead, "steps": config.train.steps},
@@ -103,9 +69,14 @@ def _heading(plan: Plan) -> str:
 def _on_disk(plan: Plan) -> str:
     model, optimizer = (size / GIB for size in checkpoint_bytes(plan.question.job))
     num = _num_kept(plan)
+    weights, config = weight_file_bytes(plan.question.job), plan.question.job.config
+    place = config.vllm.weight_folder or "the run's folder"
+    files = f"\nweights as files in {place}, two versions while they are sent: {2 * weights / GIB:.2f} GiB" * bool(
+        weights
+    )
     return (
         f"checkpoint on disk: {model + optimizer:.2f} GiB (model {model:.2f}, optimizer {optimizer:.2f}); up to {num} "
-        f"at a time: {num * (model + optimizer):.2f} GiB"
+        f"at a time: {num * (model + optimizer):.2f} GiB{files}"
     )
 
 
@@ -157,7 +128,8 @@ def _assumptions(plan: Plan) -> str:
     job, a = plan.question.job, plan.assumed
     lines = [
         "An estimate; assumed, and to be set by options:",
-        f"an episode: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} drawn, {a.tool_tokens:,} of tools; the "
+        f"an episode: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} drawn, {a.tool_tokens:,} of tools, "
+        f"{a.turns:g} turns; the "
         f"largest micro-batch: {job.tokens:,} tokens",
     ]
     if plan.times is not None:
@@ -166,7 +138,8 @@ def _assumptions(plan: Plan) -> str:
             f"{gpu.name}: {gpu.memory / GIB:.1f} GiB, {gpu.bandwidth / 1e12:.2f}e12 bytes/s, {gpu.peak / 1e12:.0f}e12 "
             f"operations/s in bfloat16; libraries, CUDA and NCCL: {job.overhead / GIB:.1f} GiB",
             f"{a.mfu:.0%} of that peak, {a.hbm:.0%} of that bandwidth, {a.busy:.0%} of slots busy; GB/s: "
-            f"{a.link / 1e9:g} between GPUs, {a.sync / 1e9:g} to what draws, {a.pcie / 1e9:g} to the machine's memory",
+            f"{a.link / 1e9:g} between GPUs, {a.sync / 1e9:g} to what draws, {a.files / 1e9:g} of weight files, "
+            f"{a.pcie / 1e9:g} to the machine's memory",
             "not in it: tools and checks, evaluations, fragmentation beyond a tenth",
         ]
     return "\n".join(lines)

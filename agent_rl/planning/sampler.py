@@ -7,7 +7,7 @@ from agent_rl.planning.machine import GIB, Gpu
 from agent_rl.planning.memory import Item, Job
 
 WORKSPACE = 2 * GIB
-"""Of vLLM beside weights and cache: CUDA graphs, one prefill's activations, logits of a batch."""
+"""Of vLLM beside weights and cache: CUDA graphs, one prefill's activations, logits. Assumed, not measured."""
 
 
 def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
@@ -55,6 +55,15 @@ def cached_tokens(job: Job) -> int:
     return policy.max_cached_tokens or policy.max_batch_size * policy.max_context
 
 
+def engine_tokens(job: Job, gpu: Gpu) -> int:
+    """Tokens that the cache of an engine inside a process holds; below 0 where not even its weights find room."""
+    if job.config.policy.type != "vllm" or job.config.policy.max_cached_tokens is not None:
+        return cached_tokens(job)
+    weights = job.shape.num_weights * job.width
+    left = job.config.vllm.gpu_memory_share * gpu.memory - weights - WORKSPACE
+    return int(left / job.shape.cache_bytes(job.width))
+
+
 def server_items(job: Job, gpu: Gpu) -> list[Item]:
     """Of each GPU of a server: vLLM takes its share whole, and gives what is left of it to the cache."""
     layout = job.layout
@@ -69,9 +78,9 @@ def server_items(job: Job, gpu: Gpu) -> list[Item]:
 
 
 def server_tokens(job: Job, gpu: Gpu) -> int:
-    """Tokens that the cache of one server holds; its GPUs hold parts of each."""
+    """Tokens that the cache of one server holds; its GPUs hold heads of each, and with more GPUs than heads copies."""
     cache = next(item.num_bytes for item in server_items(job, gpu) if item.name == "key/value cache")
-    return int(cache * job.layout.tensor_parallel / job.shape.cache_bytes(job.width))
+    return int(cache * min(job.layout.tensor_parallel, job.shape.num_kv_heads) / job.shape.cache_bytes(job.width))
 
 
 def receiving(job: Job) -> list[Item]:

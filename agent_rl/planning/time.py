@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from agent_rl.config import Config
 from agent_rl.planning.machine import Gpu
 from agent_rl.planning.memory import Job, checkpoint_bytes
-from agent_rl.planning.sampler import cached_tokens, server_tokens
+from agent_rl.planning.sampler import engine_tokens, server_tokens
 from agent_rl.telemetry.flops import train_flops
 
+LINK = 150e9
+"""Bytes/s between GPUs of one machine, by NVLink."""
+LINK_ACROSS = 20e9
+"""The same over the network of several machines: 200 Gbit/s for each GPU, of which four fifths are reached."""
 ADAM_BYTES = 28
 """Read and written for each weight by an AdamW step in float32: three numbers read and written, a gradient read."""
 
@@ -26,16 +30,20 @@ class Assumptions:
     """Drawn in an episode, all turns together."""
     tool_tokens: int
     """Read from the environment in an episode, all turns together."""
+    turns: float = 1.0
+    """Of an episode."""
     mfu: float = 0.35
     """Share of the peak that products reach, what is computed twice included."""
     hbm: float = 0.6
     """Share of the memory's bandwidth that drawing reaches."""
     busy: float = 0.7
     """Share of the slots that draw, over a step; episodes do not end together."""
-    link: float = 150e9
+    link: float = LINK
     """Bytes/s between GPUs that train."""
     sync: float = 8e9
-    """Bytes/s from the trainer to what draws."""
+    """Bytes/s from the trainer to what draws, where weights go from GPU to GPU."""
+    files: float = 2e9
+    """Bytes/s at which weights are written as files, and at which each server reads them."""
     pcie: float = 25e9
     """Bytes/s between a GPU and the machine's memory."""
     host: float = 200e9
@@ -44,11 +52,17 @@ class Assumptions:
     """Bytes/s of the file system of checkpoints."""
 
 
-def assume(config: Config, **given: float | None) -> Assumptions:
-    """`given` where it is not None; an episode else fills 5/8 of the window: 2/8 prompt, 2/8 drawn, 1/8 tools."""
+def assume(config: Config, *, num_machines: int = 1, **given: float | None) -> Assumptions:
+    """`given` where it is not None; an episode else fills 5/8 of the window: 2/8 prompt, 2/8 drawn, 1/8 tools.
+
+    It takes half of `rollout.max_turns`, and trainers on several machines have the slower link between machines.
+    """
     window = config.policy.max_context
     lengths = {"prompt_tokens": window // 4, "new_tokens": window // 4, "tool_tokens": window // 8}
-    return Assumptions(**(lengths | {name: value for name, value in given.items() if value is not None}))
+    others: dict[str, float] = {"turns": max(1.0, config.rollout.max_turns / 2)}
+    if num_machines > 1:
+        others["link"] = LINK_ACROSS
+    return Assumptions(**(lengths | others | {name: value for name, value in given.items() if value is not None}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +157,9 @@ def update_flops(job: Job, assumed: Assumptions, tokens: Tokens) -> float:
     )
     models = 2 if job.has_own_critic else 1
     # Scores before the first update, a third of a training pass each.
-    needs_prox = config.updates_per_step > 1 or config.algorithm.correction.kind != "none" or job.has_own_critic
-    passes = config.train.epochs * models + (needs_prox * models + bool(config.algorithm.kl.coef)) / 3
+    needs_prox = config.algorithm.correction.kind != "none" and config.updates_per_step > 1
+    scored = max(needs_prox + job.has_own_critic, config.algorithm.advantage == "gae")
+    passes = config.train.epochs * models + (scored + bool(config.algorithm.kl.coef)) / 3
     return tokens.num_prompts * per_group * passes
 
 
@@ -176,15 +191,11 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens) -> t
     num_engines = layout.num_servers or layout.num_processes
     width = layout.tensor_parallel if layout.num_servers else 1
     length = assumed.prompt_tokens + assumed.new_tokens + assumed.tool_tokens
-    if layout.num_servers:
-        room = server_tokens(job, gpu)
-    elif config.policy.type == "vllm" and config.policy.max_cached_tokens is None:
-        share = config.vllm.gpu_memory_share * gpu.memory - shape.num_weights * job.width
-        room = int(max(share, 0) / shape.cache_bytes(job.width))
-    else:
-        room = cached_tokens(job)
+    room = server_tokens(job, gpu) if layout.num_servers else engine_tokens(job, gpu)
     workers = max(1, config.rollout.async_workers) * layout.num_processes
-    most = [workers / num_engines, tokens.num_episodes / num_engines, max(room / length, 1.0)]
+    held = max(room / length, 1.0)
+    sharing = min(workers, tokens.num_episodes) / num_engines
+    most = [sharing, held]
     if not layout.num_servers:
         most.append(config.policy.max_batch_size)
     slots = max(1.0, min(most))
@@ -197,8 +208,11 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens) -> t
     peak = gpu.peak if job.width == 2 else gpu.peak_float32
     computing = products * busy / (width * peak * assumed.mfu)
     decoding = tokens.drawn / num_engines / busy * max(reading, computing)
-    # A group's prompt is computed once, and what tools say once for each episode; the rest is cached.
-    new_to_it = tokens.num_prompts * assumed.prompt_tokens + tokens.num_episodes * assumed.tool_tokens
+    # A group's prompt is computed once, and what tools say once for each episode; the rest is cached, unless more
+    # episodes share the cache than it holds: then a turn finds its context gone and reads it again.
+    lost = max(0.0, 1 - held / sharing)
+    again = tokens.num_episodes * (assumed.turns - 1) * context * lost
+    new_to_it = tokens.num_prompts * assumed.prompt_tokens + tokens.num_episodes * assumed.tool_tokens + again
     prefill = 2 * shape.num_matmul_weights * new_to_it / (num_engines * width * peak * assumed.mfu)
     return decoding + prefill, slots
 
@@ -209,4 +223,8 @@ def _sync_s(job: Job, assumed: Assumptions) -> float:
     if job.config.model.lora.rank:
         return 4 * job.num_trained / assumed.sync
     gathering = weights / assumed.link if job.layout.zero_stage == 3 else 0.0
-    return gathering + (weights / assumed.sync if job.config.policy.type == "vllm" else 0.0)
+    if job.config.policy.type != "vllm":
+        return gathering
+    if job.config.vllm.servers and job.config.vllm.weight_transfer == "files":
+        return gathering + 2 * weights / assumed.files
+    return gathering + weights / assumed.sync

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent_rl.scripts.plan import GpuMemory, GpuName, Headroom, Overhead, Parallel, ServerGpus, ServerShare, said, times
+
 if TYPE_CHECKING:
     from agent_rl.config import Config
     from agent_rl.planning.preflight import Check
@@ -24,11 +26,13 @@ def main(
         Path | None, typer.Option(help="Launcher's file of configs/accelerate/.", show_default="one process")
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that there must be.")] = None,
-    gpu: Annotated[str, typer.Option(help="Name that the plan is made for.")] = "H100",
-    server_gpus: Annotated[int | None, typer.Option(min=1, help="GPUs of all vllm.servers together.")] = None,
-    server_share: Annotated[
-        float, typer.Option(min=0.1, max=0.99, help="--gpu-memory-share of agent-rl serve-vllm.")
-    ] = 0.9,
+    gpu: GpuName = None,
+    gpu_memory: GpuMemory = None,
+    server_gpus: ServerGpus = None,
+    tensor_parallel: Parallel = None,
+    server_share: ServerShare = None,
+    headroom: Headroom = None,
+    overhead: Overhead = None,
 ) -> None:
     """Look at GPUs, packages, data, model, memory, disk, ports, interpreters and the sandbox."""
     from agent_rl.config import load_config
@@ -44,9 +48,14 @@ def main(
             config,
             settings,
             launch=launch,
-            gpu=gpu,
             num_gpus=gpus,
-            servers={"num_gpus": server_gpus, "share": server_share},
+            servers=said(num_gpus=server_gpus, tensor_parallel=tensor_parallel, share=server_share),
+            **said(
+                gpu=gpu,
+                gpu_memory=gpu_memory,
+                overhead=overhead,
+                headroom=times(headroom, 0.01),
+            ),
         )
     except UserError as error:
         why_not = str(error)
