@@ -30,4 +30,5 @@ def faults(mode: str) -> int:
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="only glibc has mallopt")
 def test_a_pass_over_sizes_that_were_freed_costs_no_page_faults() -> None:
     assert faults("keep") < 5 * 4096
-    assert faults("leave") > 10 * 4096  # else glibc has learned it and the module can go
+    # Now and then something lies at the end of the heap and keeps all of it. Never: the module can go.
+    assert any(faults("leave") > 10 * 4096 for _ in range(6))

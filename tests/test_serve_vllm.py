@@ -272,7 +272,8 @@ def test_servers_are_there_as_long_as_a_block(tmp_path, monkeypatch, model):
 
 
 LAUNCHER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests themselves run under nohup
 sys.path[:0] = [{root!r}, {tests!r}]
 from pathlib import Path
 import typer
