@@ -1,10 +1,11 @@
-"""Shared by all tests: Ctrl-C works, also where the shell that started pytest ignores it (a background job), and one
-warm toolkit."""
+"""Shared by all tests: Ctrl-C works, also where the shell that started pytest ignores it (a background job); one warm
+toolkit; vLLM servers without a model."""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
+from fake_vllm_server import FakeVLLMServer
 
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.sandbox.limits import Limits
@@ -30,3 +31,15 @@ def hasty_toolkit() -> Iterator[NatToolkit]:
     limits = Limits(wall_s=1.5, cpu_s=3, memory_mb=512, output_kb=16, output_hard_kb=256)
     with NatToolkit.open(processes=1, limits=limits) as toolkit:
         yield toolkit
+
+
+@pytest.fixture
+def server() -> Iterator[FakeVLLMServer]:
+    with FakeVLLMServer() as fake:
+        yield fake
+
+
+@pytest.fixture
+def other() -> Iterator[FakeVLLMServer]:
+    with FakeVLLMServer() as fake:
+        yield fake

@@ -13,7 +13,7 @@ from agent_rl.agent.tool_parser import parse_tool_calls
 from agent_rl.config import Config, parse_config
 from agent_rl.core.policy import BasePolicy
 from agent_rl.envs.base import AgentEnv, StepResult, Task
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason
 from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
 

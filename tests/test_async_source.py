@@ -25,6 +25,7 @@ from distributed.async_run import (
 )
 from distributed.ranks import start_ranks
 from fakes import LetterEnv
+from waiting import wait_for
 
 from agent_rl.agent.messages import Message
 from agent_rl.core.async_source import AsyncGroupSource
@@ -37,13 +38,6 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, EngineError, SandboxError
 from agent_rl.records import TrajectoryGroup
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.001)
 
 
 def tickets(groups: list[TrajectoryGroup]) -> list[int]:

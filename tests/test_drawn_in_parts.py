@@ -9,7 +9,7 @@ from fakes import save_tiny_model
 
 from agent_rl.core.hf_loading import load_hf_tokenizer
 from agent_rl.core.vllm_policy import VLLMPolicy
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 PROMPT = [7, 8]

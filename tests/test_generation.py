@@ -353,7 +353,7 @@ def test_a_failure_in_the_engine_thread_reaches_every_caller_and_all_later_ones(
     model = tiny_model(window=50_000)
     with GenerationEngine(model, max_batch_size=2, max_context=50_000) as engine:
         threads, errors = endless_callers(engine, 3)
-        model.lm_head.weight.data = torch.zeros(1, 1)
+        model.model.layers[0].mlp.down_proj.weight.data = torch.zeros(1, 1)
         for thread in threads:
             thread.join(timeout=10)
         assert len(errors) == 3

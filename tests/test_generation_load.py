@@ -14,8 +14,8 @@ from agent_rl.agent.messages import Message
 from agent_rl.core.episode import EpisodeLimits, derive_seed, run_episode
 from agent_rl.core.policy import BasePolicy
 from agent_rl.envs.base import AgentEnv, StepResult, Task
-from agent_rl.generation.batch import Cancel
 from agent_rl.generation.engine import GenerationEngine
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, SamplingParams, StopReason, Trajectory
 from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
 

@@ -16,7 +16,7 @@ from agent_rl.core.policy import BasePolicy
 from agent_rl.core.rollout import AsyncRolloutExecutor, RolloutWorker
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import EngineError, SandboxError
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
 from agent_rl.telemetry.metrics import group_metrics
 

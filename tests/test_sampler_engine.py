@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import wait_for
 
 from agent_rl.errors import EngineError, UserError
 from agent_rl.records import Completion, FinishReason, SamplingParams
@@ -123,13 +124,6 @@ def start(engine: VLLMEngine, first_id: int = 5, num_tokens: int = 900, **option
     if first_id != SLOW and not engine._is_pausing:
         wait_for(lambda: any(r.prompt == [first_id] and r.token_ids for r in list(engine._in_flight)))
     return future
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def weights() -> Iterator[tuple[str, torch.Tensor]]:

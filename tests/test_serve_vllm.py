@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from waiting import free_port, wait_for
 
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.scripts import serve_vllm
@@ -35,12 +35,6 @@ def model(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"max_position_embeddings": 2048}')
     return str(tmp_path / "model")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def options(model, **changes):
@@ -158,13 +152,6 @@ def watched(supervisor):
         watcher.join()
 
 
-def wait_for(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.02)
-
-
 def logged(plan, word):
     """The numbers after `word` in a log: process ids."""
     lines = plan.log_path.read_text().splitlines() if plan.log_path.exists() else []
@@ -216,7 +203,7 @@ def test_a_server_that_dies_again_and_again_is_given_up_with_its_last_words(tmp_
     with contextlib.closing(Supervisor([plan], say=said.append, first_delay_s=0.05)) as supervisor:
         supervisor.start(timeout_s=20.0)
         with watched(supervisor) as failures:
-            wait_for(lambda: failures, seconds=20.0)
+            wait_for(lambda: failures)
     assert f"the server on port {plan.port} died 3 times" in failures[0]
     assert "is given up, 0 go on" in failures[0] and "the last words" in failures[0]
     assert [line.split(" in ")[1].split()[0] for line in said if "died" in line] == ["0.05", "0.1"]
@@ -230,7 +217,7 @@ def test_a_server_that_is_given_up_does_not_end_the_others(tmp_path, monkeypatch
         supervisor.start(timeout_s=20.0)
         [kept] = logged(well, "fake server")
         with watched(supervisor) as failures:
-            wait_for(lambda: any("given up" in line for line in said), seconds=20.0)
+            wait_for(lambda: any("given up" in line for line in said))
             os.kill(kept, signal.SIGKILL)  # and they are still watched
             wait_for(lambda: sum(line.startswith(f"{well.address} answers") for line in said) == 2)
         assert not failures
@@ -280,7 +267,7 @@ import typer
 from test_serve_vllm import fake_plan
 from agent_rl.scripts import common, serve_vllm
 from agent_rl.vllm_backend import launch_plan
-launch_plan.find_gpus = list
+launch_plan.visible_gpus = list
 launch_plan.plan_servers = lambda options, gpus: [fake_plan(Path({folder!r}), "--child", port=options.port)]
 app = typer.Typer()
 app.command()(serve_vllm.main)
@@ -304,4 +291,4 @@ def test_nothing_survives_the_command_however_it_ends(tmp_path, number, code):
     launcher.send_signal(number)
     launcher.communicate(timeout=15.0)
     assert launcher.returncode == code
-    wait_for(lambda: not any(is_alive(pid) for pid in processes), seconds=12.0)
+    wait_for(lambda: not any(is_alive(pid) for pid in processes))

@@ -1,39 +1,16 @@
 """Setting up servers for a run, and what their owner asks of them, against a server without a model."""
 
 import threading
-from contextlib import contextmanager
 
 import pytest
+from fake_vllm_clients import PROMPT, SAMPLING, client_of
 from fake_vllm_server import FakeVLLMServer
 
 from agent_rl.errors import ConfigError, EngineError
-from agent_rl.records import SamplingParams
 from agent_rl.vllm_backend import server_pool
 from agent_rl.vllm_backend.server_settings import ServerSettings, name_of
-from agent_rl.vllm_backend.servers import VLLMServers
 
-PROMPT = (3, 1, 4)
-SAMPLING = SamplingParams(max_new_tokens=3, temperature=0.5, seed=41)
 NEEDED = {"max_context": 2048, "dtype": "float32", "lora_rank": 0, "weight_transfer": "files"}
-
-
-@contextmanager
-def client_of(*servers, start_timeout_s=10.0):
-    addresses = [server if isinstance(server, str) else server.address for server in servers]
-    with VLLMServers(addresses, request_timeout_s=20.0, start_timeout_s=start_timeout_s) as client:
-        yield client
-
-
-@pytest.fixture
-def server():
-    with FakeVLLMServer() as fake:
-        yield fake
-
-
-@pytest.fixture
-def other():
-    with FakeVLLMServer() as fake:
-        yield fake
 
 
 def test_a_post_to_all_goes_to_those_that_are_up_and_a_failure_names_the_server(server, other):

@@ -5,37 +5,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_vllm_server import FakeVLLMServer
+from fake_vllm_clients import PROMPT, SAMPLING, client_of
+from waiting import wait_for
 
 from agent_rl.errors import EngineError
-from agent_rl.records import FinishReason, SamplingParams
-from agent_rl.vllm_backend.servers import VLLMServers
-
-PROMPT = (3, 1, 4)
-SAMPLING = SamplingParams(max_new_tokens=3, temperature=0.5, seed=41)
-
-
-def client_of(*servers):
-    return VLLMServers([server.address for server in servers], request_timeout_s=20.0, start_timeout_s=10.0)
-
-
-@pytest.fixture
-def server():
-    with FakeVLLMServer() as fake:
-        yield fake
-
-
-@pytest.fixture
-def other():
-    with FakeVLLMServer() as fake:
-        yield fake
-
-
-def wait_for(condition, seconds=8.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
+from agent_rl.records import FinishReason
 
 
 def test_while_held_nothing_is_sent_for_a_completion_and_everything_else_is(server):

@@ -4,45 +4,18 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
-from fake_vllm_server import NUM_BEFORE_PAUSE, FakeVLLMServer
+from fake_vllm_clients import PROMPT, SAMPLING, client_of
+from fake_vllm_server import NUM_BEFORE_PAUSE
+from waiting import wait_for
 
 from agent_rl.errors import EngineError
 from agent_rl.records import Completion, FinishReason, SamplingParams
 from agent_rl.vllm_backend import server_pool
 from agent_rl.vllm_backend.server_answers import RequestRefusedError
-from agent_rl.vllm_backend.servers import MAX_ATTEMPTS, VLLMServers
-
-PROMPT = (3, 1, 4)
-SAMPLING = SamplingParams(max_new_tokens=3, temperature=0.5, seed=41)
-
-
-@contextmanager
-def client_of(*servers, request_timeout_s=20.0, start_timeout_s=10.0):
-    addresses = [server if isinstance(server, str) else server.address for server in servers]
-    with VLLMServers(addresses, request_timeout_s=request_timeout_s, start_timeout_s=start_timeout_s) as client:
-        yield client
-
-
-@pytest.fixture
-def server():
-    with FakeVLLMServer() as fake:
-        yield fake
-
-
-@pytest.fixture
-def other():
-    with FakeVLLMServer() as fake:
-        yield fake
-
-
-def wait_for(condition, seconds=8.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.01)
+from agent_rl.vllm_backend.servers import MAX_ATTEMPTS
 
 
 def sampling(seed, num_tokens=3):

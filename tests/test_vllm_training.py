@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from distributed.ranks import free_port
+from waiting import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 ZERO3 = "configs/accelerate/zero3_2cpu.yaml"

@@ -6,7 +6,6 @@ an engine inside this process.
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from waiting import free_port
 
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.sampler import Receipt, Sampler
@@ -42,12 +42,6 @@ PROBE_IDS = tuple(range(60, 20, -1)) * 7
 OTHER_PROMPT = tuple(range(100, 130))
 MAX_GAP = 1e-3
 TEMPERATURE = 0.8
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Setup:
@@ -78,9 +72,8 @@ class Setup:
             rows.append([float(row[token]) for row, token in zip(scores, token_ids, strict=True)])
         return rows
 
-    def sync(self, sampler: Sampler | None = None) -> dict[str, float]:
-        self.version += 1
-        syncing = WeightSync(
+    def syncing(self, sampler: Sampler | None = None) -> WeightSync:
+        return WeightSync(
             self.backend,
             sampler or self.sampler,
             dtype=torch.float32,
@@ -88,8 +81,11 @@ class Setup:
             temperature=TEMPERATURE,
             max_gap=MAX_GAP,
         )
+
+    def sync(self, sampler: Sampler | None = None) -> dict[str, float]:
+        self.version += 1
         try:
-            return syncing.sync(self.model, self.version, trainer_logprobs=self.logprobs)
+            return self.syncing(sampler).sync(self.model, self.version, trainer_logprobs=self.logprobs)
         finally:
             self.servers.rejoin = self.sampler.rejoin
 
@@ -310,14 +306,6 @@ def learn_adapter(model: "PeftModel") -> None:
 
 def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
     setup, model = adapted
-    syncing = WeightSync(
-        setup.backend,
-        setup.sampler,
-        dtype=torch.float32,
-        probe_ids=PROBE_IDS,
-        temperature=TEMPERATURE,
-        max_gap=MAX_GAP,
-    )
 
     def write(folder: Path) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
@@ -332,7 +320,9 @@ def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
             waiting = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
             time.sleep(0.5)
             setup.version = version
-            metrics = syncing.sync_adapter(write, setup.folder / "adapters", version, trainer_logprobs=setup.logprobs)
+            metrics = setup.syncing().sync_adapter(
+                write, setup.folder / "adapters", version, trainer_logprobs=setup.logprobs
+            )
         assert metrics["sync/probe_gap"] < MAX_GAP
         assert setup.gap() < MAX_GAP
         # Nothing that waited for the old adapter is answered by it.
@@ -345,14 +335,6 @@ def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
 
 def test_an_adapter_that_is_not_the_trainers_is_found(adapted: Any) -> None:
     setup, model = adapted
-    syncing = WeightSync(
-        setup.backend,
-        setup.sampler,
-        dtype=torch.float32,
-        probe_ids=PROBE_IDS,
-        temperature=TEMPERATURE,
-        max_gap=MAX_GAP,
-    )
 
     def write(folder: Path) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
@@ -361,7 +343,7 @@ def test_an_adapter_that_is_not_the_trainers_is_found(adapted: Any) -> None:
 
     learn_adapter(model)
     with pytest.raises(WeightSyncError, match="does not draw from the trainer's weights 9"):
-        syncing.sync_adapter(write, setup.folder / "adapters", 9, trainer_logprobs=setup.logprobs)
+        setup.syncing().sync_adapter(write, setup.folder / "adapters", 9, trainer_logprobs=setup.logprobs)
 
 
 # An engine inside the process

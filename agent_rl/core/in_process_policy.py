@@ -14,8 +14,8 @@ from torch import nn
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.core.policy import BasePolicy
 from agent_rl.core.trained_model import TrainedModel
-from agent_rl.generation.batch import Cancel
 from agent_rl.generation.engine import GenerationEngine
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, SamplingParams
 
 if TYPE_CHECKING:

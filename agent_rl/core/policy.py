@@ -13,7 +13,7 @@ from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.records import Completion, SamplingParams
 
 if TYPE_CHECKING:
-    from agent_rl.generation.batch import Cancel
+    from agent_rl.generation.requests import Cancel
 
 
 class BasePolicy(ABC):

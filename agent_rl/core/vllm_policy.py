@@ -12,7 +12,7 @@ from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.core.episode import derive_seed
 from agent_rl.core.policy import BasePolicy
 from agent_rl.distributed.sampler import Sampler
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 if TYPE_CHECKING:

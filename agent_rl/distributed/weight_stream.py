@@ -16,6 +16,7 @@ from agent_rl.distributed import zero
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.errors import ConfigError
+from model.sharding import full_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +95,7 @@ class WeightStream:
 
     def _kinds(self) -> list[TensorKind]:
         empty = {
-            name: torch.empty(getattr(tensor, "ds_shape", tensor.shape), dtype=tensor.dtype, device="meta")
-            for name, tensor in self._tensors
+            name: torch.empty(full_shape(tensor), dtype=tensor.dtype, device="meta") for name, tensor in self._tensors
         }
         one_by_one = [pair for name, tensor in empty.items() for pair in _as_in_checkpoint(self._module, name, tensor)]
         whole = _revert(self._module, empty)

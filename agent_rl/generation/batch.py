@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from agent_rl.errors import EngineError
 from agent_rl.generation.decoder import Decoder
 from agent_rl.generation.kv_cache import CachePass, KeyValueCache
+from agent_rl.generation.requests import Cancel
 from agent_rl.generation.sampling import draw_tokens
 from agent_rl.generation.slots import MIN_SHARED, SlotTable
 from agent_rl.records import Completion, FinishReason, SamplingParams
@@ -27,12 +27,6 @@ MAX_PREFILL_TOKENS = 1024
 memory of a pass and the wait of active rows. On a GPU eight times as many."""
 MAX_PADDING = 1.5
 """Rows share a prefill as long as it has at most this many times their tokens (and a few more)."""
-
-
-class Cancel(Protocol):
-    """What says that nobody waits for a completion any more; a `threading.Event` is one."""
-
-    def is_set(self) -> bool: ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -6,7 +6,6 @@ whoever changes them does so while nothing is in flight and calls `refresh_weigh
 Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
 """
 
-import math
 import threading
 from collections.abc import Sequence
 from types import TracebackType
@@ -16,8 +15,9 @@ import torch
 from torch import nn
 
 from agent_rl.errors import EngineError
-from agent_rl.generation.batch import ActiveBatch, Cancel, Request
+from agent_rl.generation.batch import ActiveBatch, Request
 from agent_rl.generation.decoder import make_decoder
+from agent_rl.generation.requests import Cancel, check_request, fail_all
 from agent_rl.generation.sampling import draw_uniforms
 from agent_rl.generation.threads import give_back_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
@@ -128,21 +128,9 @@ class GenerationEngine:
         self.close()
 
     def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
-        room = self._max_context - len(prompt_ids)
-        if len(prompt_ids) == 0 or room < 1:
-            raise ValueError(
-                f"the prompt has {len(prompt_ids)} tokens; expected 1 to {self._max_context - 1}, because prompt and "
-                f"completion share a window of {self._max_context}"
-            )
-        if not (min(prompt_ids) >= 0 and max(prompt_ids) < self._decoder.vocab_size):
-            raise ValueError(
-                f"the prompt holds ids from {min(prompt_ids)} to {max(prompt_ids)}; the vocabulary ends at "
-                f"{self._decoder.vocab_size - 1}"
-            )
-        is_temperature = math.isfinite(sampling.temperature) and sampling.temperature >= 0
-        if sampling.max_new_tokens < 1 or sampling.seed < 0 or not is_temperature:
-            raise ValueError(f"expected max_new_tokens >= 1, seed >= 0 and a finite temperature >= 0, got {sampling}")
-        max_new_tokens = min(sampling.max_new_tokens, room)
+        max_new_tokens = check_request(
+            prompt_ids, sampling, max_context=self._max_context, vocab_size=self._decoder.vocab_size
+        )
         return Request(
             prompt=np.array(prompt_ids, dtype=np.int32),
             sampling=sampling,
@@ -167,11 +155,7 @@ class GenerationEngine:
             self._stopped = reason
             orphans = list(self._in_flight)
             self._in_flight.clear()
-        for request in orphans:
-            # One exception each: every caller's thread adds its own traceback to it.
-            failure = EngineError(reason)
-            failure.__cause__ = cause
-            request.future.set_exception(failure)
+        fail_all((request.future for request in orphans), reason, cause)
 
     def _take_waiting(self) -> bool:
         """Wait until there is work and take over what callers left; False when closing."""

@@ -10,10 +10,9 @@ import torch
 
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.flops import gpu_peak_flops
+from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE
 
 GIB = 2**30
-SERVER_SHARE = 0.85
-"""`--gpu-memory-share` of `agent-rl serve-vllm` unless said."""
 
 _GPUS: tuple[tuple[str, float, float], ...] = (
     # Words of its name, GiB that PyTorch has of it (the maker's GB, less what the driver keeps), 1e12 bytes/s of
@@ -69,7 +68,7 @@ class Layout:
     num_servers: int = 0
     tensor_parallel: int = 1
     """GPUs of one server."""
-    server_share: float = SERVER_SHARE
+    server_share: float = GPU_MEMORY_SHARE
     """Of a server's GPU, for weights and cache."""
 
     @property
@@ -101,7 +100,7 @@ def with_servers(
     *,
     num_gpus: int | None = None,
     tensor_parallel: int | None = None,
-    share: float = SERVER_SHARE,
+    share: float = GPU_MEMORY_SHARE,
 ) -> Layout:
     """The layout with so many servers, on `num_gpus` GPUs together; ConfigError for numbers that do not go together."""
     if not num_servers:

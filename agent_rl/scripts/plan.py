@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE
+
 if TYPE_CHECKING:
     from agent_rl.planning.answer import Plan
 
@@ -34,7 +36,10 @@ MachineMemory = Annotated[
 ServerGpus = Annotated[int | None, _option("GPUs of all vllm.servers together.", min=1, show_default="one each")]
 Parallel = Annotated[int | None, _option("GPUs of one server.", min=1, show_default="from --server-gpus")]
 ServerShare = Annotated[
-    float | None, _option("--gpu-memory-share of agent-rl serve-vllm.", min=0.1, max=0.99, show_default="its own, 0.85")
+    float | None,
+    _option(
+        "--gpu-memory-share of agent-rl serve-vllm.", min=0.1, max=0.99, show_default=f"its own, {GPU_MEMORY_SHARE}"
+    ),
 ]
 Headroom = Annotated[float | None, _option("Percent that must be left everywhere.", min=0, max=90, show_default="10")]
 Overhead = Annotated[float | None, _option("GiB of libraries, CUDA and NCCL on a GPU.", min=0, show_default="2.5")]

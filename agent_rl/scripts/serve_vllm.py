@@ -14,6 +14,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE
+
 
 class WeightTransfer(StrEnum):
     FILES = "files"
@@ -38,7 +40,7 @@ def main(
     dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = Dtype.BFLOAT16,
     gpu_memory_share: Annotated[
         float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory; new weights need some of the rest.")
-    ] = 0.85,
+    ] = GPU_MEMORY_SHARE,
     devices: Annotated[
         str, typer.Option(help="GPUs to use, as in CUDA_VISIBLE_DEVICES.", show_default="all visible")
     ] = "",
@@ -53,7 +55,7 @@ def main(
     import threading
 
     from agent_rl.vllm_backend.launch import Supervisor
-    from agent_rl.vllm_backend.launch_plan import ServeOptions, find_gpus, plan_servers
+    from agent_rl.vllm_backend.launch_plan import ServeOptions, plan_servers, visible_gpus
 
     options = ServeOptions(
         model=model,
@@ -71,7 +73,7 @@ def main(
         log_dir=log_dir,
     )
     signal.signal(signal.SIGTERM, _end)
-    plans = plan_servers(options, gpus=find_gpus())
+    plans = plan_servers(options, gpus=visible_gpus())
     with contextlib.closing(Supervisor(plans, say=_say)) as supervisor:
         _say(f"starting {num_servers} server{'s' * (num_servers > 1)}; what they print goes to {log_dir}")
         supervisor.start(timeout_s=float("inf"))

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from model.onednn import has_onednn, product
+from model.sharding import full_shape
 
 _TERA = 1e12
 _PEAKS: tuple[tuple[str, float, float, float], ...] = (
@@ -58,7 +59,7 @@ def count_matmul_weights(module: nn.Module) -> tuple[int, int]:
     tables = {id(weight) for part in module.modules() if isinstance(part, nn.Embedding) for weight in part.parameters()}
     counts = {True: 0, False: 0}
     for weight in module.parameters():
-        shape = getattr(weight, "ds_shape", weight.shape)
+        shape = full_shape(weight)
         if len(shape) > 1 and id(weight) not in tables:
             counts[weight.requires_grad] += shape.numel()
     return counts[True], counts[False]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from agent_rl.distributed.sampler import Probe, Receipt
 from agent_rl.errors import AgentRLError, EngineError
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel, fail_all
 from agent_rl.generation.threads import give_back_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 from agent_rl.vllm_backend.engine_requests import Request, adapter_request, make_request, start_request
@@ -283,11 +283,7 @@ class VLLMEngine:
             self._stopped = reason
             orphans, self._in_flight = self._in_flight, set()
             self._changed.notify_all()
-        for request in orphans:
-            # One exception each: every caller's thread adds its own traceback to it.
-            failure = EngineError(reason)
-            failure.__cause__ = cause
-            request.future.set_exception(failure)
+        fail_all((request.future for request in orphans), reason, cause)
 
     def _take_waiting(self) -> bool:
         """Hold still as long as asked to or without work, then start what callers left; False when closing."""

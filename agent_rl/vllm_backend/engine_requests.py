@@ -3,7 +3,6 @@
 Not here: threads, the engine (`engine.py`).
 """
 
-import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_rl.errors import EngineError
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel, check_request
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -67,24 +66,11 @@ def make_request(
     prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, max_context: int, vocab_size: int
 ) -> Request:
     """ValueError for a prompt or parameters that cannot be served: vLLM would end with them."""
-    room = max_context - len(prompt_ids)
-    if len(prompt_ids) == 0 or room < 1:
-        raise ValueError(
-            f"the prompt has {len(prompt_ids)} tokens; expected 1 to {max_context - 1}, because prompt and completion "
-            f"share a window of {max_context}"
-        )
-    for what, ids in (("prompt", prompt_ids), ("list of stop ids", sampling.stop_token_ids or (0,))):
-        if not (min(ids) >= 0 and max(ids) < vocab_size):
-            raise ValueError(
-                f"the {what} holds ids from {min(ids)} to {max(ids)}; the vocabulary ends at {vocab_size - 1}"
-            )
-    is_temperature = math.isfinite(sampling.temperature) and sampling.temperature >= 0
-    if sampling.max_new_tokens < 1 or sampling.seed < 0 or not is_temperature:
-        raise ValueError(f"expected max_new_tokens >= 1, seed >= 0 and a finite temperature >= 0, got {sampling}")
+    max_new_tokens = check_request(prompt_ids, sampling, max_context=max_context, vocab_size=vocab_size)
     return Request(
         prompt=[int(token) for token in prompt_ids],
         sampling=sampling,
-        max_new_tokens=min(sampling.max_new_tokens, room),
+        max_new_tokens=max_new_tokens,
         cancel=cancel,
     )
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from agent_rl.errors import UserError
 from agent_rl.vllm_backend import launch_guard
-from agent_rl.vllm_backend.launch_plan import ServeOptions, ServerPlan, find_gpus, plan_servers
+from agent_rl.vllm_backend.launch_plan import ServeOptions, ServerPlan, plan_servers, visible_gpus
 
 MAX_DEATHS = 4
 WITHIN_S = 900.0
@@ -40,7 +40,7 @@ def serve(options: ServeOptions, *, start_timeout_s: float = 900.0, say: Say = p
     UserError for options that cannot be served, and for a server that does not start; at the end of the block also
     when all were given up meanwhile.
     """
-    plans = plan_servers(options, gpus=find_gpus())
+    plans = plan_servers(options, gpus=visible_gpus())
     supervisor = Supervisor(plans, say=say)
     stop = threading.Event()
     failures: list[UserError] = []

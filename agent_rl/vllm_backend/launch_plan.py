@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent_rl.errors import ConfigError, UserError
-from agent_rl.vllm_backend.server_settings import ServerSettings, name_of
+from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE, ServerSettings, name_of
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ class ServeOptions:
     max_batch_size: int = 128
     """Completions that one server draws at the same time."""
     dtype: str = "bfloat16"
-    gpu_memory_share: float = 0.85
+    gpu_memory_share: float = GPU_MEMORY_SHARE
     """Of each GPU, for weights and cache; new weights need some of the rest when they come."""
     devices: tuple[str, ...] = ()
     """As in CUDA_VISIBLE_DEVICES; empty: all that are visible, from the first."""
@@ -62,7 +62,7 @@ class ServerPlan:
     devices: tuple[str, ...] = ()
 
 
-def find_gpus() -> list[str]:
+def visible_gpus() -> list[str]:
     """The visible GPUs, by the names that CUDA_VISIBLE_DEVICES takes; none on a machine without."""
     import torch
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from agent_rl.errors import ConfigError
 
+GPU_MEMORY_SHARE = 0.85
+"""Of each GPU of a server, unless it is told otherwise."""
 _PREFIX = "settings/"
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from agent_rl.distributed.sampler import Probe
 from agent_rl.errors import EngineError
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams
 from agent_rl.vllm_backend.server_answers import (
     GENERATE_PATH,

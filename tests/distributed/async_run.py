@@ -24,7 +24,7 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.errors import AgentRLError, EngineError
-from agent_rl.generation.batch import Cancel
+from agent_rl.generation.requests import Cancel
 from agent_rl.records import Completion, FinishReason, SamplingParams, TrajectoryGroup
 
 TASKS: list[Task] = [{"task_id": f"t{i}", "question": f"q{i}", "level": 1} for i in range(100)]

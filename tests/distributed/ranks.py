@@ -5,7 +5,6 @@ Forking saves the seconds that PyTorch and DeepSpeed take to import. The real la
 
 import multiprocessing
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+from waiting import free_port
 
 LOG = "rank_{}.log"
 _PRELOADED = ["distributed.toy_run", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"]
@@ -77,9 +78,3 @@ def _run(target: Callable[..., None], args: tuple, environment: dict[str, str], 
     except Exception:
         traceback.print_exc()
         sys.exit(1)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
