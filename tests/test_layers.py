@@ -19,13 +19,18 @@ RANKS = {
     "telemetry": 3,
     "vllm_backend": 4,
     "nat": 4,
+    "rewards": 4,
+    "code_tasks": 4,
+    "math_tasks": 4,
+    "search_tasks": 4,
     "tools": 5,
     "envs": 6,
     "core": 7,
     "planning": 8,
     "scripts": 9,
 }
-NO_TORCH = {"sandbox", "nat", "agent", "tools", "envs", "data", "config", "errors"}
+DATA_SIDE = {"rewards", "code_tasks", "math_tasks", "search_tasks", "tools", "envs", "data"}
+NO_TORCH = {"sandbox", "nat", "agent", "config", "errors"} | DATA_SIDE
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 

@@ -18,6 +18,7 @@ from agent_rl.config.sections import (
     RolloutConfig,
     RunConfig,
 )
+from agent_rl.config.tools import AgentConfig, ToolsConfig
 from agent_rl.config.vllm import VLLMConfig
 
 
@@ -29,7 +30,9 @@ class Config(Section):
     model: ModelConfig
     policy: PolicyConfig = PolicyConfig()
     vllm: VLLMConfig = VLLMConfig()
+    agent: AgentConfig = AgentConfig()
     env: EnvConfig = EnvConfig()
+    tools: ToolsConfig = ToolsConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     critic: CriticConfig = CriticConfig()

@@ -120,7 +120,7 @@ class GRPOTrainer:
         backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
         run = backend.on_main(lambda: RunFolder.open(config))
         if env_factory is None:
-            factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+            factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
         else:
             factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
         if train_tasks is None:

@@ -4,14 +4,15 @@ An environment never sees token ids, budgets or the policy; parsing, budgets and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.data.tasks import Task
 from agent_rl.records import StopReason
-from agent_rl.tools.base import ToolRegistry
+from agent_rl.tools.base import BaseTool, ToolRegistry
+from agent_rl.tools.toolset import Toolset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,11 @@ class EnvFactory:
     `close` frees them. This base class wraps a plain callable (such as an `AgentEnv` class) that needs none.
     """
 
+    own_tools: tuple[str, ...] = ()
+    """Names of the tools its environments bring themselves; the configuration may not offer others of these names."""
+    needed_tools: tuple[str, ...] = ()
+    """Names of the tools that the configuration has to offer."""
+
     def __init__(self, make: Callable[[], AgentEnv]) -> None:
         self._make = make
 
@@ -102,10 +108,20 @@ class EnvFactory:
 class ToolEnv(AgentEnv):
     """An environment whose actions are tool calls: runs them in order and answers with one message per call.
 
-    Subclasses set `self.registry` in `reset` and override `on_terminal` to score, `no_call` to answer plain text.
+    Subclasses set `self.registry = self.equip(task, [their tools])` in `reset` and override `on_terminal` to score,
+    `no_call` to answer plain text.
     """
 
     registry: ToolRegistry
+    toolset: Toolset | None = None
+    """What the configuration offers beside the environment's own tools."""
+
+    def equip(self, task: Task, own: Sequence[BaseTool]) -> ToolRegistry:
+        """The tools of this episode, now in `self.tools` too: `own` first, then those of the configuration."""
+        offered = self.toolset.make(task) if self.toolset else []
+        registry = ToolRegistry([*own, *offered])
+        self.tools = registry.specs
+        return registry
 
     def step(self, message: Message) -> StepResult:
         replies = [Message.tool(f"error: {error.message}") for error in message.tool_errors]

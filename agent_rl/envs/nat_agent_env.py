@@ -25,7 +25,7 @@ from agent_rl.nat.sabotage import sabotages
 from agent_rl.nat.spec import NATSpec
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.records import StopReason
-from agent_rl.tools.base import ToolRegistry, spec_of
+from agent_rl.tools.base import spec_of
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 from agent_rl.tools.nat_tools import NatCheckTool, PytestRunTool
 
@@ -71,16 +71,16 @@ class NATAgentEnv(ToolEnv):
     def reset(self, task: Task) -> list[Message]:
         self._spec = parse_spec(task, f"task {task.get('task_id')}")
         get_toolkit = self._factory.get_toolkit
-        self.registry = ToolRegistry(
+        self.registry = self.equip(
+            task,
             [
                 FileWriteTool(self._files),
                 FileReadTool(self._files),
                 PytestRunTool(self._files, get_toolkit),
                 NatCheckTool(self._files, get_toolkit, self._spec),
                 SubmitTool(),
-            ]
+            ],
         )
-        self.tools = self.registry.specs
         return initial_messages(self._spec, self._factory.options.prompt)
 
     def step(self, message: Message) -> StepResult:
@@ -121,6 +121,8 @@ class NATAgentEnv(ToolEnv):
 
 class NATEnvFactory(EnvFactory):
     """Shares the warm toolkit processes between all episodes."""
+
+    own_tools = tuple(spec.name for spec in TOOL_SPECS)
 
     def __init__(self, options: NATEnvOptions, seed: int) -> None:
         self.options = options

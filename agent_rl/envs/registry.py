@@ -4,14 +4,21 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from agent_rl.config import ToolsConfig
 from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.equipped import EquippedFactory
 from agent_rl.errors import ConfigError, nearest
 
 FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 """Takes `env.options` and the run's seed."""
 
 _MAKERS: dict[str, FactoryMaker] = {}
-_BUILT_IN = {"nat_agent_creation": "agent_rl.envs.nat_agent_env"}
+_BUILT_IN = {
+    "nat_agent_creation": "agent_rl.envs.nat_agent_env",
+    "code_exec": "agent_rl.envs.code_exec_env",
+    "search_qa": "agent_rl.envs.search_env",
+    "math_qa": "agent_rl.envs.qa_env",
+}
 """Modules that are only imported when their environment is asked for."""
 
 
@@ -27,12 +34,19 @@ def register_env(name: str) -> Callable[[FactoryMaker], FactoryMaker]:
     return add
 
 
-def make_env_factory(name: str, options: dict[str, Any], *, seed: int) -> EnvFactory:
-    """Make the factory of a registered environment. Unknown names and bad options raise ConfigError."""
+def make_env_factory(name: str, options: dict[str, Any], *, seed: int, tools: ToolsConfig | None = None) -> EnvFactory:
+    """Make the factory of a registered environment, with the tools that the configuration offers besides.
+
+    Unknown names and bad options raise ConfigError.
+    """
     if name in _BUILT_IN:
         importlib.import_module(_BUILT_IN[name])  # registers itself
     if name not in _MAKERS:
         known = sorted({*_MAKERS, *_BUILT_IN})
         hint = nearest(name, known) or f"; known: {', '.join(known)}"
         raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
-    return _MAKERS[name](options, seed)
+    factory = _MAKERS[name](options, seed)
+    for needed in factory.needed_tools:
+        if tools is not None and needed not in tools.use:
+            raise ConfigError(f"env.name = {name!r} needs the tool {needed!r}; set tools.use to [{needed}]")
+    return EquippedFactory(factory, tools) if tools and (tools.use or tools.mcp) else factory

@@ -126,7 +126,7 @@ def check_environment(config: Config) -> Check:
     """Start what scores episodes, and end it: its interpreter, and the sandbox with its tier."""
     name = f"environment {config.env.name}"
     try:
-        factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+        factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
         factory.start()
     except AgentRLError as error:
         return failed(name, str(error))
@@ -159,7 +159,7 @@ def driver_version() -> str | None:
 
 
 def _tasks(config: Config, path: Path) -> str:
-    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
     return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
 
 

@@ -83,7 +83,9 @@ def react_check(config: "Config") -> "Check | None":
 
     if config.env.name != "nat_agent_creation":
         return None
-    factory = make_env_factory(config.env.name, config.env.options | {"checkers": 1}, seed=config.run.seed)
+    factory = make_env_factory(
+        config.env.name, config.env.options | {"checkers": 1}, seed=config.run.seed, tools=config.tools
+    )
     try:
         tasks = read_tasks(config.data.train_path)
     except UserError:

@@ -78,9 +78,12 @@ def preview(config: Config, count: int) -> None:
     from agent_rl.core.make_policy import load_policy_tokenizer
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
+    from agent_rl.envs.equipped import EquippedFactory
     from agent_rl.envs.registry import make_env_factory
 
-    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
+    if isinstance(factory, EquippedFactory):
+        factory.toolset.start()
     tasks = read_tasks(config.data.train_path, factory.check_task)
     chat = ChatFormat(load_policy_tokenizer(config))
     curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)

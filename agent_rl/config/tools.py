@@ -1,0 +1,85 @@
+"""The sections about an agent's way of acting and the tools it is offered. Not here: what the tools do (`tools/`)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from agent_rl.config.base import Positive, Seconds, Section
+
+
+class AgentConfig(Section):
+    type: Literal["hf", "react", "code"] = "hf"
+    """How the model acts: `hf` calls tools as its chat template writes them, `react` by Thought, Action and Action
+    Input, `code` by fenced Python blocks. Without calls and blocks a reply is the final answer."""
+
+
+class SearchToolConfig(Section):
+    """The `search` tool."""
+
+    mode: Literal["web", "corpus"] = "web"
+    """`web` asks a provider; `corpus` ranks passages by BM25, those of the task's `documents` or of `corpus_path`."""
+    corpus_path: Path | None = None
+    """Passages shared by all tasks, `.jsonl` with `title` and `text`; null: each task brings its `documents`."""
+    max_results: Positive = 5
+    """Passages of one answer."""
+    max_snippet_chars: Positive = 500
+    """Characters of one passage that the model reads."""
+    provider: str = "tavily"
+    """`tavily`, `serper`, `bing`; any other name takes `endpoint`."""
+    endpoint: str | None = None
+    """Address that is asked; null: the provider's own."""
+    api_key_env: str | None = None
+    """Environment variable with the key; null: the provider's, such as TAVILY_API_KEY."""
+    default_params: dict[str, Any] = Field(default_factory=dict)
+    """Sent with every request, such as `{search_depth: advanced}`."""
+    timeout_s: Seconds = 10.0
+    """Longest wait for one answer."""
+    max_retries: Annotated[int, Field(ge=0)] = 3
+    """Further attempts after a failure that may pass: no connection, a timeout, HTTP 429 and 5xx."""
+    backoff_factor: Annotated[float, Field(ge=0.0)] = 0.5
+    """Seconds before the first further attempt; doubled before each next one."""
+    rate_limit_per_min: Annotated[int, Field(ge=0)] = 60
+    """Requests a minute, of all episodes together; 0: no limit."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        if self.mode == "web":
+            return {"corpus_path": "with mode 'web'"}
+        web = ("provider", "endpoint", "api_key_env", "default_params", "timeout_s", "max_retries", "backoff_factor")
+        return dict.fromkeys((*web, "rate_limit_per_min"), "with mode 'corpus'")
+
+
+class MCPServerConfig(Section):
+    """A server of the Model Context Protocol, whose tools are offered beside the others."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments of a server that speaks over its standard streams."""
+    url: str | None = None
+    """Address of a server that speaks streamable HTTP."""
+    include: tuple[str, ...] = ()
+    """Only these of its tools; empty: all."""
+    sandbox: bool = True
+    """Run `command` inside the sandbox: no network, a private folder. Off for servers that need more."""
+    timeout_s: Seconds = 30.0
+    """Longest wait for the handshake and for one call."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {"sandbox": "without command"} if not self.command else {}
+
+    @model_validator(mode="after")
+    def _check_way(self) -> "MCPServerConfig":
+        if bool(self.command) == bool(self.url):
+            raise ValueError("a server needs one of command and url, and not both")
+        return self
+
+
+class ToolsConfig(Section):
+    use: tuple[str, ...] = ()
+    """Registered tools offered beside the environment's own, such as `[search, calculator]`."""
+    search: SearchToolConfig = SearchToolConfig()
+    mcp: tuple[MCPServerConfig, ...] = ()
+    """Servers, `[{command: [python, server.py]}, {url: "http://127.0.0.1:8000/mcp", include: [add]}]`."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if "search" in self.use else {"search": "without 'search' in tools.use"}
