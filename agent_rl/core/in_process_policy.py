@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.agent.agent_types import AgentType, make_chat_format
 from agent_rl.core.policy import BasePolicy
 from agent_rl.core.trained_model import TrainedModel
 from agent_rl.generation.engine import GenerationEngine
@@ -32,10 +32,11 @@ class InProcessPolicy(BasePolicy):
         max_batch_size: int = 8,
         max_context: int = 1024,
         max_cached_tokens: int | None = None,
+        agent_type: AgentType = "hf",
     ) -> None:
         """Start the engine; its key/value cache holds `max_cached_tokens`, by default every window of a batch."""
         self.trained = trained
-        self.chat_format = ChatFormat(trained.tokenizer)
+        self.chat_format = make_chat_format(trained.tokenizer, agent_type)
         self.max_context = max_context
         self._engine = GenerationEngine(
             trained.module, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens

@@ -55,14 +55,15 @@ def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None
     Raises a UserError for what cannot be read or does not fit the configuration.
     """
     source = checkpoint or config.model.path
-    sizes = {
+    settings = {
         "max_batch_size": config.policy.max_batch_size,
         "max_context": config.policy.max_context,
         "max_cached_tokens": config.policy.max_cached_tokens,
+        "agent_type": config.agent.type,
     }
     if config.policy.type == "minimind":
-        return MiniMindPolicy.from_pretrained(source, dtype=config.model.dtype, device=device, **sizes)
-    return HuggingFacePolicy.from_pretrained(source, **_model_options(config, device, checkpoint), **sizes)
+        return MiniMindPolicy.from_pretrained(source, dtype=config.model.dtype, device=device, **settings)
+    return HuggingFacePolicy.from_pretrained(source, **_model_options(config, device, checkpoint), **settings)
 
 
 def _model_options(config: Config, device: torch.device, checkpoint: Path | None) -> dict[str, object]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from agent_rl.config import Config
 from agent_rl.core.trained_model import TrainedModel
-from agent_rl.core.vllm_policy import VLLMPolicy
+from agent_rl.core.vllm_policy import Drawer, VLLMPolicy
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.sampler import Sampler
 from agent_rl.errors import ConfigError
 from agent_rl.vllm_backend.engine_start import check_installed
 from agent_rl.vllm_backend.server_sampler import ServerSampler
@@ -48,7 +49,7 @@ def make_vllm_policy(
         servers.close()
         raise
     sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
-    return model, VLLMPolicy(servers, sampler, model.tokenizer, max_context=config.policy.max_context)
+    return model, _policy(config, model, servers, sampler)
 
 
 def _check_device(config: Config) -> None:
@@ -84,4 +85,10 @@ def _with_engine(config: Config, backend: Backend, model: TrainedModel, source: 
         seed=config.run.seed,
         where=f"process {backend.rank}",
     )
-    return VLLMPolicy(engine, engine, model.tokenizer, max_context=config.policy.max_context)
+    return _policy(config, model, engine, engine)
+
+
+def _policy(config: Config, model: TrainedModel, drawer: Drawer, sampler: Sampler) -> VLLMPolicy:
+    return VLLMPolicy(
+        drawer, sampler, model.tokenizer, max_context=config.policy.max_context, agent_type=config.agent.type
+    )

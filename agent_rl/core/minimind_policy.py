@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from agent_rl.agent.agent_types import AgentType
 from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.trained_model import TrainedModel, check_window
 from agent_rl.errors import CheckpointError
@@ -45,6 +46,7 @@ class MiniMindPolicy(InProcessPolicy):
         max_batch_size: int = 8,
         max_context: int = 1024,
         max_cached_tokens: int | None = None,
+        agent_type: AgentType = "hf",
     ) -> "MiniMindPolicy":
         """Read a folder in Hugging Face format, or a `.pth` file with the tokenizer beside it.
 
@@ -70,6 +72,7 @@ class MiniMindPolicy(InProcessPolicy):
             max_batch_size=max_batch_size,
             max_context=max_context,
             max_cached_tokens=max_cached_tokens,
+            agent_type=agent_type,
         )
 
 

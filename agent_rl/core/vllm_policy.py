@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.agent.agent_types import AgentType, make_chat_format
 from agent_rl.core.episode import derive_seed
 from agent_rl.core.policy import BasePolicy
 from agent_rl.distributed.sampler import Sampler
@@ -33,10 +33,16 @@ class VLLMPolicy(BasePolicy):
     """`drawer` draws; `sampler` is the same or what directs it, and takes new weights."""
 
     def __init__(
-        self, drawer: Drawer, sampler: Sampler, tokenizer: "PreTrainedTokenizerBase", *, max_context: int
+        self,
+        drawer: Drawer,
+        sampler: Sampler,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        max_context: int,
+        agent_type: AgentType = "hf",
     ) -> None:
         self.sampler = sampler
-        self.chat_format = ChatFormat(tokenizer)
+        self.chat_format = make_chat_format(tokenizer, agent_type)
         self.max_context = max_context
         self._drawer = drawer
 

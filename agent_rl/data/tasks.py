@@ -1,6 +1,7 @@
-"""Task files: JSONL or Parquet in, a list of plain dictionaries out, every mistake named by file and line (or row).
+"""Task files: JSONL, JSON or Parquet in, a list of plain dictionaries out, every mistake named by file and line or row.
 
-A row is a JSON object with a `task_id`; the other keys belong to the environment and are not looked at here.
+A row is a JSON object with a `task_id`, or one gets made where no row of the file has any; the other keys belong to the
+environment and are not looked at here.
 """
 
 import json
@@ -9,41 +10,46 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from agent_rl.data.json_rows import decode_array, decode_lines, unzip
 from agent_rl.data.parquet import decode_rows, encode_rows
 from agent_rl.errors import DataError
 
 Task = dict[str, Any]
 """One row of a dataset; `task_id` is the only key every task has."""
 
-_SUFFIXES = (".jsonl", ".parquet")
+_READ = (".jsonl", ".jsonl.gz", ".json", ".parquet")
+_WRITTEN = (".jsonl", ".parquet")
 
 
 def read_tasks(path: str | Path, check: Callable[[Task, str], None] | None = None) -> list[Task]:
-    """All tasks of a `.jsonl` or `.parquet` file, in file order; blank lines are skipped.
+    """All tasks of a `.jsonl`, `.jsonl.gz`, `.json` (one array) or `.parquet` file, in file order.
 
-    Raises DataError, one sentence with `file:line` or `file:row N` (from 1), for a missing or empty file, a line that
-    is not UTF-8 or not a JSON object, a damaged Parquet file, and a `task_id` that is missing, not a non-empty string,
-    or already taken. `check` may refuse a row for reasons of its own; it gets the row and where it is.
+    Where no row has a `task_id`, it is the file's name and the line (blank ones count) or row that messages name:
+    `gsm8k_train/17`. Raises DataError, one sentence with `file:line` or `file:row N` (from 1), for a missing or empty
+    file, what is not UTF-8 or not JSON objects, a damaged Parquet or gzip file, and a `task_id` that is missing while
+    others are there, not a non-empty string, or already taken. `check` may refuse a row for reasons of its own; it gets
+    the row and where it is.
     """
     path = Path(path)
-    suffix = _suffix(path)
+    suffix = _suffix(path, _READ, "ends in")
     if not path.is_file():
         raise DataError(f"{path}: no such task file; check the path or prepare the dataset first")
-    content = path.read_bytes()
-    if suffix == ".parquet":
-        return _checked(path, enumerate(decode_rows(content, str(path)), start=1), check, unit="row")
-    lines = enumerate(content.split(b"\n"), start=1)
-    return _checked(path, ((n, _parse(line, f"{path}:{n}")) for n, line in lines if line.strip()), check, unit="line")
+    rows = _decode(path.read_bytes(), suffix, str(path))
+    if not any("task_id" in row for _, row in rows):
+        stem = path.name.removesuffix(suffix)
+        rows = [(number, {"task_id": f"{stem}/{number}", **row}) for number, row in rows]
+    return _checked(path, rows, check, unit="line" if suffix.startswith(".jsonl") else "row")
 
 
 def write_tasks(path: str | Path, rows: Sequence[Task]) -> None:
-    """Write rows that `read_tasks` gives back equal, in the format of the suffix; the file is there whole or not.
+    """Write rows that `read_tasks` gives back equal, as `.jsonl` or `.parquet`; the file is there whole or not.
 
     The same rows give the same bytes (Parquet: with one version of pyarrow). Raises DataError, one sentence with
-    `file:row N`, for rows that `read_tasks` would refuse and for a value that JSON cannot keep.
+    `file:row N`, for rows that `read_tasks` would refuse, for one without a `task_id` and for a value that JSON cannot
+    keep.
     """
     path = Path(path)
-    suffix = _suffix(path)
+    suffix = _suffix(path, _WRITTEN, "is written as")
     _checked(path, enumerate(rows, start=1), _check_values, unit="row")
     content = encode_rows(rows) if suffix == ".parquet" else b"".join(_to_json(row) + b"\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,11 +58,30 @@ def write_tasks(path: str | Path, rows: Sequence[Task]) -> None:
     os.replace(partial, path)
 
 
-def _suffix(path: Path) -> str:
-    if path.suffix not in _SUFFIXES:
-        expected = " or ".join(_SUFFIXES)
-        raise DataError(f"{path}: a task file ends in {expected}, not in {path.suffix!r}; write it as one of the two")
-    return path.suffix
+def find_task_file(folder: str | Path, *names: str) -> Path:
+    """The task file in `folder` with the first of `names` that there is in any format; else where it is expected."""
+    candidates = [Path(folder) / f"{name}{suffix}" for name in names for suffix in _READ]
+    return next((path for path in candidates if path.is_file()), candidates[0])
+
+
+def _suffix(path: Path, suffixes: Sequence[str], verb: str) -> str:
+    for suffix in suffixes:
+        if path.name.endswith(suffix):
+            return suffix
+    *first, last = suffixes
+    raise DataError(f"{path}: a task file {verb} {', '.join(first)} or {last}, got {path.suffix!r}; use one of them")
+
+
+def _decode(content: bytes, suffix: str, source: str) -> list[tuple[int, Task]]:
+    match suffix:
+        case ".parquet":
+            return list(enumerate(decode_rows(content, source), start=1))
+        case ".json":
+            return decode_array(content, source)
+        case ".jsonl.gz":
+            return decode_lines(unzip(content, source), source)
+        case _:
+            return decode_lines(content, source)
 
 
 def _checked(
@@ -103,22 +128,6 @@ def _check_values(task: Task, where: str) -> None:
             )
 
 
-def _parse(line: bytes, where: str) -> Task:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not valid JSON ({error.msg}, column {error.colno}); write one JSON object per line"
-        ) from None
-    if not isinstance(row, dict):
-        raise DataError(
-            f"{where}: expected a JSON object with a task_id, got {_JSON_NAMES[type(row)]}; correct the row"
-        )
-    return row
-
-
 def _task_id(task: Task, where: str) -> str:
     if "task_id" not in task:
         raise DataError(f"{where}: the row has no 'task_id'; add one, a non-empty string unique in the file")
@@ -126,13 +135,3 @@ def _task_id(task: Task, where: str) -> str:
     if not isinstance(task_id, str) or not task_id.strip():
         raise DataError(f"{where}: task_id is {task_id!r}; make it a non-empty string")
     return task_id
-
-
-_JSON_NAMES = {
-    list: "an array",
-    str: "a string",
-    int: "a number",
-    float: "a number",
-    bool: "a boolean",
-    type(None): "null",
-}

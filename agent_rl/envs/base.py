@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.data.tasks import Task
 from agent_rl.records import StopReason
-from agent_rl.tools.base import BaseTool, ToolRegistry
+from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 from agent_rl.tools.toolset import Toolset
 
 
@@ -128,6 +128,7 @@ class ToolEnv(AgentEnv):
         num_errors, num_calls = len(replies), 0
         for call in message.tool_calls:
             result = self.registry.run(call)
+            self.on_result(call, result)
             num_calls += 1
             num_errors += not result.ok
             replies.append(Message.tool(result.text, name=call.name))
@@ -136,6 +137,10 @@ class ToolEnv(AgentEnv):
         if not replies:
             return self.no_call(message)
         return self._with_counts(StepResult(messages=tuple(replies)), num_calls, num_errors)
+
+    def on_result(self, call: ToolCall, result: ToolResult) -> None:
+        """Note what a call gave, right after it ran and before `on_terminal`; by default nothing is kept."""
+        return None
 
     @abstractmethod
     def on_terminal(self, tool_name: str) -> StepResult:

@@ -1,6 +1,7 @@
 """Check task files without a model: every reference solution must succeed, and no sabotaged one may.
 
     agent-rl check-data dataset/nat_tasks/val.jsonl --sample 50
+    agent-rl check-data --config configs/code_exec_grpo.yaml dataset/code_tasks/eval.jsonl
 
 Plays the solutions through the environment itself and prints the rows that fail, and a table by family. Exit code 1
 when a reference fails, or when more than 2 % of the sabotaged solutions pass.
@@ -17,6 +18,7 @@ import typer
 from agent_rl.scripts.common import run_app
 
 if TYPE_CHECKING:
+    from agent_rl.data.tasks import Task
     from agent_rl.envs.check_data import Played
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -26,18 +28,26 @@ _NUM_SHOWN = 20
 
 @app.command(help=__doc__)
 def main(
-    datasets: Annotated[list[Path], typer.Argument(help="Task files (.jsonl or .parquet).")],
-    env: Annotated[str, typer.Option(help="Environment the tasks belong to.")] = "nat_agent_creation",
+    datasets: Annotated[list[Path], typer.Argument(help="Task files, such as .jsonl or .parquet.")],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration whose environment and tools they belong to; without it, NAT tasks."),
+    ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Check only this many tasks of each file; 0 is all.")] = 0,
     seed: Annotated[int, typer.Option(help="Draws the sample, the sabotage and the hidden cases.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Solutions played at the same time.")] = 4,
 ) -> None:
+    from agent_rl.config import load_config
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.check_data import check_data
     from agent_rl.envs.registry import make_env_factory
     from agent_rl.errors import DataError
 
-    factory = make_env_factory(env, {}, seed=seed)
+    if config is None:
+        factory = make_env_factory("nat_agent_creation", {}, seed=seed)
+    else:
+        env, tools = (loaded := load_config(config)).env, loaded.tools
+        factory = make_env_factory(env.name, env.options, seed=seed, tools=tools)
     tasks = []
     for path in datasets:
         rows = read_tasks(path, factory.check_task)
@@ -46,15 +56,22 @@ def main(
         )
         tasks += [rows[index] for index in chosen]
     if not factory.solutions(tasks[0]):
-        raise DataError(f"environment {env!r} has no solutions to check its data with; override EnvFactory.solutions")
+        raise DataError(f"{datasets[0]}: its environment has no solutions to check it with; see EnvFactory.solutions")
     factory.start()
     try:
-        outcomes = check_data(factory, tasks, workers=workers, group_by=lambda task: str(task.get("family", "tasks")))
+        outcomes = check_data(factory, tasks, workers=workers, group_by=_group)
         played = list(_shown(outcomes))
     finally:
         factory.close()
     if not report(played):
         raise typer.Exit(1)
+
+
+def _group(task: "Task") -> str:
+    metadata = task.get("metadata") or {}
+    return str(
+        task.get("family") or metadata.get("family") or (f"level {task['level']}" if "level" in task else "tasks")
+    )
 
 
 def _shown(outcomes: "Iterable[Played]") -> "Iterator[Played]":

@@ -8,6 +8,7 @@ from agent_rl.scripts import (
     plan,
     preflight,
     prepare_dataset,
+    prepare_tasks,
     sandbox_info,
     serve_vllm,
     train,
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
+app.command("prepare-tasks", help="Make the task files of the code, search and math agents.")(prepare_tasks.main)
 app.command("check-data", help="Check task files without a model: references succeed, sabotage does not.")(
     check_data.main
 )

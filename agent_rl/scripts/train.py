@@ -18,13 +18,15 @@ _FLAG_KEYS = {
 }
 
 
-_DATASET_FILES = {"train_path": "train", "eval_path": "val"}
+_DATASET_FILES = {"train_path": ("train",), "eval_path": ("val", "eval")}
 
 
 def train_command(
     config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
-    dataset_dir: Annotated[Path | None, typer.Option(help="Folder with train and val, .jsonl or .parquet.")] = None,
+    dataset_dir: Annotated[
+        Path | None, typer.Option(help="Folder with train and val (or eval), .jsonl, .jsonl.gz, .json or .parquet.")
+    ] = None,
     model_path: Annotated[str | None, typer.Option(help="Model to start from (model.path).")] = None,
     policy_type: Annotated[str | None, typer.Option(help="minimind, huggingface or vllm (policy.type).")] = None,
     hf_model_name: Annotated[
@@ -50,7 +52,9 @@ def train_command(
     }
     settings = [f"{_FLAG_KEYS[name]}={value}" for name, value in flags.items() if value is not None]
     if dataset_dir is not None:
-        settings += [f"data.{key}={_task_file(dataset_dir, name)}" for key, name in _DATASET_FILES.items()]
+        from agent_rl.data.tasks import find_task_file
+
+        settings += [f"data.{key}={find_task_file(dataset_dir, *names)}" for key, names in _DATASET_FILES.items()]
     resolved = load_config(config, [*settings, *(overrides or [])])
     if preview_tasks:
         preview(resolved, preview_tasks)
@@ -61,20 +65,13 @@ def train_command(
         trainer.train()
 
 
-def _task_file(folder: Path, name: str) -> Path:
-    """The Parquet file where there is no JSONL file of that name."""
-    jsonl = folder / f"{name}.jsonl"
-    parquet = jsonl.with_suffix(".parquet")
-    return parquet if parquet.is_file() and not jsonl.is_file() else jsonl
-
-
 def preview(config: Config, count: int) -> None:
     """Print the first training tasks as the policy will read them, token counts included; loads no model."""
     from rich.console import Console
     from rich.markup import escape
     from rich.panel import Panel
 
-    from agent_rl.agent.chat_format import ChatFormat
+    from agent_rl.agent.agent_types import make_chat_format
     from agent_rl.core.make_policy import load_policy_tokenizer
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
@@ -85,7 +82,7 @@ def preview(config: Config, count: int) -> None:
     if isinstance(factory, EquippedFactory):
         factory.toolset.start()
     tasks = read_tasks(config.data.train_path, factory.check_task)
-    chat = ChatFormat(load_policy_tokenizer(config))
+    chat = make_chat_format(load_policy_tokenizer(config), config.agent.type)
     curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
     console = Console()
     for index in curriculum.next(min(count, len(tasks)), step=1):

@@ -1,12 +1,15 @@
-"""Make the warm start: train the domain tokenizer and a small MiniMind on demonstrations, from nothing.
+"""Make a warm start: train a tokenizer of the domain and a small MiniMind on demonstrations, from nothing.
 
     python agent_rl/scripts/train_sft.py --output-dir model/nat_minimind
 
-Demonstrations are drawn on the fly from specs whose fingerprints are neither held out nor among the starter's
-training tasks; `--faulty-share` of them are faulty on purpose (agent_rl/envs/nat_demonstrations.py says how).
+Demonstrations are drawn on the fly, of tasks that are neither held out nor trained on later; `--faulty-share` of them
+are faulty on purpose (agent_rl/envs/nat_demonstrations.py and its neighbours say how).
 """
 
+import importlib
+import itertools
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +22,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 TOKENIZER_DOCUMENTS = 3000
 
 
+class Domain(StrEnum):
+    NAT = "nat"
+    CODE = "code"
+    SEARCH = "search"
+    MATH = "math"
+
+
 @app.command(help=__doc__)
 def main(
     output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
+    domain: Annotated[Domain, typer.Option(help="What is demonstrated.")] = Domain.NAT,
     num_demonstrations: Annotated[int, typer.Option(help="Demonstrations, each seen once.")] = 20_000,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     hidden_size: Annotated[int, typer.Option(help="Width of the model.")] = 192,
@@ -40,7 +51,7 @@ def main(
 
     torch.manual_seed(seed)
     if init_from is None:
-        tokenizer = _train_tokenizer(faulty_share, seed)
+        tokenizer = _train_tokenizer(_demonstrations(domain, faulty_share, seed))
         model = _new_model(len(tokenizer), hidden_size, num_layers)
     else:
         tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from)
@@ -49,7 +60,7 @@ def main(
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
-    train_sft(model, _conversations(chat, faulty_share, seed), settings, _report)
+    train_sft(model, _conversations(chat, _demonstrations(domain, faulty_share, seed)), settings, _report)
     output_dir.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
@@ -76,23 +87,21 @@ def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None
     print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
 
-def _train_tokenizer(faulty_share: float, seed: int):
-    import itertools
-
+def _train_tokenizer(demonstrations: Iterator[tuple]):
     from tokenizers import Tokenizer, models
 
     from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
-    from agent_rl.envs.nat_agent_env import TOOL_SPECS
 
     template = as_pretrained(Tokenizer(models.BPE()))
-    tools = [spec.to_openai() for spec in TOOL_SPECS]
     texts = []
-    for messages, turns in itertools.islice(_demonstrations(faulty_share, seed), TOKENIZER_DOCUMENTS):
+    for messages, turns, tools in itertools.islice(demonstrations, TOKENIZER_DOCUMENTS):
         flat = list(messages)
         for message, replies in turns:
             flat += [message, *replies]
         rows = [_as_dict(message) for message in flat]
-        texts.append(template.apply_chat_template(rows, tools=tools, tokenize=False))
+        texts.append(
+            template.apply_chat_template(rows, tools=[spec.to_openai() for spec in tools] or None, tokenize=False)
+        )
     return as_pretrained(train_phrase_bpe(texts))
 
 
@@ -101,21 +110,16 @@ def _as_dict(message) -> dict:
     return {"role": message.role, "content": message.content, **({"tool_calls": calls} if calls else {})}
 
 
-def _demonstrations(faulty_share: float, seed: int) -> Iterator[tuple]:
-    from agent_rl.envs.nat_demonstrations import demonstration_turns
-    from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
-    from agent_rl.nat.prompts import initial_messages
-
-    for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True):
-        yield initial_messages(spec), demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[tuple]:
+    module = importlib.import_module(f"agent_rl.envs.{domain.value}_demonstrations")
+    return module.demonstrations(seed, faulty_share=faulty_share)
 
 
-def _conversations(chat, faulty_share: float, seed: int) -> Iterator:
+def _conversations(chat, demonstrations: Iterator[tuple]) -> Iterator:
     from agent_rl.core.sft import render_conversation
-    from agent_rl.envs.nat_agent_env import TOOL_SPECS
 
-    for messages, turns in _demonstrations(faulty_share, seed):
-        yield render_conversation(chat, messages, turns, TOOL_SPECS)
+    for messages, turns, tools in demonstrations:
+        yield render_conversation(chat, messages, turns, tools)
 
 
 if __name__ == "__main__":

@@ -1,25 +1,20 @@
 """What a tool is, and the registry that runs one call safely.
 
 A tool returns text for the model and typed facts for the environment. Whatever goes wrong in a call (unknown name,
-wrong arguments, an exception inside the tool) becomes a message the model can act on; nothing here decides rewards.
+wrong arguments, an exception inside the tool, no answer in time) becomes a message the model can act on; nothing here
+decides rewards.
 """
 
 import re
+import threading
 from abc import ABC, abstractmethod
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_rl.agent.messages import ToolCall, ToolSpec
 from agent_rl.errors import SandboxError, nearest
-
-_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "object": dict,
-    "array": list,
-}
+from agent_rl.tools.schema import check_arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +38,8 @@ class BaseTool(ABC):
     description: str
     parameters: dict[str, Any]
     """JSON schema of the arguments object (`type: object`, `properties`, `required`)."""
+    timeout_s: float | None = None
+    """Longest wait for one call, which then runs in a thread of its own; None: the tool keeps its time itself."""
 
     @property
     def spec(self) -> ToolSpec:
@@ -103,29 +100,38 @@ class ToolRegistry:
         if complaint:
             return ToolResult(text=f"error: {call.name}: {complaint}", ok=False)
         try:
-            return tool(**call.arguments)
+            return _outcome(tool, call.arguments)
         except SandboxError:
             raise
-        except Exception as error:  # the tool boundary: a tool's bug must not end the rollout
-            return ToolResult(text=f"error: {call.name}: {type(error).__name__}: {error}", ok=False)
+        except _LateError:
+            text = f"gave no answer within {tool.timeout_s:g} s"
+        except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
+            text = f"{type(error).__name__}: {error}"
+        return ToolResult(text=f"error: {call.name}: {text}", ok=False)
 
 
-def check_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
-    """Return what is wrong with `arguments` under a flat JSON schema, or None.
+class _LateError(Exception):
+    """A call went over its tool's limit."""
 
-    Checks required names, unknown names and the basic JSON types of properties, which is what the tools here use.
-    """
-    properties: dict[str, Any] = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in arguments:
-            return f"argument {name!r} is missing; expected {', '.join(properties)}"
-    for name, value in arguments.items():
-        if name not in properties:
-            expected = ", ".join(properties) or "none"
-            return f"unknown argument {name!r}{nearest(name, properties)}; expected: {expected}"
-        kind = properties[name].get("type")
-        expected_type = _JSON_TYPES.get(kind)
-        is_bool_for_number = isinstance(value, bool) and kind in ("integer", "number")
-        if expected_type and (not isinstance(value, expected_type) or is_bool_for_number):
-            return f"argument {name!r} must be a JSON {kind}, got {type(value).__name__}"
-    return None
+
+def _outcome(tool: BaseTool, arguments: dict[str, Any]) -> ToolResult:
+    """What one call gave, or raises what it raised. A late call is left behind in its thread, its answer unread."""
+    if tool.timeout_s is None:
+        result = tool(**arguments)
+    else:
+        answer: Future[ToolResult] = Future()
+
+        def work() -> None:
+            try:
+                answer.set_result(tool(**arguments))
+            except BaseException as error:  # raised again by the caller
+                answer.set_exception(error)
+
+        threading.Thread(target=work, name=f"tool {tool.name}", daemon=True).start()
+        wait([answer], tool.timeout_s)
+        if not answer.done():
+            raise _LateError
+        result = answer.result()
+    if not isinstance(result, ToolResult):
+        raise TypeError(f"the tool returned {type(result).__name__}, expected a ToolResult")
+    return result

@@ -1,0 +1,70 @@
+"""A chat format whose calls are plain text by rules that the prompt explains, for any chat template.
+
+What a kind of agent has to say is a prompt and a parser: the rules, how a reply is written by them, how it is read
+again. The rest is `ChatFormat`'s: contents stay plain text, and what was sampled is never encoded again.
+Not here: any rules (`react_format.py`, `code_format.py`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.agent.messages import Message, ToolSpec
+
+
+class TextActionFormat(ChatFormat, ABC):
+    """Tools stand in the system message and results in user messages, so the template need not know of either.
+
+    Keeps nothing of an episode: one object serves many threads.
+    """
+
+    result_label: str
+    """In front of what a tool gave."""
+
+    @abstractmethod
+    def rules(self, tools: Sequence[ToolSpec]) -> str:
+        """What the system message ends with; empty for none. UserError for tools that cannot be called this way."""
+
+    @abstractmethod
+    def write(self, message: Message) -> Message:
+        """The same reply with its calls written out in `content`. UserError for calls that cannot be."""
+
+    @abstractmethod
+    def read(self, text: str) -> Message:
+        """The reply in a text: calls, broken calls or an answer, whatever the model wrote."""
+
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        """As `ChatFormat.render_prompt`, with the rules and the tools at the end of the system message."""
+        rules = self.rules(tools)
+        if rules and messages and messages[0].role == "system":
+            content = "\n\n".join(filter(None, [messages[0].content, rules]))
+            messages = [Message.system(content), *messages[1:]]
+        elif rules:
+            messages = [Message.system(rules), *messages]
+        return super().render_prompt(messages)
+
+    def render_env_messages(self, messages: Sequence[Message]) -> list[int]:
+        """As `ChatFormat.render_env_messages`; neighbouring tool results become one user message."""
+        shown: list[Message] = []
+        for is_result, group in groupby(messages, lambda message: message.role == "tool"):
+            if is_result:
+                results = [f"{self.result_label}{message.content}" for message in group]
+                shown.append(Message.user("\n".join(results)))
+            else:
+                shown += group
+        return super().render_env_messages(shown)
+
+    def render_completion(self, message: Message) -> list[int]:
+        """Ids of an assistant message as the model should write it, end-of-turn id included: a supervised target."""
+        return super().render_completion(self.write(message))
+
+    def parse_completion(self, token_ids: Sequence[int]) -> Message:
+        """The assistant message in sampled ids. A last stop id is left out; `<think>` tokens count as everywhere."""
+        ids = list(token_ids)
+        if ids and ids[-1] in self.stop_token_ids:
+            ids.pop()
+        reasoning, ids = self._split_reasoning(ids)
+        reply = self.read(self._encoder.decode(ids).strip())
+        return replace(reply, reasoning="\n".join(filter(None, [reasoning, reply.reasoning])))

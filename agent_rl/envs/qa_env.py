@@ -1,0 +1,168 @@
+"""Questions with a short answer: the tools come from the configuration, the verdict from rewards by name.
+
+The environment asks; the agent calls tools as often as it likes and ends with a reply that holds no call, or with the
+tool `answer` where that is offered. What the rewards compare is the final answer in that reply.
+Not here: the rewards (`rewards/`), the tools (`tools/`), search and its history (`search_env.py`).
+"""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.config import validate_section
+from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
+from agent_rl.envs.registry import register_env
+from agent_rl.errors import DataError
+from agent_rl.records import StopReason
+from agent_rl.rewards import RewardSpec, RewardSpecs, RewardSum, make_reward
+from agent_rl.rewards.answers import accepted_answers, boxed, math_answer
+from agent_rl.tools.answer_tool import AnswerTool
+from agent_rl.tools.base import ToolResult
+
+NO_ANSWER = "no such answer"
+"""A final answer that is wrong whatever the question."""
+_MARKER = re.compile(r"\banswer\**\s*:", re.IGNORECASE)
+"""Final Answer: and Answer:, and **Answer**: too."""
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,100}")
+
+
+def prompt_that_ends(start: str) -> Any:
+    """A default for `system_prompt`: `start`, and how to hand in the answer."""
+    ways = {
+        False: "Then write Answer: and the answer alone.",
+        True: "Then call answer with the answer alone.",
+    }
+    return Field(default_factory=lambda options: f"{start} {ways[options['answer_tool']]}")
+
+
+class QAEnvOptions(BaseModel):
+    """`env.options` of `math_qa`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    answer_tool: bool = False
+    """Whether the tool `answer` is offered, which ends the episode. A reply without a call does so too."""
+    system_prompt: str | None = prompt_that_ends("Solve the problem; use the tools to calculate.")
+    """The first message; null: the conversation begins with the question."""
+    reward: RewardSpecs = (RewardSpec(name="math_reward_string_equal"),)
+    """Registered rewards whose weighted sum scores the final answer: a name, `{name, weight}`, or a list of them."""
+    truncation_penalty: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    """What an episode loses that ends without an answer, because a budget is used up."""
+
+
+def final_answer(text: str) -> str:
+    """The answer in a last reply: what follows the last "Answer:" or "Final Answer:", and of it what stands in the last
+    \\boxed{}; the whole text where there is neither. "So 40 + 2.\\nAnswer: 42" -> "42".
+    """
+    markers = list(_MARKER.finditer(text))
+    marked = text[markers[-1].end() :].strip().strip("*") if markers else text
+    return (boxed(marked) or marked).strip()
+
+
+class QAEnv(ToolEnv):
+    """One question."""
+
+    def __init__(self, options: QAEnvOptions, reward: RewardSum) -> None:
+        self.options = options
+        self._reward = reward
+        self._task: Task = {}
+        self._said: list[Message] = []
+        self._results: list[Message] = []
+        self._handed_in = ""
+
+    def reset(self, task: Task) -> list[Message]:
+        self._task = task
+        self.registry = self.equip(task, [AnswerTool()] if self.options.answer_tool else [])
+        prompt = self.options.system_prompt
+        self._said = [*([] if prompt is None else [Message.system(prompt)]), Message.user(task["question"])]
+        return list(self._said)
+
+    def step(self, message: Message) -> StepResult:
+        self._said.append(message)
+        result = super().step(message)
+        self._said += result.messages
+        self._results.clear()
+        return result
+
+    def on_result(self, call: ToolCall, result: ToolResult) -> None:
+        self._results.append(Message.tool(result.text, name=call.name))
+        if result.terminal:
+            self._handed_in = str(result.facts.get("answer", result.text))
+
+    def on_terminal(self, tool_name: str) -> StepResult:
+        return self._score(self._handed_in.strip())
+
+    def no_call(self, message: Message) -> StepResult:
+        return self._score(final_answer(message.content))
+
+    def truncate(self, reason: StopReason) -> StepResult:
+        lost = 0.0 - self.options.truncation_penalty
+        parts = {**dict.fromkeys(self._reward.names, 0.0), "truncation_penalty": lost, "success": 0.0}
+        return StepResult(reward=lost, reward_parts=parts, terminated=True)
+
+    def _score(self, prediction: str) -> StepResult:
+        trajectory = (*self._said, *self._results)
+        total, parts = self._reward(prediction=prediction, trajectory=trajectory, task=self._task)
+        info: dict[str, Any] = {"prediction": prediction}
+        if total is None:
+            return StepResult(reward=None, terminated=True, info={**info, "error": self._reward.unscored(parts)})
+        return StepResult(reward=total, reward_parts=parts, terminated=True, info=info)
+
+
+class QAEnvFactory(EnvFactory):
+    """Checks the options and the rows; every episode shares the rewards, which hold no state."""
+
+    def __init__(self, options: QAEnvOptions) -> None:
+        self.options = options
+        self.reward = make_reward(options.reward, lends=())
+        self.own_tools = (AnswerTool.name,) if options.answer_tool else ()
+
+    def __call__(self) -> AgentEnv:
+        return QAEnv(self.options, self.reward)
+
+    def check_task(self, task: Task, where: str) -> None:
+        if not _is_text(task.get("question")):
+            raise DataError(f"{where}: question is {task.get('question')!r:.80}; make it a text that is not empty")
+        if "answer" in task:
+            _check_answer(task["answer"], where)
+        self.reward.check_task(task, where)
+
+    def solutions(self, task: Task) -> list[Solution]:
+        """The reference answer, and a wrong one; none for a row without `answer`."""
+        if "answer" not in task:
+            return []
+        lookups = self.lookups(task)
+        right, wrong = (Message.assistant(f"Answer: {text}") for text in self.right_and_wrong(task))
+        return [
+            Solution(name="reference", messages=(*lookups, right), succeeds=True),
+            Solution(name="wrong answer", messages=(*lookups, wrong), succeeds=False),
+        ]
+
+    def lookups(self, task: Task) -> tuple[Message, ...]:
+        """What a scripted solution says before it answers."""
+        return ()
+
+    def right_and_wrong(self, task: Task) -> tuple[str, str]:
+        """An accepted answer, and one that is not: one more than the largest accepted whole number, or `NO_ANSWER`."""
+        accepted = [math_answer(each) for each in accepted_answers(task["answer"])]
+        numbers = [int(each) for each in accepted if _WHOLE_NUMBER.fullmatch(each)]
+        return accepted[0], str(max(numbers) + 1) if numbers else NO_ANSWER
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _check_answer(answer: Any, where: str) -> None:
+    """DataError unless it is a text that is not empty or a number, or a list of these."""
+    listed = answer if isinstance(answer, list) else [answer]
+    if not listed or not all(_is_text(e) or (isinstance(e, int | float) and not isinstance(e, bool)) for e in listed):
+        raise DataError(f"{where}: answer is {answer!r:.80}; make it a text, a number, or a list of accepted ones")
+
+
+@register_env("math_qa")
+def make_math_factory(options: dict[str, Any], seed: int) -> QAEnvFactory:
+    """`env.name: math_qa`."""
+    return QAEnvFactory(validate_section(QAEnvOptions, options, source="config", prefix="env.options"))

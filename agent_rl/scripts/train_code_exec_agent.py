@@ -1,0 +1,18 @@
+"""Train an agent that writes Python programs, checked by running them on hidden tests.
+
+    python agent_rl/scripts/train_code_exec_agent.py --config configs/code_exec_grpo.yaml
+    python agent_rl/scripts/train_code_exec_agent.py --config configs/code_exec_grpo.yaml --preview-tasks 2
+
+Anything of the form section.key=value after the options overrides the config file.
+"""
+
+import typer
+
+from agent_rl.scripts.common import run_app
+from agent_rl.scripts.train import train_command
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command(help=__doc__)(train_command)
+
+if __name__ == "__main__":
+    run_app(app)

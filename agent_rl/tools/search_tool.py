@@ -1,0 +1,248 @@
+"""The tool `search`: passages for a query, by BM25 over a task's own documents or a shared file, or from the web.
+
+Here are the tool, the text it answers with, reading of passages and the BM25 index; what runs is decided by
+`tools.search.mode`. Not here: asking a provider on the web (`web_search_tool.py`), whether an answer is right.
+"""
+
+import json
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agent_rl.config import ToolsConfig
+from agent_rl.config.tools import SearchToolConfig
+from agent_rl.data.tasks import Task
+from agent_rl.errors import AgentRLError, DataError
+from agent_rl.tools.base import BaseTool, ToolResult
+from agent_rl.tools.toolset import ToolMaker, register_tool
+
+NO_RESULTS = "no results; try other words"
+_MAX_TITLE_CHARS = 100
+_MAX_CUT_CHARS = 30
+"""Longest word that is left out rather than cut in two."""
+
+
+class SearchError(AgentRLError):
+    """A search gave no answer; the message is for the model and for whoever reads the transcript."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """What a search finds: `Passage(title="Velm", text="Velm is a river in ...")`."""
+
+    title: str
+    """May be empty."""
+    text: str
+    url: str | None = None
+    """Where it is on the web."""
+    score: float | None = None
+    """BM25; higher is better, comparable within one answer only."""
+
+
+Find = Callable[[str], Sequence[Passage]]
+"""Passages for a query that is not blank, best first, none where nothing fits. Called from many threads. Raises
+`SearchError` when it cannot tell."""
+
+
+class SearchTool(BaseTool):
+    """One line per passage: `[1] Title: text`. Facts: `query`, and `results` with `title`, `text` (as the model reads
+    it) and, where there is one, `score` or `url`."""
+
+    name = "search"
+    description = "Find passages that match a query."
+    parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+
+    def __init__(self, find: Find, *, max_snippet_chars: int) -> None:
+        self._find = find
+        self._max_snippet_chars = max_snippet_chars
+
+    def __call__(self, **arguments: Any) -> ToolResult:
+        query = arguments["query"]
+        if not query.strip():
+            return _failure(query, "the query is empty; say what to look for")
+        try:
+            found = [self._shortened(passage) for passage in self._find(query)]
+        except SearchError as error:
+            return _failure(query, str(error))
+        return ToolResult(text=as_text(found), facts={"query": query, "results": [_as_fact(each) for each in found]})
+
+    def _shortened(self, passage: Passage) -> Passage:
+        title, text = clip(passage.title, _MAX_TITLE_CHARS), clip(passage.text, self._max_snippet_chars)
+        return replace(passage, title=title, text=text)
+
+
+def _failure(query: str, why: str) -> ToolResult:
+    return ToolResult(text=f"error: search: {why}", ok=False, facts={"query": query, "results": []})
+
+
+def _as_fact(passage: Passage) -> dict[str, Any]:
+    rest = {"score": passage.score, "url": passage.url}
+    return {"title": passage.title, "text": passage.text} | {key: is_ for key, is_ in rest.items() if is_ is not None}
+
+
+def as_text(found: Sequence[Passage]) -> str:
+    """What the model reads: numbered lines, best first, or a sentence where there are none."""
+    lines = [
+        f"[{number}] {': '.join(part for part in (passage.title, passage.text) if part)}"
+        for number, passage in enumerate(found, start=1)
+    ]
+    return "\n".join(lines) or NO_RESULTS
+
+
+def clip(text: str, max_chars: int) -> str:
+    """The text on one line, at most `max_chars` long, cut between words where it has any, and then ending in `...`."""
+    # A lone surrogate out of a JSON escape could be neither encoded nor written into a transcript.
+    text = " ".join(text.encode("utf-8", "replace").decode().split())
+    if len(text) <= max_chars:
+        return text
+    room = max(max_chars - len("..."), 0)
+    end = text.rfind(" ", max(room - _MAX_CUT_CHARS, 0), room + 1)
+    return text[: end if end > 0 else room] + "..."[:max_chars]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Passages of tasks and files
+
+
+def passages_of(task: Task, where: str) -> list[Passage]:
+    """A task's own `documents`, none when it brings none: a list of `{"title", "text"}`, or of plain strings.
+
+    Raises DataError, opening with `where`, for anything else.
+    """
+    documents = task.get("documents")
+    if documents is None:
+        return []
+    if not isinstance(documents, list):
+        raise DataError(f"{where}: documents is a {type(documents).__name__}; make it a list of title and text")
+    return [_passage(each, f"{where}: documents[{index}]") for index, each in enumerate(documents)]
+
+
+def read_passages(path: Path) -> list[Passage]:
+    """The passages of a JSONL file, one `{"title", "text"}` or one string per line; blank lines are skipped.
+
+    Raises DataError, one sentence with `file:line`, for a missing or empty file and for a line that is none of these.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file of passages; correct tools.search.corpus_path")
+    passages = []
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                passages.append(_passage(_parsed(line, f"{path}:{number}"), f"{path}:{number}"))
+    if not passages:
+        raise DataError(f"{path}: the file holds no passage; expected one JSON object with title and text per line")
+    return passages
+
+
+def _parsed(line: bytes, where: str) -> Any:
+    try:
+        return json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8") from None
+    except (json.JSONDecodeError, RecursionError):
+        raise DataError(f"{where}: not valid JSON; write one object with title and text per line") from None
+
+
+def _passage(value: Any, where: str) -> Passage:
+    row = {"text": value} if isinstance(value, str) else value
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: got {value!r:.60}; expected an object with title and text, or a string")
+    title, text = row.get("title") or "", row.get("text")
+    if not isinstance(title, str):
+        raise DataError(f"{where}: title is {title!r:.60}; make it a string")
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where}: text is {text!r:.60}; make it a string that is not empty")
+    return Passage(title=title, text=text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# BM25
+
+# Chinese and Japanese write no spaces: their characters are words of their own.
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+_ACCENTS = re.compile(r"[\u0300-\u036f]")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as they are compared: without case, accents, and the difference of wide and narrow forms."""
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    return _WORDS.findall(_ACCENTS.sub("", plain))
+
+
+class PassageIndex:
+    """A `Find` by BM25 over titles and texts. Passages of equal score stay in their order; those that share no word
+    with the query are left out, and so are words such as "the" and "who", unless a query has no others."""
+
+    def __init__(self, passages: Sequence[Passage], *, max_results: int) -> None:
+        # bm25s reads the variable once, on import; without it, a bar that is off still starts a thread.
+        os.environ.setdefault("DISABLE_TQDM", "1")
+        import bm25s
+        from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG itself and reports every index
+        self._passages = tuple(passages)
+        self._max_results = max_results
+        self._common = frozenset(STOPWORDS_EN_PLUS)
+        self._vocabulary: dict[str, int] = {}
+        numbers = [self._numbered(words_of(f"{passage.title} {passage.text}")) for passage in self._passages]
+        self._bm25 = bm25s.BM25()
+        if self._vocabulary:
+            self._bm25.index((numbers, self._vocabulary), create_empty_token=False, show_progress=False)
+
+    def _numbered(self, words: list[str]) -> list[int]:
+        return [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]
+
+    def __call__(self, query: str) -> list[Passage]:
+        words = words_of(query)
+        telling = [word for word in words if word not in self._common] or words
+        known = [self._vocabulary[word] for word in telling if word in self._vocabulary]
+        if not known:
+            return []
+        scores = self._bm25.get_scores_from_ids(known)
+        hits = np.flatnonzero(scores)
+        best = hits[np.argsort(-scores[hits], kind="stable")][: self._max_results]
+        return [replace(self._passages[index], score=round(float(scores[index]), 4)) for index in best]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The maker of the tool
+
+
+def open_search(config: ToolsConfig) -> ToolMaker:
+    """Get `search` ready as `tools.search` says: read and index the shared passages, or look for the provider's key.
+
+    Raises ConfigError (no key, no such provider) and DataError (a bad file; a task without documents, when its tool is
+    made). A file given by `corpus_path` is searched for every task; documents of the tasks are then left alone.
+    """
+    search = config.search
+    if search.mode == "web":
+        from agent_rl.tools.web_search_tool import WebSearch
+
+        tool = _tool(WebSearch(search), search)
+        return lambda _task: tool
+    if search.corpus_path is not None:
+        shared = _tool(PassageIndex(read_passages(search.corpus_path), max_results=search.max_results), search)
+        return lambda _task: shared
+    return lambda task: _tool(PassageIndex(_own_passages(task), max_results=search.max_results), search)
+
+
+def _tool(find: Find, config: SearchToolConfig) -> SearchTool:
+    return SearchTool(find, max_snippet_chars=config.max_snippet_chars)
+
+
+def _own_passages(task: Task) -> list[Passage]:
+    where = f"task {task['task_id']!r}"
+    passages = passages_of(task, where)
+    if not passages:
+        raise DataError(f"{where} has no documents to search; add them to the row, or set tools.search.corpus_path")
+    return passages
+
+
+register_tool("search", open_search)
