@@ -19,11 +19,21 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent_rl.config import Config
+from agent_rl.envs.code_exec_env import CodeExecEnvOptions
 from agent_rl.envs.nat_agent_env import NATEnvOptions
+from agent_rl.envs.qa_env import QAEnvOptions
+from agent_rl.envs.search_env import SearchEnvOptions
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 BEGIN = "<!-- Tables by scripts/write_configuration_docs.py; edit the classes instead. -->\n"
 END = "<!-- End of the tables. -->\n"
+OPTIONS = {
+    "nat_agent_creation": NATEnvOptions,
+    "code_exec": CodeExecEnvOptions,
+    "search_qa": SearchEnvOptions,
+    "math_qa": QAEnvOptions,
+}
+"""Options of the environments that are built in."""
 NAMES = {bool: "true, false", int: "whole number", float: "number", str: "text", Path: "path"}
 BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
@@ -42,8 +52,10 @@ def updated(page: str) -> str:
 def tables() -> str:
     """A heading and a table for every section, in the order of the configuration."""
     parts = [_table(name, section) for name, section in sections(Config)]
-    options = [_table(name, section) for name, section in sections(NATEnvOptions, "env.options", with_root=True)]
-    return "\n".join([*parts, *options])
+    for name, options in OPTIONS.items():
+        prefix = f"env.options of {name}"
+        parts += [_table(title, section) for title, section in sections(options, prefix, with_root=True)]
+    return "\n".join(parts)
 
 
 def sections(
@@ -72,9 +84,11 @@ def entry_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _table(name: str, section: type[BaseModel]) -> str:
-    help_of = _help(section)
+    bases = [base for base in reversed(section.__mro__) if issubclass(base, BaseModel) and base.model_fields]
+    help_of = {key: text for base in bases for key, text in _help(base).items()}
+    defaults = _defaults(section)
     rows = [
-        f"| `{key}` | {_default(field)} | {_accepted(field)} | {help_of[key]} |"
+        f"| `{key}` | {defaults[key]} | {_accepted(field)} | {help_of[key]} |"
         for key, field in section.model_fields.items()
         if section_of(field.annotation) is None
     ]
@@ -102,10 +116,17 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _default(field: FieldInfo) -> str:
-    if field.is_required():
-        return "must be given"
-    return f"`{yaml_of(field.get_default(call_default_factory=True))}`"
+def _defaults(section: type[BaseModel]) -> dict[str, str]:
+    """Of every key; a default may depend on those of the keys above it."""
+    values: dict[str, Any] = {}
+    shown = {}
+    for key, field in section.model_fields.items():
+        if field.is_required():
+            shown[key] = "must be given"
+        else:
+            values[key] = field.get_default(call_default_factory=True, validated_data=values)
+            shown[key] = f"`{yaml_of(values[key])}`"
+    return shown
 
 
 def yaml_of(value: Any) -> str:
@@ -118,6 +139,8 @@ def yaml_of(value: Any) -> str:
         return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power)}" if exponent else mantissa
     if isinstance(value, tuple):
         return f"[{', '.join(yaml_of(entry) for entry in value)}]"
+    if isinstance(value, BaseModel):
+        return f"{{{', '.join(f'{key}: {yaml_of(part)}' for key, part in value)}}}"
     return str(value)
 
 

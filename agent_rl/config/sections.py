@@ -71,7 +71,7 @@ class CurriculumConfig(Section):
 
 class DataConfig(Section):
     train_path: Path
-    """File of training tasks, `.jsonl` or `.parquet`."""
+    """File of training tasks: `.jsonl`, `.jsonl.gz`, `.json` or `.parquet`."""
     eval_path: Path
     """File of held-out tasks, likewise."""
     max_eval_tasks: Positive = 200
@@ -125,7 +125,7 @@ class EnvConfig(Section):
     name: str = "nat_agent_creation"
     """Registered environment."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of that environment, checked by it (for NAT: `agent_rl/envs/nat_agent_env.py`)."""
+    """Options of that environment, checked by it; those of the built-in ones are below."""
 
 
 class RolloutConfig(Section):

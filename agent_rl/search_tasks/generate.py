@@ -126,7 +126,7 @@ def _row(world: World, path: list[str], chain: list[str], answer: str, rng: rand
         "metadata": {
             "num_hops": len(chain),
             "supporting": path,
-            "queries": [f"{name} {info.query}" for name, info in zip(path, infos, strict=True)],
+            "queries": [f"{info.query} {name}" for name, info in zip(path, infos, strict=True)],
             "facts": chain,
             "other": rng.choice(others),
         },

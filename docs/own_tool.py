@@ -1,0 +1,40 @@
+"""Two tools of one's own, a function and a class: run `python docs/own_tool.py` from the project's root."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from agent_rl import BaseTool, GRPOTrainer, ToolResult, load_config, register_tool, tool
+from agent_rl.tools.calculator import calculator
+
+
+@tool
+def percent_of(percent: float, whole: Annotated[float, Field(description="What 100 percent is.")]) -> str:
+    """Say how much a percentage of a number is."""
+    return f"{percent * whole / 100:g}"
+
+
+class RationedCalculator(BaseTool):
+    """The calculator, answering a few calls an episode: what it counts needs an object for each episode."""
+
+    name, description, parameters = calculator.name, calculator.description, calculator.parameters
+
+    def __init__(self, calls: int) -> None:
+        self.calls_left = calls
+
+    def __call__(self, *, expression: str) -> ToolResult:
+        if self.calls_left == 0:
+            return ToolResult(text="error: no calls left; give your answer", ok=False)
+        self.calls_left -= 1
+        return calculator(expression=expression)
+
+
+register_tool("rationed_calculator", lambda config: lambda task: RationedCalculator(calls=1))
+
+print(percent_of.spec.to_openai(), percent_of(percent=15, whole=80).text)
+small = ["train.steps=1", "rollout.groups_per_step=4", "eval.temperatures=[]"]
+config = load_config(
+    "configs/math_grpo.yaml", ["run.name=own_tool", "tools.use=[rationed_calculator, percent_of]", *small]
+)
+with GRPOTrainer.from_config(config) as trainer:
+    trainer.train()
