@@ -1,10 +1,14 @@
-"""Two tools of one's own, a function and a class: run `python docs/own_tool.py` from the project's root."""
+"""Two tools of one's own, a function and a class with state: run `python docs/own_tool.py` from the project's root.
 
+Anything of the form section.key=value behind it overrides the configuration.
+"""
+
+import sys
 from typing import Annotated
 
 from pydantic import Field
 
-from agent_rl import BaseTool, GRPOTrainer, ToolResult, load_config, register_tool, tool
+from agent_rl import BaseTool, GRPOTrainer, ToolCall, ToolRegistry, ToolResult, load_config, register_tool, tool
 from agent_rl.tools.calculator import calculator
 
 
@@ -15,7 +19,7 @@ def percent_of(percent: float, whole: Annotated[float, Field(description="What 1
 
 
 class RationedCalculator(BaseTool):
-    """The calculator, answering a few calls an episode: what it counts needs an object for each episode."""
+    """The calculator, answering a few calls an episode. To the model it looks the same."""
 
     name, description, parameters = calculator.name, calculator.description, calculator.parameters
 
@@ -31,10 +35,16 @@ class RationedCalculator(BaseTool):
 
 register_tool("rationed_calculator", lambda config: lambda task: RationedCalculator(calls=1))
 
-print(percent_of.spec.to_openai(), percent_of(percent=15, whole=80).text)
-small = ["train.steps=1", "rollout.groups_per_step=4", "eval.temperatures=[]"]
-config = load_config(
-    "configs/math_grpo.yaml", ["run.name=own_tool", "tools.use=[rationed_calculator, percent_of]", *small]
-)
+registry = ToolRegistry([percent_of, RationedCalculator(calls=1)])
+for name, arguments in [
+    ("percent_of", {"percent": 15, "whole": 80}),
+    ("percent_of", {"percent": 15}),
+    ("calculator", {"expression": "5*14"}),
+    ("calculator", {"expression": "70+1"}),
+]:
+    print(f"{name}: {registry.run(ToolCall(name=name, arguments=arguments)).text}")
+
+own = ["run.name=own_tool", "tools.use=[rationed_calculator]", "train.steps=1", "rollout.groups_per_step=4"]
+config = load_config("configs/math_grpo.yaml", [*own, "eval.temperatures=[]", *sys.argv[1:]])
 with GRPOTrainer.from_config(config) as trainer:
     trainer.train()

@@ -25,6 +25,10 @@ class Conversation:
     token_ids: list[int]
     loss_mask: list[int]
 
+    def with_all_learnt(self) -> "Conversation":
+        """The same with every token but the first in the loss."""
+        return Conversation(token_ids=self.token_ids, loss_mask=[0] + [1] * (len(self.token_ids) - 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftSettings:

@@ -34,6 +34,9 @@ def main(
     output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
     domain: Annotated[Domain, typer.Option(help="What is demonstrated.")] = Domain.NAT,
     num_demonstrations: Annotated[int, typer.Option(help="Demonstrations, each seen once.")] = 20_000,
+    num_read: Annotated[
+        int, typer.Option(min=0, help="First demonstrations whose whole text is learnt, not the teacher's words alone.")
+    ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     hidden_size: Annotated[int, typer.Option(help="Width of the model.")] = 192,
     num_layers: Annotated[int, typer.Option(help="Layers of the model.")] = 6,
@@ -60,7 +63,7 @@ def main(
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
-    train_sft(model, _conversations(chat, _demonstrations(domain, faulty_share, seed)), settings, _report)
+    train_sft(model, _conversations(chat, _demonstrations(domain, faulty_share, seed), num_read), settings, _report)
     output_dir.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
@@ -115,11 +118,13 @@ def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[
     return module.demonstrations(seed, faulty_share=faulty_share)
 
 
-def _conversations(chat, demonstrations: Iterator[tuple]) -> Iterator:
+def _conversations(chat, demonstrations: Iterator[tuple], num_read: int) -> Iterator:
     from agent_rl.core.sft import render_conversation
 
-    for messages, turns, tools in demonstrations:
-        yield render_conversation(chat, messages, turns, tools)
+    for number, (messages, turns, tools) in enumerate(demonstrations):
+        conversation = render_conversation(chat, messages, turns, tools)
+        # What is read repeats names much more often than what is written: from it a model learns to copy them.
+        yield conversation.with_all_learnt() if number < num_read else conversation
 
 
 if __name__ == "__main__":
