@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 if TYPE_CHECKING:
+    from agent_rl.agent.agent_types import make_chat_format
     from agent_rl.agent.messages import Message, ToolCall, ToolSpec
     from agent_rl.agent.tool_parser import parse_tool_calls
     from agent_rl.algorithms.estimators import advantage_estimator, group_advantages
     from agent_rl.algorithms.policy_losses import policy_loss_function
     from agent_rl.config import Config, load_config
+    from agent_rl.core.evaluation import EvalResult, evaluate_policy
     from agent_rl.core.hf_policy import HuggingFacePolicy
+    from agent_rl.core.make_policy import load_policy_tokenizer
     from agent_rl.core.minimind_policy import MiniMindPolicy
     from agent_rl.core.policy import BasePolicy
     from agent_rl.core.trainer_grpo import GRPOTrainer
     from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
     from agent_rl.envs.registry import register_env
-    from agent_rl.records import SamplingParams, Trajectory, TrajectoryGroup
+    from agent_rl.records import Completion, FinishReason, SamplingParams, Trajectory, TrajectoryGroup
     from agent_rl.rewards.base import reward
     from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
     from agent_rl.tools.decorator import tool
@@ -34,8 +37,11 @@ _HOMES = {
     "AgentEnv": "agent_rl.envs.base",
     "BasePolicy": "agent_rl.core.policy",
     "BaseTool": "agent_rl.tools.base",
+    "Completion": "agent_rl.records",
     "Config": "agent_rl.config",
     "EnvFactory": "agent_rl.envs.base",
+    "EvalResult": "agent_rl.core.evaluation",
+    "FinishReason": "agent_rl.records",
     "GRPOTrainer": "agent_rl.core.trainer_grpo",
     "HuggingFacePolicy": "agent_rl.core.hf_policy",
     "Message": "agent_rl.agent.messages",
@@ -50,8 +56,11 @@ _HOMES = {
     "Trajectory": "agent_rl.records",
     "TrajectoryGroup": "agent_rl.records",
     "advantage_estimator": "agent_rl.algorithms.estimators",
+    "evaluate_policy": "agent_rl.core.evaluation",
     "group_advantages": "agent_rl.algorithms.estimators",
     "load_config": "agent_rl.config",
+    "load_policy_tokenizer": "agent_rl.core.make_policy",
+    "make_chat_format": "agent_rl.agent.agent_types",
     "parse_tool_calls": "agent_rl.agent.tool_parser",
     "policy_loss_function": "agent_rl.algorithms.policy_losses",
     "register_env": "agent_rl.envs.registry",
@@ -64,8 +73,11 @@ __all__ = [
     "AgentEnv",
     "BasePolicy",
     "BaseTool",
+    "Completion",
     "Config",
     "EnvFactory",
+    "EvalResult",
+    "FinishReason",
     "GRPOTrainer",
     "HuggingFacePolicy",
     "Message",
@@ -80,8 +92,11 @@ __all__ = [
     "Trajectory",
     "TrajectoryGroup",
     "advantage_estimator",
+    "evaluate_policy",
     "group_advantages",
     "load_config",
+    "load_policy_tokenizer",
+    "make_chat_format",
     "parse_tool_calls",
     "policy_loss_function",
     "register_env",

@@ -19,7 +19,7 @@ class FinishReason(StrEnum):
     """Why one completion ended."""
 
     STOP = "stop"
-    """A stop id was sampled; it is the last of `token_ids`."""
+    """A stop id was sampled and is the last of `token_ids`; or the reply was over, and what came behind it is left out."""
     LENGTH = "length"
     """The token budget of this completion was used up."""
     CANCELLED = "cancelled"
@@ -68,7 +68,7 @@ class Completion:
     """What a policy drew: ids `(5, 2)`, log-probs `(-0.1, -0.7)`, finish reason `stop`, weight version 3."""
 
     token_ids: tuple[int, ...]
-    """Sampled ids, untouched, end-of-turn id included when it was drawn. Shape [T]."""
+    """Sampled ids, untouched, end-of-turn id included when it was drawn and the reply not over before. Shape [T]."""
     logprobs: tuple[float, ...]
     """Natural log-prob of each id under the distribution really sampled from. Shape [T]."""
     finish_reason: FinishReason

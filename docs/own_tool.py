@@ -1,6 +1,6 @@
 """Two tools of one's own, a function and a class with state: run `python docs/own_tool.py` from the project's root.
 
-Anything of the form section.key=value behind it overrides the configuration.
+What is written behind it, such as train.steps=5, overrides the configuration.
 """
 
 import sys

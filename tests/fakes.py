@@ -37,6 +37,9 @@ class ByteChatFormat:
         reply = parse_tool_calls(bytes(token for token in token_ids if token < END).decode())
         return Message(role="assistant", content=reply.content, tool_calls=reply.calls, tool_errors=reply.errors)
 
+    def reply_end(self, token_ids: Sequence[int]) -> int | None:
+        return None
+
     @staticmethod
     def _render(messages: Sequence[Message]) -> list[int]:
         return [token for m in messages for token in (ROLE_IDS[m.role], *m.content.encode(), END)]

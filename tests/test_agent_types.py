@@ -50,6 +50,7 @@ def test_a_react_prompt_explains_the_rules_and_lists_the_tools_behind_the_system
         "Thought: what you think\nAction: name of the tool\nAction Input: its arguments, a JSON object\n\n"
         "and stop there, the result follows as an Observation; or, when you know it, give the answer:\n\n"
         "Thought: what you think\nFinal Answer: the answer\n\n"
+        "Where Answer: is asked for, write Final Answer: instead.\n\n"
         'Tools:\n{"name": "search", "description": "Finds passages", '
         '"parameters": {"type": "object", "properties": {}}}<|im_end|>\n'
         "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent_rl.agent.code_format import read_blocks
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.code_tasks.base import REFERENCE
 from agent_rl.envs.base import StepResult
@@ -18,7 +19,6 @@ from agent_rl.envs.code_exec_env import (
     CodeExecEnvFactory,
     CodeExecEnvOptions,
     handed_in,
-    last_block,
 )
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError, SandboxError
@@ -134,23 +134,16 @@ def test_a_reply_without_any_code_is_a_failure_whatever_was_run_before(factory: 
     assert says(begun(factory), "").reward == 0.0
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("```python\nx = 1\n```", "x = 1\n"),
-        ("```\n    x = 1\n```", "    x = 1\n"),
-        ("```py \nx = 1\n```\n```json\n{}\n```", "x = 1\n"),
-        ("1. so:\n   ```Python3\n   x = 1\n   ```", "   x = 1\n"),
-        ("```python\nx = 1\n```\n```python\ny = 2\n```", "y = 2\n"),
-        ("```python\nx = 1\n```\n```python\ny = 2", "x = 1\n"),
-        ("```bash\nls\n```", None),
-        ("```python\nx = 1", None),
-        ("x = 1", None),
-        ("```python\n```", ""),
-    ],
-)
-def test_the_last_closed_block_of_python_counts(text: str, code: str | None) -> None:
-    assert last_block(text) == code
+@pytest.mark.parametrize("agent_type", ["hf", "code"])
+def test_a_block_that_holds_a_fenced_example_is_handed_in_whole(factory: CodeExecEnvFactory, agent_type: str) -> None:
+    code = RIGHT.replace("\n", '\n    """Add.\n\n    ```python\n    add(1, 2)\n    ```\n    """\n', 1)
+    text = f"Here it is: ```python\n{code}```"
+    message = read_blocks(text) if agent_type == "code" else Message.assistant(text)
+    assert begun(factory).step(message).reward == 1.0
+
+
+def test_a_block_that_stays_open_is_not_handed_in(factory: CodeExecEnvFactory) -> None:
+    assert says(begun(factory), f"```python\n{RIGHT}").info["programs"] == 0
 
 
 def test_other_tools_are_offered_and_one_that_ends_the_episode_hands_in_the_last_program(
@@ -198,6 +191,20 @@ def test_failures_and_lost_time_cost_what_the_options_say(factory: CodeExecEnvFa
     assert (result.reward_parts["failure"], result.reward_parts["timeout"]) == (-0.1, -0.25)
 
 
+def test_an_episode_that_waited_until_its_deadline_pays_for_no_lost_time(factory: CodeExecEnvFactory) -> None:
+    shaped = SharedFactory(factory, failure_penalty=0.1, timeout_penalty=0.25)
+    queued, spun = begun(shaped), begun(shaped)
+    assert queued.truncate(StopReason.TIMEOUT).reward == -0.1
+    run(spun, SPIN)  # its own doing
+    assert spun.truncate(StopReason.TIMEOUT).reward == pytest.approx(-0.1 - 0.25)
+
+
+def test_many_programs_in_one_turn_earn_no_more_of_the_bonus_than_in_many(factory: CodeExecEnvFactory) -> None:
+    shaped = SharedFactory(factory, turn_bonus=0.4, bonus_turns=4)
+    calls = [handed_in(code).tool_calls[0] for code in (HALF_RIGHT, HALF_RIGHT, RIGHT)]
+    assert begun(shaped).step(Message.assistant("", tuple(calls))).reward == pytest.approx(1.0 + 0.4 * 0.5)
+
+
 def test_a_program_that_was_late_before_the_last_one_costs_nothing(factory: CodeExecEnvFactory) -> None:
     env = begun(SharedFactory(factory, failure_penalty=0.1, timeout_penalty=0.25))
     run(env, SPIN)
@@ -240,6 +247,13 @@ def test_named_rewards_are_added_and_see_the_conversation_the_row_and_the_tests(
     assert result.reward_parts["success"] == 1.0  # whatever a named reward calls a success
 
 
+def test_code_that_was_handed_in_is_graded_as_it_is_by_named_rewards(factory: CodeExecEnvFactory) -> None:
+    """Column 0 of a docstring may hold a fence, which ends a block in a text but is nothing in a program."""
+    code = RIGHT.replace("\n", '\n    """Add.\n```python\nadd(1, 2)\n```\n    """\n', 1)
+    result = run(begun(SharedFactory(factory, reward="code_reward")), code)
+    assert (result.reward, result.reward_parts["code_reward"]) == (2.0, 1.0)
+
+
 def test_named_rewards_of_an_episode_without_a_program(factory: CodeExecEnvFactory) -> None:
     result = says(begun(SharedFactory(factory, reward="code_reward")), "no")
     assert (result.reward, result.reward_parts["code_reward"], result.info["programs"]) == (0.0, 0.0, 0)
@@ -257,6 +271,7 @@ def test_a_named_reward_that_cannot_score_leaves_the_episode_without_a_reward(fa
         ({"workers": 0}, "env.options.workers"),
         ({"format": "mbpp"}, "env.options.format"),
         ({"time_limit": 3}, "time_limit_s"),
+        ({"bonus_turns": 5}, "bonus_turns is 5 and turn_bonus is 0, .*; set turn_bonus too, or leave bonus_turns out"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
@@ -356,11 +371,18 @@ def test_attempts_on_the_verdict_of_the_whole_episode_are_flagged_at_its_end(fac
     assert run(env, RIGHT).flags == ("candidate_lost", "source_exit")
 
 
+def test_an_episode_without_a_sandbox_is_not_scored() -> None:
+    factory = make_env_factory("code_exec", {"workers": 1}, seed=0)
+    for play in (lambda env: run(env, RIGHT), lambda env: says(env, f"```python\n{RIGHT}```")):
+        env = factory()
+        env.reset(ROW)
+        with pytest.raises(SandboxError, match=r"the sandbox is not running; call CodeExecEnvFactory.start\(\)"):
+            play(env)
+
+
 def test_a_factory_opens_its_processes_once_and_says_what_protects(tmp_path: Path) -> None:
     factory = make_env_factory("code_exec", {"workers": 1}, seed=0)
     assert factory.own_tools == ("code_exec",)
-    with pytest.raises(RuntimeError, match=r"start\(\) must be called"):
-        factory().reset(ROW)
     factory.start()
     factory.start()
     about = factory.describe()

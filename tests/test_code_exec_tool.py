@@ -1,5 +1,7 @@
 """`code_exec` on real programs: what the model reads, what is kept for scoring, and what no program can find out."""
 
+import os
+import resource
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -128,6 +130,53 @@ def test_without_examples_the_report_says_no_more_than_that_a_test_fails(sandbox
     assert result_of(CodeExecTool(lambda: sandbox, task), "def f():\n    return 8").text == "not all hidden tests pass"
 
 
+@pytest.mark.parametrize(
+    ("expected", "answer", "is_right"),
+    [
+        (0.3, "0.1 + 0.2", True),
+        (3, "3.0", True),
+        (0.3, "0.300001", False),
+        (10**10, "1e10 + 9", False),
+        (10**10, "10**10 + 1", False),
+        (1e10, "1e10 + 9", True),
+        ([{"a": [0.3, 10**10]}], "[{'a': [0.1 + 0.2, 10**10]}]", True),
+        ([{"a": [0.3, 10**10]}], "[{'a': [0.3, 1e10 + 9]}]", False),
+        ({"a": 1}, "{'a': 1, 'b': 2}", False),
+        ({"a": 1, "b": 2}, "{'a': 1}", False),
+        ([1, 2], "[1]", False),
+        ([1, 2], "(1, 2)", False),
+        (1, "True", False),
+        (None, "None", True),
+        ({}, "[]", False),
+    ],
+)
+def test_rounding_is_allowed_for_only_where_a_float_is_expected(
+    sandbox: Sandbox, expected: Any, answer: str, is_right: bool
+) -> None:
+    task = task_of([{"function": "f", "args": [], "expected": expected}], num_examples=0)
+    assert result_of(CodeExecTool(lambda: sandbox, task), f"def f():\n    return {answer}").terminal == is_right
+
+
+@pytest.mark.parametrize(
+    ("raises", "kind", "is_right"),
+    [
+        ("ValueError", "ValueError", True),
+        ("LookupError", "KeyError", True),
+        ("KeyError", "LookupError", False),
+        ("IOError", "FileNotFoundError", True),
+        ("ValueError", "type('E', (ValueError,), {})", True),
+        ("ValueError", "type('E', (ValueError, KeyError), {})", True),
+        ("LookupError", "type('E', (ValueError, KeyError), {})", False),
+        ("ValueError", "type('E', (Exception,), {'__module__': 'builtins'})", False),
+    ],
+)
+def test_an_exception_is_one_answer_however_many_it_is_derived_from(
+    sandbox: Sandbox, raises: str, kind: str, is_right: bool
+) -> None:
+    task = task_of([{"function": "f", "args": [], "raises": raises}], num_examples=0)
+    assert result_of(CodeExecTool(lambda: sandbox, task), f"def f():\n    raise {kind}").terminal == is_right
+
+
 def test_numbers_are_compared_by_value_and_up_to_rounding(sandbox: Sandbox) -> None:
     task = task_of([{"function": "f", "args": [], "expected": 0.3}, {"function": "f", "args": [], "expected": 0.3}])
     assert result_of(CodeExecTool(lambda: sandbox, task), "def f():\n    return 0.1 + 0.2").terminal
@@ -180,6 +229,55 @@ def test_what_an_example_gave_comes_from_a_process_without_hidden_inputs(sandbox
     tool = CodeExecTool(lambda: sandbox, ADD_TASK)
     assert result_of(tool, SNOOPER).text == "add(1, 2) gave False, expected 3"
     assert "'value': True" in tool.attempts[0].verdict.evidence  # where all tests are run, inputs can be seen
+
+
+def test_examples_cannot_be_made_to_tell_about_hidden_inputs(sandbox: Sandbox) -> None:
+    signals = SNOOPER.replace('return "hidden"', 'return a - b if "hidden"').rstrip() + " else a + b\n"
+    tool = CodeExecTool(lambda: sandbox, ADD_TASK)
+    assert result_of(tool, signals).text == "examples: 2 of 2 passed\nnot all hidden tests pass"
+    assert tool.attempts[0].verdict.passed == 1  # the examples fail where the hidden input can be seen; it raises there
+
+
+HANGS_IN_THE_SECOND = "def add(a, b):\n    while a == 2: pass\n    return a + b\n"
+
+
+def test_a_program_that_hangs_in_an_example_is_not_waited_for_twice(sandbox: Sandbox) -> None:
+    jobs = []
+
+    class Watched:
+        limits = sandbox.limits
+        run_python = sandbox.run_python
+
+        def call(self, job: str, *args: Any, **request: Any) -> Any:
+            jobs.append((job, len(request["cases"])))
+            return sandbox.call(job, *args, **request)
+
+    tool = CodeExecTool(Watched, ADD_TASK)  # type: ignore[arg-type, return-value]
+    text = result_of(tool, HANGS_IN_THE_SECOND).text
+    assert (text, jobs) == ("add(2, b=2) gave no answer in time, expected 4", [("call_cases", 2)])
+    verdict = tool.attempts[0].verdict
+    assert (verdict.status, verdict.passed, verdict.total) == (Status.TIMEOUT, 1, 4)
+    jobs.clear()
+    assert result_of(tool, "def add(a, b):\n    while a == 5: pass\n    return a + b").text.startswith(
+        "examples: 2 of 2"
+    )
+    assert jobs == [("call_cases", 2), ("call_cases", 4)]
+    assert (tool.attempts[1].verdict.status, tool.attempts[1].verdict.passed) == (Status.TIMEOUT, 2)
+
+
+def test_a_sandbox_without_descriptors_is_no_fault_of_the_program(sandbox: Sandbox) -> None:
+    tool = CodeExecTool(lambda: sandbox, ADD_TASK)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(SandboxError, match="Too many open files"):
+            result_of(tool, ADD["reference_solution"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert tool.attempts == []
+    assert result_of(tool, ADD["reference_solution"]).terminal
 
 
 COUNTER = """

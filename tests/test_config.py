@@ -144,6 +144,8 @@ def test_a_resolved_model_holds_the_keys_of_its_policy_type_and_reads_back(
     [
         (["model.lora.rank=8"], "model.lora has no effect with policy.type 'minimind', only with 'huggingface'"),
         (["model.attention=sdpa"], "model.attention has no effect with policy.type 'minimind'"),
+        (["log.project=mine"], "project has no effect without 'wandb' or 'trackio' in log.trackers"),
+        (["tools.search.max_results=3"], "search has no effect without 'search' in tools.use"),
         (["model.gradient_checkpointing=true"], "model.gradient_checkpointing has no effect"),
         ([*HUGGINGFACE, "model.lora.alpha=8"], "alpha has no effect with rank 0; remove it"),
         ([*HUGGINGFACE, "model.lora.ranks=8"], "unknown key 'model.lora.ranks'; did you mean 'rank'?"),

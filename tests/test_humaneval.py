@@ -85,6 +85,10 @@ def test_the_request_is_the_prompt_and_nothing_of_the_test(factory: CodeExecEnvF
         f"import string\n\ndef back(c):\n    return chr(ord(c) - 1)\n\n\ndef  unshift(text):\n{BODY}",
         "def unshift(words: List[str]) -> str:\n    return ''.join(chr(floor(ord(c) - 1)) for c in words)\n",
         PROMPT + BODY,
+        f"from __future__ import annotations\n\ndef unshift(text: str) -> str:\n{BODY}",
+        f"import string\nfrom __future__ import (\n    annotations,\n)\ndef unshift(text: List) -> str:\n{BODY}",
+        "unshift = lambda text: ''.join(chr(ord(c) - 1) for c in text)",
+        "from typing import Callable\nunshift: Callable = lambda text: ''.join(chr(ord(c) - 1) for c in text)",
     ],
 )
 def test_a_body_and_a_whole_function_are_both_taken(factory: CodeExecEnvFactory, code: str) -> None:
@@ -93,9 +97,38 @@ def test_a_body_and_a_whole_function_are_both_taken(factory: CodeExecEnvFactory,
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "moved = []\nfor c in text:\n    moved.append(c)\nreturn moved",
+        "moved = []\n\n    for c in text:\n        moved.append(c)\n    return moved",
+        "\nmoved = []\n    for c in text:\n        moved.append(c)\n    return moved",
+        "for c in text:\n        print(c)\n    return [\n        *text\n    ]",
+        "for c in text:  # each\n    return [c]",
+        "if not text:\n    return []\nelse:\n    return [*text]",
+        "if not text: return []\n    return [*text]",
+        "if not text:\n  return []\nreturn [*text]",
+        "if not text:\n\treturn []\nreturn [*text]",
+        "return [\n    *text\n]",
+        "return [\n    *text,\n    ]",
+        "return [*text]",
+        "def each(t):\n        return [*t]\n    return each(text)",
+        "def each(t):\n    return [*t]\nreturn each(text)",
+        "    return [*text]",
+        "\n    return [*text]",
+    ],
+)
+def test_a_body_is_put_at_its_place_whatever_indentation_it_has_lost(body: str) -> None:
+    program = parse_humaneval(ROW, "f:1").program(body)
+    scope: dict[str, Any] = {}
+    exec(program, scope)  # of this test's own making
+    assert list(scope["unshift"]("a")) == ["a"]
+
+
+@pytest.mark.parametrize(
     ("code", "text"),
     [
         ("    return text\n", WRONG),
+        ("from __future__ import annotations\nreturn (\n", "error in line 2: SyntaxError: '(' was never closed"),
         ("    pass\n", WRONG),
         ("", WRONG),
         ("def unshifted(text):\n    return 1\n", WRONG),

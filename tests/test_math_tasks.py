@@ -3,6 +3,7 @@
 import ast
 import itertools
 import operator
+import re
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -10,10 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from agent_rl.data.tasks import read_tasks, write_tasks
+from agent_rl.data.tasks import Task, read_tasks, write_tasks
+from agent_rl.errors import DataError
 from agent_rl.math_tasks.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference, split_of
 from agent_rl.math_tasks.terms import Term, as_text, number
+from agent_rl.scripts.check_data import app as check_data_app
 from agent_rl.scripts.prepare_tasks import DEFAULT_COUNTS, task_sets
 from agent_rl.tools.calculator import calculate
 
@@ -72,15 +76,15 @@ def test_every_number_of_the_expression_is_in_the_question_or_well_known() -> No
         (
             "shopping",
             4,
-            "Vera buys 21 stamps for 16 dollars each. The delivery costs 15 dollars. A coupon takes 4 dollars off. "
-            "Vera gives the cashier 350 dollars. How many dollars does Vera get back?",
+            "Vera buys 21 stamps for 16 dollars each. The delivery costs 15 dollars. A coupon takes 4 dollars off the "
+            "bill. Vera gives the cashier 350 dollars. How many dollars does Vera get back?",
             "350-(21*16+15-4)",
         ),
         (
             "areas",
             4,
-            "A field is 21 metres long and 22 metres wide. 5 by 2 metres of it are under water. Seed for the rest "
-            "costs 5 dollars a square metre. How many dollars is that?",
+            "A field is 21 metres long and 22 metres wide. A part of 5 by 2 metres is under water. Seed for the rest "
+            "costs 5 dollars a square metre. How many dollars is that in all?",
             "(21*22-5*2)*5",
         ),
     ],
@@ -90,6 +94,55 @@ def test_two_problems_to_check_by_eye(family: str, level: int, question: str, ex
         row for row in TRAIN if (row["metadata"]["family"], row["level"], reference(row)) == (family, level, expression)
     )
     assert row["question"] == question
+
+
+MISREAD = {
+    r"costs \d+ dollars more": "a price, or more than another one",
+    r"\b(it|them|they) away|of them away": "boxes, or what is in them",
+    r"away\..*\bthem\b": "what is given away, or what is left",
+    r"off\.(?! )|\d dollars off\.(?! What| How)": "off each, or off all",
+    r"tap gives .* are in it": "in the tap",
+    r"(?<![\d.])1 [a-z]+s\b": "one of many",
+    r"\bare in after\b|cut in half": "no English",
+    r"days of \d+ hours(?! each)": "hours each, or together",
+}
+"""What no problem may say, and what it would be taken for."""
+
+
+def test_no_problem_says_what_can_be_misread() -> None:
+    many = itertools.islice(generate_tasks(8, ["sft"]), 4000)
+    for row in [*TRAIN, *EVAL, *many]:
+        assert not [why for words, why in MISREAD.items() if re.search(words, row["question"])], row["question"]
+
+
+def test_what_is_shared_after_a_loss_is_the_rest() -> None:
+    rows = [row for row in [*TRAIN, *EVAL] if (row["metadata"]["family"], row["level"]) == ("sharing", 3)]
+    assert len(rows) > 5
+    assert all(re.search(r"(share|get) the rest ", row["question"]) for row in rows)
+
+
+def check_shipped(rows: list[Task], folder: Path) -> tuple[int, str]:
+    """Exit code and output of `agent-rl check-data`."""
+    write_tasks(folder / "rows.jsonl", rows)
+    done = CliRunner().invoke(check_data_app, ["--config", "configs/math_grpo.yaml", str(folder / "rows.jsonl")])
+    return done.exit_code, done.output
+
+
+def test_checking_the_data_finds_answers_that_their_expression_does_not_give(tmp_path: Path) -> None:
+    assert check_shipped([*EVAL, *GSM8K], tmp_path)[0] == 0
+    code, output = check_shipped([{**row, "answer": "1"} for row in EVAL], tmp_path)
+    assert code == 1
+    assert "should succeed" in output
+    assert check_shipped([*EVAL[:9], {**EVAL[9], "answer": "1"}], tmp_path)[0] == 1
+
+
+def test_an_expression_without_a_value_is_named(tmp_path: Path) -> None:
+    broken = {**EVAL[0], "metadata": {"expression": "2*x"}}
+    message = r"metadata.expression is '2\*x', which has no value \(unknown name 'x'"
+    write_tasks(tmp_path / "rows.jsonl", [broken])
+    words = ["--config", "configs/math_grpo.yaml", str(tmp_path / "rows.jsonl")]
+    with pytest.raises(DataError, match=message):
+        CliRunner().invoke(check_data_app, words, catch_exceptions=False)
 
 
 def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import json
 from typing import Any
 
 import pytest
-from fakes import ScriptedPolicy
+from fakes import ScriptedPolicy, tiny_config
 
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
+from agent_rl.agent.react_format import read_step
 from agent_rl.config import ToolsConfig
 from agent_rl.core.episode import EpisodeLimits, run_episode
+from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import EnvFactory, StepResult
 from agent_rl.envs.check_data import check_data
 from agent_rl.envs.qa_env import QAEnvFactory, QAEnvOptions, final_answer, make_math_factory
@@ -167,8 +169,14 @@ def test_the_answer_tool_cannot_be_offered_twice() -> None:
 
 def test_without_tools_the_environment_only_asks() -> None:
     env = started(None)()
-    env.reset(TASK)
+    assert env.reset(TASK)[0] == Message.system("Solve the problem. Then write Answer: and the answer alone.")
     assert env.tools == () and env.step(Message.assistant("42")).reward == 1.0
+
+
+def test_a_prompt_asks_for_tools_only_where_there_are_some_and_ones_own_stays_as_it_is() -> None:
+    alone = started(None, answer_tool=True)()
+    assert alone.reset(TASK)[0].content == "Solve the problem. Then call answer with the answer alone."
+    assert started(None, system_prompt=PROMPT)().reset(TASK)[0].content == PROMPT
 
 
 # Rewards
@@ -228,7 +236,7 @@ def test_a_reward_that_fails_fails_its_episode_and_is_named() -> None:
     reward(name)(lambda prediction: float("nan"))
     episode = play(["42"], reward=name)
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
-    assert episode.error == f"UserError: the reward {name!r} gave nan for 'reward', expected a finite number"
+    assert episode.error == f"RewardFailedError: the reward {name!r} gave nan for 'reward', expected a finite number"
 
 
 def test_an_episode_without_an_answer_loses_the_penalty() -> None:
@@ -240,6 +248,26 @@ def test_an_episode_without_an_answer_loses_the_penalty() -> None:
     env = started()()
     env.reset(TASK)
     assert str(env.truncate(StopReason.TIMEOUT).reward) == "0.0"
+
+
+def test_an_episode_without_an_answer_earns_what_a_wrong_one_does_and_its_bonus() -> None:
+    wrong, used = f"qa-wrong-{next(_names)}", f"qa-used-{next(_names)}"
+    reward(wrong)(lambda prediction, answer: float(prediction != "42"))
+    reward(used)(lambda trajectory: float(any(m.name == "double" for m in trajectory)))
+    specs = [{"name": wrong, "weight": -1}, {"name": used, "weight": 0.25}]
+    env = started(reward=specs, truncation_penalty=0.5)()
+    env.reset(TASK)
+    env.step(call("double", n=21))
+    cut_off = env.truncate(StopReason.MAX_TURNS)
+    assert cut_off.reward == says(call("double", n=21), "41", reward=specs).reward - 0.5 == -1.25
+    assert cut_off.reward_parts == {wrong: -1.0, used: 0.25, "truncation_penalty": -0.5, "success": 0.0}
+
+
+def test_a_reward_that_cannot_read_an_empty_answer_does_not_fail_an_episode_that_was_cut_off() -> None:
+    name = f"qa-strict-{next(_names)}"
+    reward(name)(lambda prediction: float(int(prediction) == 42))
+    episode = play([written("double", n=21)] * 3, reward=name)
+    assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.MAX_TURNS, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -342,6 +370,21 @@ def test_an_episode_that_runs_out_of_turns_is_truncated() -> None:
     episode = play([written("double", n=21)] * 3, truncation_penalty=0.5)
     assert (episode.stop_reason, episode.reward) == (StopReason.MAX_TURNS, -0.5)
     assert episode.reward_parts["success"] == 0.0
+
+
+def test_a_react_agent_may_write_either_of_the_two_markers() -> None:
+    replies = ("Thought: 40 + 2.\nFinal Answer: 42", "Thought: 40 + 2.\nAnswer: 42", "Final Answer: Answer: 42")
+    for reply in replies:
+        assert says(read_step(reply)).info == {"prediction": "42"}
+
+
+def test_a_code_agent_is_refused_before_anything_is_loaded(tmp_path: Any) -> None:
+    for tools in ((), ("calculator",)):
+        config = tiny_config(
+            tmp_path, env={"name": "math_qa"}, agent={"type": "code"}, tools={"use": tools}, model={"path": "nowhere"}
+        )
+        with pytest.raises(ConfigError, match=r"^agent.type = 'code' takes an environment whose only"):
+            GRPOTrainer.from_config(config)
 
 
 def test_what_the_sandbox_raises_inside_a_reward_is_not_taken_for_the_rewards_fault() -> None:

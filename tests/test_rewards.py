@@ -18,6 +18,7 @@ from agent_rl.rewards.answers import (
     boxed,
     exact_match,
     exact_match_reward,
+    matches,
     math_answer,
     math_reward_string_equal,
     normalize_answer,
@@ -38,6 +39,13 @@ def registered(function: Any, **options: Any) -> str:
     name = f"test-{next(_names)}"
     reward(name, **options)(function)
     return name
+
+
+def says(prediction: str, answer: Any) -> float:
+    """The mathematical reward, which is the success too."""
+    outcome = math_reward_string_equal(prediction, answer)
+    assert outcome == {"reward": outcome["reward"], "success": outcome["reward"]}
+    return outcome["reward"]
 
 
 def score(specs: Any, prediction: str = "4", task: dict = TASK, **resources: Any) -> tuple[float | None, dict]:
@@ -190,6 +198,44 @@ def test_the_sum_is_weighted_and_its_parts_are_named() -> None:
     assert parts == {"exact_match_reward": 2.0, specs[1]["name"]: -0.25, "success": 1.0}
 
 
+def test_a_bonus_that_is_listed_first_does_not_decide_success() -> None:
+    found = (Message.tool("[1] Velm", name="search"),)
+    bonus = {"name": "searched_reward", "weight": 0.1}
+    for judge in ("exact_match_reward", "math_reward_string_equal"):
+        wrong, right = (make_reward([bonus, judge])(prediction=p, trajectory=found, task=TASK) for p in ("5", "4"))
+        assert wrong == (0.1, {"searched_reward": 0.1, judge: 0.0, "success": 0.0})
+        assert right == (1.1, {"searched_reward": 0.1, judge: 1.0, "success": 1.0})
+
+
+def test_without_an_answer_every_function_scores_an_empty_one_and_nothing_succeeds() -> None:
+    wrong = registered(lambda prediction: {"reward": float(prediction != "4"), "empty": prediction == "", "success": 1})
+    turns = registered(lambda trajectory: 2)
+    rewards = make_reward([{"name": wrong, "weight": -1}, {"name": turns, "weight": 0.25}])
+    assert rewards.without_answer(trajectory=SAID, task=TASK) == (
+        -0.5,
+        {wrong: -1.0, f"{wrong}/empty": 1.0, turns: 0.5, "success": 0.0},
+    )
+
+
+def test_a_function_that_cannot_score_an_empty_answer_counts_as_nothing() -> None:
+    strict, silent, empty = (
+        registered(lambda prediction: float(int(prediction))),
+        registered(lambda prediction: float(prediction) if prediction else None),
+        registered(lambda prediction: float("nan")),
+    )
+    bonus = registered(lambda trajectory: 0.5)
+    total, parts = make_reward([strict, silent, empty, bonus]).without_answer(trajectory=SAID, task=TASK)
+    assert (total, parts) == (0.5, {strict: 0.0, silent: 0.0, empty: 0.0, bonus: 0.5, "success": 0.0})
+
+
+def test_what_the_sandbox_raises_is_not_forgiven_without_an_answer_either() -> None:
+    def gone(code: str) -> Verdict:
+        raise SandboxError("the fork server is gone")
+
+    with pytest.raises(SandboxError, match=r"^the fork server is gone$"):
+        make_reward("code_reward").without_answer(trajectory=SAID, task=TASK, grade=gone)
+
+
 def test_success_is_what_the_first_function_says_that_says_it() -> None:
     silent = registered(lambda prediction: 1.0)
     failing = registered(lambda prediction: {"reward": 1.0, "success": False})
@@ -307,7 +353,9 @@ def test_token_f1_has_known_values(prediction: str, answer: str, f1: float, prec
 
 def test_the_best_of_several_accepted_answers_counts() -> None:
     answers = ["New York City", "NYC", 7]
-    assert [exact_match_reward(said, answers) for said in ("nyc", "7", "York", "")] == [1.0, 1.0, 0.0, 0.0]
+    assert [matches(said, answers) for said in ("nyc", "7", "York", "")] == [1.0, 1.0, 0.0, 0.0]
+    assert exact_match_reward("nyc", answers) == {"reward": 1.0, "success": 1.0}
+    assert exact_match_reward("York", answers) == {"reward": 0.0, "success": 0.0}
     assert qa_f1_reward("York City", answers) == {"reward": 0.8, "precision": 1.0, "recall": 2 / 3, "success": 0.0}
     assert qa_f1_reward("the N.Y.C.", answers) == {"reward": 1.0, "precision": 1.0, "recall": 1.0, "success": 1.0}
 
@@ -352,7 +400,14 @@ def test_f1_and_exact_match_are_bounded_and_symmetric_and_a_match_is_a_full_f1(o
         ("\\$5", "5"),
         ("50%", "50"),
         ("6 / 8", "6/8"),
-        ("1E+20", "1e20"),
+        ("1E+20", "100000000000000000000"),
+        ("1e-5", "0.00001"),
+        ("-2.50e1", "-25"),
+        ("1e+1000", "1e1000"),
+        ("1 234 567", "1234567"),
+        ("1{,}234", "1234"),
+        ("- 5", "-5"),
+        ("x = - 5", "x = - 5"),
         ("x^2 + 1", "x^2 + 1"),
         ("72 apples", "72 apples"),
         ("", ""),
@@ -384,10 +439,56 @@ def test_what_a_reference_answer_asks_for_has_one_spelling(text: str, value: str
         ("72", 72),
         ("72", 72.0),
         ("5", ["four", 5]),
+        ("1e5", "100000"),
+        ("0.00001", 0.00001),
+        ("1e-5", 0.00001),
+        ("1e-05", 0.00001),
+        ("10000000000000000", 1e16),
+        ("1e16", 1e16),
+        # Every dash is a minus, and spaces and $ may stand between it and its number.
+        ("–5", "-5"),
+        ("—5", "-5"),
+        ("－5", "-5"),
+        ("- 5", "-5"),
+        ("-$ 5", "-5"),
+        ("- \\$5", "-5"),
+        ("x = - 5", "-5"),
+        ("\\boxed{-\\,5}", "-5"),
+        # Spaces and LaTeX's commas between groups of three digits
+        ("\\boxed{1{,}234}", "1234"),
+        ("1\\,234", "1234"),
+        ("1,\\!234", "1234"),
+        ("1 234", "1234"),
+        ("1\u202f234", "1234"),
+        ("1\u00a0234 567.5", "1234567.5"),
+        # Units and their powers
+        ("42 m^2", "42"),
+        ("42 m^{2}", "42"),
+        ("42 cm2", "42"),
+        ("42 cm2.", "42"),
+        ("42 m²", "42"),
+        ("42 m/s^2", "42"),
+        ("\\boxed{42\\text{ cm}^2}", "42"),
+        ("42\\,\\mathrm{m}^{2}", "42"),
+        ("90^\\circ", "90"),
+        ("90°", "90"),
+        ("USD72", "72"),
+        # What only looks bound to something else
+        ("\\textbf{72}", "72"),
+        ("\\(72\\)", "72"),
+        ("(72)", "72"),
+        ("It is **72** apples!", "72"),
+        ("Step 2: 30", "30"),
+        ("$\\frac{1}{2} \\cdot 144 = 72$", "72"),
+        ("x \\approx 72", "72"),
+        ("Costs:\n- 72", "72"),
+        ("3 1/2", "3  1/2"),
+        ("\\frac{3}{4}", "\\frac{3}{4}"),
+        ("x^2", "X^2"),
     ],
 )
 def test_a_right_answer_is_found_right(prediction: str, answer: Any) -> None:
-    assert math_reward_string_equal(prediction, answer) == 1.0
+    assert says(prediction, answer) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -407,16 +508,60 @@ def test_a_right_answer_is_found_right(prediction: str, answer: Any) -> None:
         ("3/4", "4"),
         ("0.75", "3/4"),
         ("1e72", "72"),
-        ("1e5", "100000"),
         ("72.01", "72"),
         ("12345678901234567890123456789012345678901", "12345678901234567890123456789012345678902"),
         ("1", "x^2 + 1"),
         ("72", "72 apples"),
         ("seventy-two", "72"),
+        # A number that is part of something else
+        ("\\boxed{\\frac{3}{4}}", "4"),
+        ("\\frac34", "4"),
+        ("2\\sqrt{3}", "3"),
+        ("\\sqrt[3]{5}", "5"),
+        ("√3", "3"),
+        ("1.5 * 10^3", "3"),
+        ("10^{3}", "3"),
+        ("2**3", "3"),
+        ("2^n", "2"),
+        ("5²", "5"),
+        ("x^2", "2"),
+        ("x_1", "1"),
+        ("cm2", "2"),
+        ("3 1/2", "1/2"),
+        ("3 × 4", "4"),
+        ("3 x 4", "4"),
+        ("3 \\times 4", "4"),
+        ("y * 3", "3"),
+        ("2x", "2"),
+        ("2π", "2"),
+        ("2\\pi", "2"),
+        ("5:30", "30"),
+        ("5 : 30", "30"),
+        ("1.5.2", "2"),
+        ("1,23", "23"),
+        ("n/4", "4"),
+        ("2 + 3", "3"),
+        ("10 - 7", "7"),
+        ("10-7", "7"),
+        ("2024-05-30", "30"),
+        ("31/2", "3 1/2"),
+        # A minus is never overlooked, nor are groups of digits.
+        ("–5", "5"),
+        ("－5", "5"),
+        ("- 5", "5"),
+        ("-$ 5", "5"),
+        ("x = - 5", "5"),
+        ("The answer is - 5", "5"),
+        ("\\boxed{1{,}234}", "234"),
+        ("1\\,234", "234"),
+        ("1 234", "234"),
+        # Right, but no arithmetic is done.
+        ("10^{3}", "1000"),
+        ("\\frac{3}{4}", "3/4"),
     ],
 )
 def test_a_wrong_answer_is_found_wrong(prediction: str, answer: Any) -> None:
-    assert math_reward_string_equal(prediction, answer) == 0.0
+    assert says(prediction, answer) == 0.0
 
 
 NUMBERS = st.integers(-(10**12), 10**12) | st.decimals(-(10**6), 10**6, places=3)
@@ -424,26 +569,27 @@ NUMBERS = st.integers(-(10**12), 10**12) | st.decimals(-(10**6), 10**6, places=3
 
 @given(NUMBERS, st.sampled_from(["{}", "${}", "{}%", "{} apples", "= {}.", "\\boxed{{{}}}", "2 + 2\n#### {}"]))
 def test_a_number_is_found_however_it_is_written(number: Any, shape: str) -> None:
-    assert math_reward_string_equal(shape.format(f"{number:,}"), str(number)) == 1.0
-    assert math_reward_string_equal(shape.format(number), f"#### {number:,}") == 1.0
-    assert math_reward_string_equal(shape.format(number), str(number + 1)) == 0.0
+    assert says(shape.format(f"{number:,}"), str(number)) == 1.0
+    assert says(shape.format(number), f"#### {number:,}") == 1.0
+    assert says(shape.format(number), str(number + 1)) == 0.0
 
 
-@given(st.text(max_size=30) | st.text("0123456789.,-/$%e \\boxed{}#", max_size=20))
+@given(st.text(max_size=30) | st.text("0123456789.,-/$%e \\boxed{}#^:–*x", max_size=20))
 def test_any_text_can_be_compared_and_says_the_answer_that_it_asks_for(text: str) -> None:
     asked = math_answer(text)
-    assert math_reward_string_equal(text, "no such answer, in any text") == 0.0
-    assert math_reward_string_equal("", text) == 0.0
+    assert says(text, "no such answer, in any text") == 0.0
+    assert says("", text) == 0.0
     if any(character.isalnum() for character in asked):
-        assert math_reward_string_equal(text, text) == 1.0
+        assert says(text, text) == 1.0
         assert math_answer(asked) == asked
 
 
 def test_long_and_nasty_predictions_are_read_in_time_and_without_an_error() -> None:
-    nasty = ("1" * 50_000, "1," * 50_000, "1e" + "9" * 50_000, "1 /" * 50_000, "1" + " " * 50_000, "\\boxed{" * 50_000)
+    units = ("1", "1,", "1 /", "111 ", "- - 5", "- ", "m^{", "a- ", "\\boxed{", "\\text{")
+    nasty = [unit * 50_000 for unit in units] + ["1e" + "9" * 50_000, "1" + " " * 50_000, "x" + " " * 50_000 + "* 5"]
     started = time.monotonic()
-    assert [math_reward_string_equal(text, "72") for text in nasty] == [0.0] * 6
-    assert [math_reward_string_equal(text, "x") for text in nasty] == [0.0] * 6
+    assert [says(text, "72") for text in nasty] == [0.0] * 13
+    assert [says(text, "x") for text in nasty] == [0.0] * 13
     assert time.monotonic() - started < 3.0
 
 
@@ -492,6 +638,15 @@ def test_code_earns_its_reward_when_all_tests_pass_and_its_share_is_logged() -> 
     assert (total, parts) == (1.0, {"code_reward": 1.0, "code_reward/share": 1.0, "success": 1.0})
 
 
+def test_a_program_that_was_handed_in_is_graded_as_it_is_and_not_read_as_a_text() -> None:
+    grader = Grader(2)
+    code = 'x = """\n```python\ny\n```\n"""'
+    score("code_reward", "I am done.", grade=grader, handed_in_code=code)
+    assert grader.code == code
+    score("code_reward", "I am done.", grade=grader, handed_in_code="")
+    assert grader.code == ""
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -500,6 +655,8 @@ def test_code_earns_its_reward_when_all_tests_pass_and_its_share_is_logged() -> 
         ("```python\nx = 1\n```\nbetter:\n```py\nx = 2\n```\n", "x = 2\n"),
         ("```python\nx = 1\n", "x = 1\n"),
         ("```python\ny = '''\n   a ``` b\n'''\n```", "y = '''\n   a ``` b\n'''\n"),
+        ("```python\nx = 1\n```\nIt prints\n```json\n1\n```", "x = 1\n"),
+        ('```python title="x"\nx = """\n    ```\n"""\n```', 'x = """\n    ```\n"""\n'),
         ("say `x` twice", "say `x` twice"),
         ("", ""),
     ],

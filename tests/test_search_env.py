@@ -88,16 +88,19 @@ def test_the_environment_gives_nothing_but_the_question() -> None:
     ]
 
 
-def test_searches_are_kept_and_told_at_every_step() -> None:
+def test_every_step_tells_its_searches_and_the_last_all_of_them() -> None:
     env = begun()
     first = {"query": "velm", "results": ["Velm", "The town of Orsk."]}
     nothing = {"query": "none", "results": []}
     assert asks(env, "velm")["search_history"] == [first]
     told = asks(env, "none", "velm")
-    assert told == {"tool_calls": 2, "tool_errors": 0, "search_history": [first, nothing, first]}
+    assert told == {"tool_calls": 2, "tool_errors": 0, "search_history": [nothing, first]}
     last = env.step(Message.assistant("Answer: Talia"))
     assert last.info == {"prediction": "Talia", "search_history": [first, nothing, first]}
-    assert told["search_history"] is not last.info["search_history"]
+    env = begun(answer_tool=True)
+    asks(env, "velm")
+    calls = (search("none"), ToolCall(name="answer", arguments={"answer": "Talia"}))
+    assert env.step(Message.assistant("", calls)).info["search_history"] == [first, nothing]
 
 
 def test_a_search_that_fails_or_tells_no_facts_found_nothing() -> None:
@@ -106,7 +109,7 @@ def test_a_search_that_fails_or_tells_no_facts_found_nothing() -> None:
     assert told["search_history"] == [{"query": "unknown", "results": []}, {"query": "plain", "results": []}]
     assert told["tool_errors"] == 1
     wrong = env.step(Message.assistant("", (ToolCall(name="search", arguments={"q": "velm"}),)))
-    assert wrong.info["search_history"][2:] == [{"query": None, "results": []}]
+    assert wrong.info["search_history"] == [{"query": None, "results": []}]
 
 
 def test_other_calls_are_no_searches_and_an_episode_begins_without_any() -> None:
@@ -117,11 +120,20 @@ def test_other_calls_are_no_searches_and_an_episode_begins_without_any() -> None
     assert last.reward == 1.0 and last.info["search_history"] == []
 
 
-def test_the_answer_earns_its_f1_and_succeeds_when_it_matches() -> None:
-    half = begun().step(Message.assistant("Answer: the country of Talia"))
+def test_an_answer_has_to_match_and_naming_two_earns_nothing() -> None:
+    assert begun().step(Message.assistant("Answer: The Republic of Talia.")).reward_parts == {
+        "exact_match_reward": 1.0,
+        "success": 1.0,
+    }
+    assert begun().step(Message.assistant("Answer: Talia Velm")).reward == 0.0
+    assert begun(reward="qa_f1_reward").step(Message.assistant("Answer: Talia Velm")).reward == pytest.approx(2 / 3)
+
+
+def test_the_answer_can_earn_its_f1_and_succeeds_when_it_matches() -> None:
+    half = begun(reward="qa_f1_reward").step(Message.assistant("Answer: the country of Talia"))
     assert half.reward == pytest.approx(2 / 3)  # with "Republic of Talia": 2 words in common, of 3 and 3
     assert half.reward_parts["success"] == 0.0
-    full = begun().step(Message.assistant("Answer: The Republic of Talia."))
+    full = begun(reward="qa_f1_reward").step(Message.assistant("Answer: The Republic of Talia."))
     assert (full.reward, full.reward_parts["success"]) == (1.0, 1.0)
 
 
@@ -135,13 +147,13 @@ def test_searching_can_be_rewarded_beside_the_answer() -> None:
     env = begun(reward=rewards)
     asks(env, "none")
     last = env.step(Message.assistant("Brin"))
+    cut_off = env.truncate(StopReason.MAX_TURNS)
+    assert (cut_off.reward, cut_off.reward_parts["success"]) == (0.1, 0.0)
     assert last.reward_parts == {"exact_match_reward": 0.0, "searched_reward": 0.1, "success": 0.0}
 
 
 def test_the_search_tool_has_to_be_offered() -> None:
-    with pytest.raises(
-        ConfigError, match=r"env.name = 'search_qa' needs the tool 'search'; set tools.use to \[search\]"
-    ):
+    with pytest.raises(ConfigError, match=r"env.name = 'search_qa' needs the tool 'search'; add search to tools.use"):
         make_env_factory("search_qa", {}, seed=0, tools=ToolsConfig())
 
 
@@ -216,9 +228,7 @@ def test_an_episode_searches_twice_and_answers() -> None:
     policy = ScriptedPolicy([*calls, "Orsk is in Talia.\nFinal Answer: Talia"])
     episode = run_episode(policy, started()(), TASK, group_id="1/0", seed=7, limits=limits, temperature=1.0)
     assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.FINISHED, 1.0, None)
-    assert episode.reward_parts == {
-        "qa_f1_reward": 1.0, "qa_f1_reward/precision": 1.0, "qa_f1_reward/recall": 1.0, "success": 1.0,
-    }  # fmt: skip
+    assert episode.reward_parts == {"exact_match_reward": 1.0, "success": 1.0}
     assert "Orsk is a town in Talia." in episode.turns[1].env_messages[0].content
     history = [{"query": "river Velm", "results": ["Velm"]}, {"query": "Orsk", "results": ["Orsk"]}]
-    assert [turn.info["search_history"] for turn in episode.turns] == [history[:1], history, history]
+    assert [turn.info["search_history"] for turn in episode.turns] == [history[:1], history[1:], history]

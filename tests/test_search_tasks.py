@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
+from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
+from agent_rl.scripts.check_data import app as check_data_app
 from agent_rl.scripts.prepare_tasks import DEFAULT_COUNTS, app, corpus, task_sets
 from agent_rl.search_tasks.facts import KINDS
 from agent_rl.search_tasks.generate import careless, fingerprint_of, generate_tasks, reference, split_of, world_of
@@ -98,14 +101,91 @@ def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:
     assert "".join(corpus(0)).encode() == (FOLDER / "corpus.jsonl").read_bytes()
 
 
+def passed(row: Task) -> list[tuple[str, str]]:
+    """Things and the facts asked of them, in order."""
+    return list(zip(row["metadata"]["supporting"], row["metadata"]["facts"], strict=True))
+
+
+def test_no_question_to_train_on_passes_a_fact_that_a_held_out_one_ends_with() -> None:
+    asked = {passed(row)[-1] for row in EVAL}
+    assert len(asked) > 70
+    assert not asked & {step for row in TRAIN for step in passed(row)}
+
+
+def test_a_held_out_fact_divides_the_questions() -> None:
+    # Of the facts below only the mayor of Kelmar is held out.
+    assert split_of(["Kelmar"], ["mayor"]) == "eval"
+    assert split_of(["Kelmar", "Ida Kelmar"], ["mayor", "year"]) is None
+    assert split_of(["Ida Kelmar"], ["year"]) == "train"
+    assert split_of(["Ida Kelmar", "Kelmar"], ["birthplace", "mayor"]) == "eval"
+
+
+def test_hops_are_as_often_in_both_files() -> None:
+    for rows in (TRAIN, EVAL):
+        shares = [round(6 * sum(row["level"] == hops for row in rows) / len(rows)) for hops in (1, 2, 3)]
+        assert shares == [1, 3, 2]
+
+
 def test_no_question_is_in_two_files() -> None:
     fingerprints = [
         [fingerprint_of(row["metadata"]["supporting"][0], row["metadata"]["facts"]) for row in rows]
         for rows in (TRAIN, EVAL)
     ]
-    assert [set(map(split_of, each)) for each in fingerprints] == [{"train"}, {"eval"}]
+    splits = [{split_of(*map(list, zip(*passed(row), strict=True))) for row in rows} for rows in (TRAIN, EVAL)]
+    assert splits == [{"train"}, {"eval"}]
     every = [*fingerprints[0], *fingerprints[1]]
     assert len(set(every)) == len(every)
+
+
+ROLES = {"employer": ("employer", "head", "director", "mayor"), "maker": ("maker", "inventor")}
+"""Words that fit several facts, whatever kind of thing these lead to."""
+VAGUE = re.compile(r"\{\}|\b(?:the|of|in|which|what|who|is|has|does|did|was)\b|[?]")
+"""Words that tell no fact."""
+
+
+def answers(world: World, name: str, target: str, wording: str) -> set[str]:
+    """Whatever `wording`, asked of a thing, can mean.
+
+    Where it says no more than the kind of the answer ("the school of {}"), any link of the two will do, of either
+    direction; where it says who somebody is to whom, all facts of that word will. Else the one fact it tells: empty.
+    """
+    told = VAGUE.sub(" ", wording.lower()).split()
+    links = [(fact, value) for fact, value in world.facts[name].items()]
+    links += [(fact, owner) for owner, facts in world.facts.items() for fact, value in facts.items() if value == name]
+    if not set(told) - {target}:
+        return {value for _, value in links if world.kinds.get(value) == target}
+    return {value for word in told for fact, value in links if fact in ROLES.get(word, ())}
+
+
+def test_no_wording_fits_a_second_thing_of_the_world() -> None:
+    for world in (make_world(0), DEMO_WORLD):
+        for name, kind in world.kinds.items():
+            for fact, info in KINDS[kind].facts.items():
+                for wording in filter(None, (info.noun, *info.asked)):
+                    meant = answers(world, name, info.target, wording)
+                    assert meant <= {world.facts[name][fact]}, (wording, name, meant)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "wording"),
+    [
+        ("person", "school", "the school of {}"),
+        ("person", "company", "the company of {}"),
+        ("person", "town", "Which town has {}?"),
+        ("person", "company", "the employer of {}"),
+        ("invention", "company", "the maker of {}"),
+    ],
+)
+def test_a_wording_that_fits_two_things_is_noticed(kind: str, target: str, wording: str) -> None:
+    world = make_world(0)
+    named = [name for name, of in world.kinds.items() if of == kind]
+    assert any(len(answers(world, name, target, wording)) > 1 for name in named)
+
+
+def test_no_two_facts_of_a_kind_are_asked_for_in_the_same_words() -> None:
+    for kind, info in KINDS.items():
+        wordings = [each for fact in info.facts.values() for each in {fact.noun, *fact.asked} if each]
+        assert len(set(wordings)) == len(wordings), kind
 
 
 def names_in(world: World) -> set[str]:
@@ -165,6 +245,35 @@ def test_the_command_writes_every_file(tmp_path: Path) -> None:
         "with_documents.jsonl": 20,
         "corpus.jsonl": len(CORPUS),
     }
+
+
+def check_shipped(rows: list[Task], folder: Path) -> tuple[int, str]:
+    """Exit code and output of `agent-rl check-data`."""
+    write_tasks(folder / "rows.jsonl", rows)
+    done = CliRunner().invoke(check_data_app, ["--config", "configs/search_qa_grpo.yaml", str(folder / "rows.jsonl")])
+    return done.exit_code, done.output
+
+
+def test_checking_the_data_finds_answers_that_stand_in_no_passage(tmp_path: Path) -> None:
+    assert check_shipped(EVAL, tmp_path)[0] == 0
+    code, output = check_shipped([{**row, "answer": "Nowhere"} for row in EVAL], tmp_path)
+    assert code == 1
+    assert "no reply of the tools holds 'Nowhere'" in " ".join(output.split())
+    assert check_shipped([*EVAL[:9], {**EVAL[9], "answer": "Nowhere"}], tmp_path)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "supporting", "evidence"),
+    [
+        (["Velm", "The Velm"], ["Orsk"], ("Velm", "The Velm")),
+        ("Yes", ["Orsk"], ()),  # stands in no passage
+        ("Velm", [], ()),  # nobody said what to look for
+    ],
+)
+def test_what_a_reference_has_to_find(answer: object, supporting: list[str], evidence: tuple[str, ...]) -> None:
+    row = {"task_id": "a", "question": "?", "answer": answer, "metadata": {"supporting": supporting}}
+    reference, wrong = make_env_factory("search_qa", {}, seed=0).solutions(row)
+    assert (reference.evidence, wrong.evidence) == (evidence, ())
 
 
 def test_asking_for_more_questions_than_there_are_says_how_many_there_are() -> None:

@@ -239,8 +239,14 @@ def test_a_shared_corpus_is_searched_for_every_task_and_read_once(tmp_path: Path
     [
         (b"", ": the file holds no passage; expected one JSON object with title and text per line"),
         (b'"a"\n\n{"text": 3}\n', ":3: text is 3; make it a string that is not empty"),
-        (b'"a"\n{"text"\n', ":2: not valid JSON; write one object with title and text per line"),
-        (b"[" * 100_000, ":1: not valid JSON; write one object with title and text per line"),
+        (
+            b'"a"\n{"text"\n',
+            ":2: not valid JSON (Expecting ':' delimiter, column 8); write one object with title and text per line",
+        ),
+        (b"[" * 100_000, ":1: nested too deeply to be read; write it with fewer brackets"),
+        (b"7" * 5000, ":1: an integer has too many digits to be read; write it as text"),
+        (b'"a"\n{"text": "b", "score": NaN}', ":2: NaN is no finite number; write one, or null"),
+        (b'{"text": "a", "text": "b"}', ":1: the key 'text' stands twice in one object; remove one"),
         (b'"a"\n"\xff"\n', ":2: byte 2 of the line is not UTF-8; save the file as UTF-8"),
         (b"[1]\n", ":1: got [1]; expected an object with title and text, or a string"),
     ],
@@ -251,6 +257,12 @@ def test_bad_lines_of_a_corpus_are_named(tmp_path: Path, content: bytes, complai
     with pytest.raises(DataError) as caught:
         read_passages(path)
     assert str(caught.value) == f"{path}{complaint}"
+
+
+def test_a_corpus_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n')
+    assert read_passages(path) == [Passage(title="", text="a")]
 
 
 def test_a_missing_corpus_stops_the_run_at_its_start(tmp_path: Path) -> None:

@@ -74,3 +74,8 @@ def test_the_share_of_faulty_demonstrations_is_what_was_asked_and_most_forget_th
 def test_a_demonstration_depends_on_its_seed_alone() -> None:
     first, second = (demonstration_turns(SPECS[0], faulty_share=0.5, seed=3) for _ in range(2))
     assert first == second
+
+
+def test_a_conversation_that_is_read_is_learnt_from_its_second_token_on() -> None:
+    conversation = Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 0, 1, 1])
+    assert conversation.with_all_learnt() == Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 1, 1, 1])

@@ -49,7 +49,9 @@ def test_code_tasks_have_named_fields_and_give_their_rows_back(tmp_path):
 
 def test_a_file_without_ids_is_read_as_any_other(tmp_path):
     (tmp_path / "dev.json").write_text(json.dumps([{"question": "1 + 1", "answer": "2"}]))
-    assert SearchTaskDataset.from_path(tmp_path / "dev.json")[0].to_env_task()["task_id"] == "dev/1"
+    row = SearchTaskDataset.from_path(tmp_path / "dev.json")[0].to_env_task()
+    assert row == {"task_id": row["task_id"], "question": "1 + 1", "answer": "2"}
+    assert row["task_id"].startswith("dev/")
 
 
 @pytest.mark.parametrize("answer", [{}, {"answer": None}])
@@ -65,6 +67,29 @@ def test_a_missing_field_is_named_with_its_place_and_what_is_needed(tmp_path, an
         CodeTaskDataset.from_path(tmp_path / "train.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("question", 7, "a text"),
+        ("question", ["Who?"], "a text"),
+        ("answer", {}, "a text, a number, or a list of accepted ones"),
+        ("answer", True, "a text, a number, or a list of accepted ones"),
+        ("documents", "Ada wrote.", "a list"),
+        ("metadata", [], "an object"),
+    ],
+)
+def test_a_field_of_another_kind_is_named_with_its_place(tmp_path, field, value, expected):
+    write_tasks(tmp_path / "train.jsonl", [QUESTION, QUESTION | {"task_id": "q2", field: value}])
+    with pytest.raises(DataError) as caught:
+        SearchTaskDataset.from_path(tmp_path / "train.jsonl")
+    assert str(caught.value) == f"{tmp_path}/train.jsonl:2: {field!r} is {value!r}; make it {expected}"
+
+
+def test_a_number_is_an_answer_and_an_optional_field_may_be_null(tmp_path):
+    write_tasks(tmp_path / "train.jsonl", [{"task_id": "q", "question": "1 + 1", "answer": 2, "documents": None}])
+    assert SearchTaskDataset.from_path(tmp_path / "train.jsonl")[0].answer == 2
+
+
 @pytest.mark.parametrize("second", ["eval.jsonl", "val.parquet"])
 def test_a_folder_has_two_splits(tmp_path, second):
     write_tasks(tmp_path / "train.jsonl", code_rows("a", "b"))
@@ -74,9 +99,15 @@ def test_a_folder_has_two_splits(tmp_path, second):
     assert [task.task_id for task in evaluation] == ["c"]
 
 
+def test_of_a_folder_with_val_and_eval_val_is_the_second_split(tmp_path):
+    for name in ("train", "eval", "val"):
+        write_tasks(tmp_path / f"{name}.jsonl", code_rows(name))
+    assert [task.task_id for task in load_code_task_splits(tmp_path)[1]] == ["val"]
+
+
 def test_a_folder_without_the_second_split_is_refused(tmp_path):
     write_tasks(tmp_path / "train.jsonl", code_rows("a"))
-    with pytest.raises(DataError, match=r"eval\.jsonl: no such task file"):
+    with pytest.raises(DataError, match=r"val\.jsonl: no such task file"):
         load_code_task_splits(tmp_path)
 
 
@@ -107,3 +138,13 @@ def test_a_sampler_goes_on_where_its_state_was_taken(tmp_path):
     assert drawn(second, 6) == drawn(first, 6)
     with pytest.raises(CheckpointError, match="seed 3, this run has 4"):
         CodeTaskSampler(dataset, shuffle=True, seed=4).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("lacking", ["seed", "remaining"])
+def test_what_is_no_state_of_a_sampler_is_refused_and_changes_nothing(tmp_path, lacking):
+    sampler = CodeTaskSampler(dataset_of(tmp_path, *"ab"))
+    state = sampler.state_dict() | {"num_epochs_started": 5}
+    del state[lacking]
+    with pytest.raises(CheckpointError, match=f"the state of the task order has no '{lacking}'; give what state_dict"):
+        sampler.load_state_dict(state)
+    assert sampler.state_dict()["num_epochs_started"] == 0

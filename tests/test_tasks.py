@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import hashlib
 import json
 import math
 import subprocess
@@ -49,6 +50,13 @@ GOOD = b'{"task_id": "a"}\n'
         (GOOD + b'{"task_id": 7}\n', 2, "task_id is 7"),
         (GOOD + b'{"task_id": "b"}\n' + GOOD, 3, "'a' is already taken by line 1"),
         (GOOD + b'{"task_id": "caf\xe9"}\n', 2, "byte 17 of the line is not UTF-8"),
+        (GOOD + b'{"n": ' + b"7" * 5000 + b"}\n", 2, "an integer has too many digits to be read; write it as text"),
+        (GOOD + b'{"n": ' + b"[" * 100_000 + b"\n", 2, "nested too deeply to be read; write it with fewer brackets"),
+        (GOOD + b'{"task_id": "b", "n": NaN}\n', 2, "NaN is no finite number; write one, or null"),
+        (GOOD + b'{"task_id": "b", "n": [-Infinity]}\n', 2, "-Infinity is no finite number"),
+        (GOOD + b'{"task_id": "b", "n": 1e999}\n', 2, "1e999 is no finite number"),
+        (GOOD + b'{"task_id": "b", "n": {"x": 1, "y": 2, "x": 1}}\n', 2, "the key 'x' stands twice in one object"),
+        (GOOD + b'{"task_id": "b\\uD83D"}\n', 2, "a text holds half of a surrogate pair (\\ud800 to \\udfff)"),
     ],
 )
 def test_a_bad_row_is_named_by_file_and_line(tmp_path, content, line, words):
@@ -57,6 +65,19 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, content, line, words):
         read_tasks(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_a_byte_order_mark_is_left_out(tmp_path, mark):
+    path = write(tmp_path, mark + GOOD)
+    assert read_tasks(path) == [{"task_id": "a"}]
+    (tmp_path / "tasks.json").write_bytes(mark + b'[{"task_id": "b"}]')
+    assert read_tasks(tmp_path / "tasks.json") == [{"task_id": "b"}]
+
+
+def test_a_whole_surrogate_pair_and_the_name_of_one_are_text(tmp_path):
+    path = write(tmp_path, rb'{"task_id": "\ud83d\ude00", "code": "print(\"\\ud83d\")"}')
+    assert read_tasks(path) == [{"task_id": "\U0001f600", "code": 'print("\\ud83d")'}]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
@@ -95,12 +116,13 @@ def test_formats_that_are_only_read_are_not_written(tmp_path, name):
 # Made ids
 
 ANSWERS = [{"question": "2 + 2", "answer": "4"}, {"question": "größe", "answer": ["5", "five"]}]
+CANONICAL = ['{"answer":"4","question":"2 + 2"}', '{"answer":["5","five"],"question":"größe"}']
 
 
 @pytest.mark.parametrize(
     "name", ["gsm8k_train.jsonl", "gsm8k_train.jsonl.gz", "gsm8k_train.json", "gsm8k_train.parquet"]
 )
-def test_rows_of_a_file_without_any_task_id_get_its_name_and_their_number(tmp_path, name):
+def test_rows_of_a_file_without_any_task_id_get_its_name_and_their_hash(tmp_path, name):
     path, lines = tmp_path / name, "\n".join(map(json.dumps, ANSWERS)).encode()
     match name.partition(".")[2]:
         case "jsonl":
@@ -113,13 +135,30 @@ def test_rows_of_a_file_without_any_task_id_get_its_name_and_their_number(tmp_pa
             path.write_bytes(encode_rows(ANSWERS))
     seen = []
     tasks = read_tasks(path, lambda row, where: seen.append((row["task_id"], where)))
-    assert tasks == [{"task_id": f"gsm8k_train/{n}"} | row for n, row in enumerate(ANSWERS, start=1)]
+    first, second = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in CANONICAL)
+    assert tasks == [
+        {"task_id": f"gsm8k_train/{first}"} | ANSWERS[0],
+        {"task_id": f"gsm8k_train/{second}"} | ANSWERS[1],
+    ]
     separator = ":" if "jsonl" in name else ":row "
-    assert seen == [(f"gsm8k_train/{n}", f"{path}{separator}{n}") for n in (1, 2)]
+    assert seen == [(f"gsm8k_train/{first}", f"{path}{separator}1"), (f"gsm8k_train/{second}", f"{path}{separator}2")]
 
 
-def test_a_made_id_names_the_line_that_messages_name(tmp_path):
-    assert [row["task_id"] for row in read_tasks(write(tmp_path, b'\n{"n": 1}\n\n{"n": 2}'))] == ["tasks/2", "tasks/4"]
+def made_ids(tmp_path, *rows: dict) -> list[str]:
+    return [row["task_id"] for row in read_tasks(write(tmp_path, "\n".join(map(json.dumps, rows)).encode()))]
+
+
+def test_a_made_id_stays_with_its_row_when_others_come_and_go(tmp_path):
+    a, b, c = ({"question": word, "n": 1} for word in "abc")
+    ids = made_ids(tmp_path, a, b, c)
+    assert made_ids(tmp_path, c, dict(reversed(b.items()))) == [ids[2], ids[1]]
+    assert len(set(ids)) == 3
+
+
+def test_equal_rows_are_numbered_behind_their_hash(tmp_path):
+    first, second, third, other = made_ids(tmp_path, {"n": 1}, {"n": 1}, {"n": 1}, {"n": 2})
+    assert (second, third) == (f"{first}-2", f"{first}-3")
+    assert other != first and "-" not in other
 
 
 def test_rows_that_have_ids_keep_them_in_a_json_array(tmp_path):
@@ -138,6 +177,8 @@ def test_rows_that_have_ids_keep_them_in_a_json_array(tmp_path):
         (b'{"n": 1}\n{"n": 2}\n', ":2: not valid JSON (Extra data, column 1); write one array"),
         (b'{"data": []}', ": expected one JSON array of objects, got an object"),
         (b"[]", ": the file holds no task"),
+        (b'[{"n": 1},\n{"n": 1, "n": 2}]', ": the key 'n' stands twice in one object; remove one"),
+        (b"[" * 100_000, ": nested too deeply to be read"),
         (b'["caf\xe9"]', ": byte 6 is not UTF-8"),
     ],
 )
@@ -173,11 +214,12 @@ def test_a_bad_line_in_a_gzip_file_is_named(tmp_path):
     assert str(caught.value).startswith(f"{path}:2: not valid JSON")
 
 
-def test_the_first_name_that_there_is_in_any_format_is_the_task_file(tmp_path):
-    assert find_task_file(tmp_path, "val", "eval") == tmp_path / "val.jsonl"
+def test_the_held_out_file_of_a_folder_is_val_or_else_eval_in_any_format(tmp_path):
+    assert find_task_file(tmp_path, "eval") == tmp_path / "val.jsonl"
+    assert find_task_file(tmp_path, "train") == tmp_path / "train.jsonl"
     for name in ("eval.json", "val.parquet", "val.jsonl"):
         (tmp_path / name).touch()
-        assert find_task_file(tmp_path, "val", "eval") == tmp_path / name
+        assert find_task_file(tmp_path, "eval") == tmp_path / name
 
 
 # Both formats

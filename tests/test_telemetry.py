@@ -2,6 +2,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,7 @@ from agent_rl.errors import DataError
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
 from agent_rl.telemetry.metrics import MetricsWriter, group_metrics, newcombe_interval, wilson_interval
 from agent_rl.telemetry.progress import TrainingProgress
-from agent_rl.telemetry.transcripts import write_transcripts
+from agent_rl.telemetry.transcripts import MAX_INFO_CHARS, write_transcripts
 
 
 def turn(num_tokens=3, message=None, env_messages=(), info=None):
@@ -296,6 +297,45 @@ def test_a_transcript_holds_the_conversation_in_order(tmp_path):
     ]
     assert (row["reward"], row["reward_parts"], row["stop_reason"]) == (0.5, {"tools": 0.5}, "max_turns")
     assert row["num_tokens"] == 6
+
+
+def test_a_transcript_holds_what_the_environment_noted_with_the_reply_it_was_noted_on(tmp_path):
+    found = [{"query": "velm", "results": ["Velm"]}]
+    played = episode(
+        1.0,
+        turn(message=Message.assistant("a"), env_messages=(Message.tool("3"),), info={"search_history": found}),
+        turn(message=Message.assistant("b")),
+        turn(message=Message.assistant("c"), info={"prediction": "ä\ud800", "problems": ["no"]}),
+    )
+    path = tmp_path / "step.jsonl"
+    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(played,))], per_step=1, step=1)
+    (row,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [message.get("info") for message in row["messages"]] == [
+        {"search_history": found},
+        None,
+        None,
+        {"prediction": "ä\ud800", "problems": ["no"]},
+    ]
+
+
+def test_what_is_noted_is_made_readable_and_cut_off_where_it_is_long(tmp_path):
+    circle: list = []
+    circle.append(circle)
+    info = {"path": Path("a/b"), "keys": {(1, 2): 3}, "nan": [float("nan")], "circle": circle, 5: (1,)}
+    long = {"first": "x" * (2 * MAX_INFO_CHARS), "second": "y" * 10, "third": 3}
+    turns = (turn(message=Message.assistant("a"), info=info), turn(message=Message.assistant("b"), info=long))
+    path = tmp_path / "step.jsonl"
+    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(episode(1.0, *turns),))], per_step=1, step=1)
+    (row,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    noted, shortened = (message["info"] for message in row["messages"])
+    assert noted == {
+        "path": "PosixPath('a/b')",
+        "keys": "{(1, 2): 3}",
+        "nan": "[nan]",
+        "circle": "[[...]]",
+        "5": [1],
+    }
+    assert shortened == {"first": '"' + "x" * (MAX_INFO_CHARS - 1) + "...", "second": "...", "third": "..."}
 
 
 def test_nothing_is_written_when_there_is_nothing_to_show(tmp_path):

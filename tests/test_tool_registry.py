@@ -87,13 +87,41 @@ def test_a_tool_that_fails_exits_or_returns_something_else_is_answered(timeout_s
     assert wrong == ToolResult(text="error: do: TypeError: the tool returned str, expected a ToolResult", ok=False)
 
 
+@pytest.mark.parametrize("timeout_s", [None, 5.0])
+def test_a_result_whose_text_is_no_text_is_answered(timeout_s: float | None) -> None:
+    wrong = outcome(lambda: ToolResult(text=5), timeout_s)  # type: ignore[arg-type]
+    assert wrong.text == "error: do: TypeError: the tool returned a text of type int, expected str"
+    assert not wrong.ok
+
+
+def test_a_tool_whose_calls_never_end_is_not_called_without_end() -> None:
+    release = threading.Event()
+
+    def do() -> ToolResult:
+        release.wait(20)
+        return ToolResult(text="done")
+
+    stuck, other = Doing(do, 0.01), Doing(lambda: ToolResult(text="fine"), 5.0)
+    call = ToolCall(name="do", arguments={})
+    texts = [ToolRegistry([stuck]).run(call).text for _ in range(20)]
+    assert texts[:9] == ["error: do: gave no answer within 0.01 s"] * 9
+    assert set(texts[9:]) == {
+        "error: do: 9 earlier calls of it have not ended yet; go on without it, or try again later"
+    }
+    assert ToolRegistry([other]).run(call).text == "fine"
+    release.set()
+    wait_for(lambda: ToolRegistry([stuck]).run(call).text == "done")
+
+
 def test_the_answer_tool_ends_the_episode_and_keeps_the_answer() -> None:
     registry = ToolRegistry([AnswerTool()])
     result = registry.run(ToolCall(name="answer", arguments={"answer": "Paris"}))
     assert result == ToolResult(text="answered", terminal=True, facts={"answer": "Paris"})
-    refused = registry.run(ToolCall(name="answer", arguments={"answer": 42}))
+    numbers = [registry.run(ToolCall(name="answer", arguments={"answer": n})) for n in (42, 2.50)]
+    assert [(result.terminal, result.facts["answer"]) for result in numbers] == [(True, "42"), (True, "2.5")]
+    refused = registry.run(ToolCall(name="answer", arguments={"answer": True}))
     assert (refused.text, refused.terminal) == (
-        "error: answer: argument 'answer' must be a JSON string, got int",
+        "error: answer: argument 'answer' must be a JSON string or number, got bool",
         False,
     )
 

@@ -1,15 +1,18 @@
 """Tools that a configuration offers: found by name, made for each episode, beside those of the environment."""
 
 import itertools
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import ToolsConfig
+from agent_rl.config.tools import MCPServerConfig
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
-from agent_rl.envs.registry import make_env_factory, register_env
+from agent_rl.envs.equipped import EquippedFactory
+from agent_rl.envs.registry import check_agent_type, make_env_factory, register_env
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.tools.answer_tool import AnswerTool
 from agent_rl.tools.base import BaseTool, ToolResult
@@ -180,9 +183,77 @@ def test_a_tool_that_an_environment_needs_has_to_be_offered() -> None:
     class NeedsSearch(AnswerFactory):
         needed_tools = ("search",)
 
-    with pytest.raises(ConfigError, match=r"needs the tool 'search'; set tools.use to \[search\]"):
+    with pytest.raises(ConfigError, match=r"needs the tool 'search'; add search to tools.use"):
         equipped(NeedsSearch(), "calculator")
     assert equipped(NeedsSearch(), "search", "calculator")
+
+
+class OfferingToolset(Toolset):
+    """What servers offer is known after `start`."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(ToolsConfig())
+        self.offers = names
+        self.log: list[str] = []
+
+    def start(self) -> None:
+        self._shared = [Greeting(name, "you") for name in self.offers]
+
+    def close(self) -> None:
+        self.log.append("close tools")
+
+
+SERVER = MCPServerConfig(command=("server",))
+
+
+def with_server(factory: EnvFactory, *offers: str) -> EquippedFactory:
+    """The registered factory with a server that offers these tools."""
+    name = fresh("env")
+    register_env(name)(lambda options, seed: factory)
+    made = make_env_factory(name, {}, seed=0, tools=ToolsConfig(mcp=(SERVER,)))
+    made.toolset = OfferingToolset(*offers)
+    return made
+
+
+def test_a_tool_that_an_environment_needs_may_come_from_a_server() -> None:
+    class NeedsSearch(AnswerFactory):
+        needed_tools = ("search",)
+
+    with_server(NeedsSearch(), "search").start()
+    factory = NeedsSearch()
+    lacking = with_server(factory, "look_up")
+    with pytest.raises(ConfigError, match=r"needs the tool 'search', which neither tools.use nor .*; add search to "):
+        lacking.start()
+    assert (factory.log, lacking.toolset.log) == ([], ["close tools"])
+
+
+class CodeFactory(AnswerFactory):
+    own_tools = ("code_exec",)
+
+
+def test_a_code_agent_takes_an_environment_whose_only_tool_is_code_exec() -> None:
+    check_agent_type("code", CodeFactory())
+    for factory, named in (
+        (AnswerFactory(), "'answer'; "),
+        (equipped(CodeFactory(), "calculator"), "'code_exec', 'calculator'; "),
+        (make_env_factory("math_qa", {}, seed=0), "none; "),
+        (equipped(EnvFactory(AnswerEnv), "calculator"), "'calculator'; "),
+    ):
+        with pytest.raises(ConfigError, match=f"whose only tool is 'code_exec', this one offers {named}leave the othe"):
+            check_agent_type("code", factory)
+        check_agent_type("react", factory)
+
+
+def test_a_code_agent_is_not_refused_for_what_is_not_known_yet() -> None:
+    check_agent_type("code", EnvFactory(AnswerEnv))  # which does not say what it brings
+    for offers, are_refused in ((("code_exec",), False), (("look_up",), True), ((), True)):
+        factory = AnswerFactory()
+        factory.own_tools = ()
+        made = with_server(factory, *offers)
+        check_agent_type("code", made)
+        made.start()
+        with pytest.raises(ConfigError) if are_refused else nullcontext():
+            check_agent_type("code", made)
 
 
 def test_what_the_environment_says_of_itself_is_passed_on() -> None:

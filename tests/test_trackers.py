@@ -22,7 +22,8 @@ CONFIG = {"train": {"steps": 4}}
 
 
 def opened(name: str, folder: Path, **options: Any) -> Tracker:
-    (tracker,) = open_trackers([name], run_name="tiny", folder=folder, config=CONFIG, **options)
+    settings = {"project": "agent_rl", **options}
+    (tracker,) = open_trackers([name], run_name="tiny", folder=folder, config=CONFIG, **settings)
     return tracker
 
 
@@ -135,7 +136,7 @@ def test_when_a_tracker_does_not_start_the_others_are_closed(tmp_path: Path, off
 
     (tmp_path / "tensorboard").write_text("in the way")
     with pytest.raises(ConfigError, match="tensorboard did not start"):
-        open_trackers(["wandb", "tensorboard"], run_name="tiny", folder=tmp_path, config=CONFIG)
+        open_trackers(["wandb", "tensorboard"], run_name="tiny", folder=tmp_path, config=CONFIG, project="demo")
     assert wandb.run is None
 
 
@@ -208,7 +209,7 @@ def test_a_missing_package_says_what_to_install(
 
 def test_nothing_optional_is_imported_before_it_is_asked_for() -> None:
     program = (
-        "import sys, agent_rl.telemetry.trackers as t; t.open_trackers([], run_name='r', folder=None, config={});"
+        "import sys, agent_rl.telemetry.trackers as t; t.open_trackers([], run_name='r', project='p', folder=None, config={});"
         "print({'torch', 'tensorboard', 'wandb', 'trackio'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)

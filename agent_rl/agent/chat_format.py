@@ -118,6 +118,14 @@ class ChatFormat:
             reasoning=reasoning,
         )
 
+    def reply_end(self, token_ids: Sequence[int]) -> int | None:
+        """Where the reply in sampled ids is over although the model did not end its turn there; None where it is not.
+
+        Here it never is. What was drawn behind that place is to be left out, as a stop sequence would, and the
+        end-of-turn id, which is then missing, to be read.
+        """
+        return None
+
     def _head(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Segment]:
         parts = [_part(message) for message in messages]
         if self._template.shows_tools or not tools:
@@ -147,17 +155,22 @@ class ChatFormat:
         Up to the last `</think>`, and from a `<think>` without one, it is reasoning. Only the tokens count: their
         characters in a file that the model writes do not.
         """
-        opening, closing = (self._encoder.added_ids.get(tag) for tag in (THINK_OPEN, THINK_CLOSE))
-        if closing is None:
-            return "", ids
-        start = len(ids) - ids[::-1].index(closing) if closing in ids else 0
-        is_cut_off = self._template.opens_reasoning and start == 0
-        end = 0 if is_cut_off else next((i for i in range(start, len(ids)) if ids[i] == opening), len(ids))
+        start, end = self._reply_span(ids)
+        marks = {self._encoder.added_ids.get(tag) for tag in (THINK_OPEN, THINK_CLOSE)}
         thoughts = [
-            self._encoder.decode([token for token in part if token not in (opening, closing)]).strip()
+            self._encoder.decode([token for token in part if token not in marks]).strip()
             for part in (ids[:start], ids[end:])
         ]
         return "\n".join(filter(None, thoughts)), ids[start:end]
+
+    def _reply_span(self, ids: list[int]) -> tuple[int, int]:
+        """Where the reply proper starts and ends."""
+        opening, closing = (self._encoder.added_ids.get(tag) for tag in (THINK_OPEN, THINK_CLOSE))
+        if closing is None:
+            return 0, len(ids)
+        start = len(ids) - ids[::-1].index(closing) if closing in ids else 0
+        is_cut_off = self._template.opens_reasoning and start == 0
+        return start, 0 if is_cut_off else next((i for i in range(start, len(ids)) if ids[i] == opening), len(ids))
 
     def _check_encoding(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         """Encoding between special tokens must give what encoding in one go gives, and plain text must stay plain."""

@@ -6,14 +6,15 @@
     ```
 
 As a `Message`: all blocks of a reply, joined by an empty line as smolagents does, are the `code` of one call of
-`code_exec`; `content` is what stands around them. Only fences marked `python` or `py`, alone on their line, count; one
-that is never closed makes the reply a broken call, and nothing of it is run. A fence of more than three backticks is
-closed by as many, so code may hold fences of its own. Results come back as `Output:` and what the tool gave.
+`code_exec`; `content` is what stands around them. Only fences marked as Python count; one that is never closed makes
+the reply a broken call, and nothing of it is run. Results come back as `Output:` and what the tool gave.
+Not here: what a fence is (`fences.py`).
 """
 
 import re
 from collections.abc import Sequence
 
+from agent_rl.agent.fences import PYTHON, read_fences
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError, ToolSpec
 from agent_rl.agent.text_actions import TextActionFormat
 from agent_rl.errors import UserError
@@ -21,8 +22,6 @@ from agent_rl.errors import UserError
 CODE_TOOL = "code_exec"
 """The one tool that blocks are given to."""
 
-_OPENING = re.compile(r" {0,3}(`{3,})(?:python|py)[ \t]*")
-_CLOSING = re.compile(r" {0,3}(`{3,})[ \t]*")
 _BACKTICKS = re.compile("`+")
 _UNCLOSED = "The block is not finished: no closing fence follows. Write\n```python\n...\n```"
 _RULES = """\
@@ -72,28 +71,19 @@ def _block(call: ToolCall) -> str:
 
 def read_blocks(text: str) -> Message:
     """The reply in a text, nothing raises. Linear in the text."""
-    around: list[str] = []
-    blocks: list[str] = []
-    code: list[str] = []
-    fence, position, first, last = "", 0, 0, 0
-    for line in text.split("\n"):
-        end = position + len(line)
-        opening, closing = _OPENING.fullmatch(line), _CLOSING.fullmatch(line)
-        if fence and closing and len(closing[1]) >= len(fence):
-            blocks.append("\n".join(code))
-            fence, last = "", end
-        elif fence:
-            code.append(line)
-        elif opening:
-            fence, code, last = opening[1], [], position
-            if not blocks:
-                first = position
-        else:
-            around.append(line)
-        position = end + 1
-    content = "\n".join(around).strip()
-    if fence:
-        error = ToolCallError(kind="unclosed", message=_UNCLOSED, span=(last, len(text)))
+    blocks = [block for block in read_fences(text) if block.language in PYTHON]
+    around, position = "", 0
+    for block in blocks:
+        before = text[position : block.span[0]]
+        around += before if before.endswith("\n") or not before else f"{before}\n"
+        position = block.span[1] + 1
+    content = f"{around}{text[position:]}".strip()
+    if not blocks:
+        return Message.assistant(content)
+    first, last = blocks[0], blocks[-1]
+    if not last.is_closed:
+        error = ToolCallError(kind="unclosed", message=_UNCLOSED, span=last.span)
         return Message(role="assistant", content=content, tool_errors=(error,))
-    calls = (ToolCall(name=CODE_TOOL, arguments={"code": "\n\n".join(blocks)}, span=(first, last)),) if blocks else ()
-    return Message.assistant(content, calls)
+    code = "\n\n".join(block.code.removesuffix("\n") for block in blocks)
+    call = ToolCall(name=CODE_TOOL, arguments={"code": code}, span=(first.span[0], last.span[1]))
+    return Message.assistant(content, (call,))

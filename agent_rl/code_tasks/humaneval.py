@@ -26,6 +26,8 @@ from agent_rl.sandbox.graders import SplitPytestGrader
 from agent_rl.sandbox.sandbox import Sandbox
 
 _CHECKS = "humaneval_checks"
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import\b[ \t]*(?:\([^)]*\))?[^\n]*", re.MULTILINE)
+_BLOCK_HEAD = re.compile(r":\s*(?:#.*)?$")
 _TEST = """from {checks} import check
 from {module} import {name}
 
@@ -104,11 +106,14 @@ class HumanEvalTask(CodeTask):
     def program(self, code: str) -> str:
         """The prompt, then the code: a whole function that takes the place of the prompt's, or the body of that one.
 
-        A body whose first line is not indented is indented.
+        A body whose first line is not indented is indented. Imports from `__future__`, which have to be first, are
+        moved there.
         """
-        if not _defines(code, self._row.entry_point) and not code.lstrip("\n")[:1].isspace():
-            code = textwrap.indent(code, "    ")
-        return self._row.prompt.rstrip(" \n") + "\n" + code
+        name = self._row.entry_point
+        future = "".join(f"{found[0]}\n" for found in _FUTURE.finditer(code))
+        code = _FUTURE.sub(lambda found: "\n" * found[0].count("\n"), code)
+        is_whole = _defines(code, name) or re.search(rf"^{name}[ \t]*(?::[^=\n]+)?=[ \t]*lambda\b", code, re.MULTILINE)
+        return future + self._row.prompt.rstrip(" \n") + "\n" + (code if is_whole else _indented(code))
 
     def judge(self, sandbox: Sandbox, code: str) -> Judged:
         verdict = self._grader.grade(sandbox, {f"{MODULE}.py": self.program(code)})
@@ -124,6 +129,22 @@ class HumanEvalTask(CodeTask):
 def parse_humaneval(row: dict[str, Any], where: str) -> HumanEvalTask:
     """Validate a dataset row; `where` (file and row) opens the sentence of a DataError."""
     return HumanEvalTask(parse_row(HumanEvalRow, row, where))
+
+
+def _indented(body: str) -> str:
+    """The body of a function at its place. Where only the first line has lost its indentation, only that is mended.
+
+    The text is not parsed: a model wrote it.
+    """
+    start = len(body) - len(body.lstrip("\n"))
+    first, *later = body[start:].split("\n")
+    if first[:1].isspace():
+        return body
+    indents = [len(line) - len(line.lstrip()) for line in map(str.expandtabs, later) if line.strip()]
+    is_all_later_indented = bool(indents) and min(indents) >= 4
+    if is_all_later_indented and not (_BLOCK_HEAD.search(first) and indents[0] == 4):
+        return f"{body[:start]}    {body[start:]}"
+    return textwrap.indent(body, "    ")
 
 
 def _defines(source: str, name: str) -> bool:

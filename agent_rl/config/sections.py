@@ -187,12 +187,18 @@ class AlarmConfig(Section):
 class LogConfig(Section):
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
     """Where metrics go besides `metrics.jsonl`."""
+    project: str = "agent_rl"
+    """Project of Weights & Biases and Trackio that the run belongs to."""
     alarms: tuple[AlarmConfig, ...] = ()
     """Rules besides the built-in ones, which warn: `[{metric: policy/entropy, below: 0.02, action: stop}]`."""
     transcripts_per_step: Annotated[int, Field(ge=0)] = 2
     """Best and worst episodes of a step written to transcripts/, this many of each."""
     progress: bool = True
     """Show the live progress display; plain lines when off or not on a terminal."""
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        is_used = {"wandb", "trackio"} & set(self.trackers)
+        return {} if is_used else {"project": "without 'wandb' or 'trackio' in log.trackers"}
 
 
 class CheckpointConfig(Section):

@@ -1,8 +1,9 @@
 """One episode: a policy plays an environment; messages on one side, token ids on the other.
 
 An episode is plain blocking code. Sampled ids go into the trajectory untouched and the environment's answer is
-appended as ids, so that a trajectory is exactly what the model saw and drew. Where the environment rewrites the
-conversation so that it no longer continues what was sampled, a new training sample starts, and is counted.
+appended as ids, so that a trajectory is exactly what the model saw and drew; what it drew behind a reply that was over
+already (`ChatFormat.reply_end`) is neither seen again nor trained on. Where the environment rewrites the conversation
+so that it no longer continues what was sampled, a new training sample starts, and is counted.
 Budgets, deadlines and parsing are here and nowhere else. An environment's failure is data (`ENV_ERROR`); a policy's
 failure is a crash.
 Not here: rewards (the environment's), many episodes (`rollout.py`).
@@ -13,13 +14,14 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import Config
 from agent_rl.core.policy import BasePolicy
 from agent_rl.envs.base import AgentEnv, StepResult, Task
+from agent_rl.errors import ConfigError
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, Turn
 
 T = TypeVar("T")
@@ -90,7 +92,8 @@ def run_episode(
     temperature: float,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    """Play one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; the policy's are raised.
+    """Play one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; its ConfigErrors are
+    raised, and so is what the policy raises.
 
     Turn i is drawn with `derive_seed(seed, i)`. `cancelled`, when set, ends the episode at its next token or turn by
     an exception, because nobody waits for it any more.
@@ -160,6 +163,9 @@ class _Episode:
             completion = self._generate(new_ids, min(self._limits.max_new_tokens, room))
             if not completion.token_ids:
                 return self._truncate(StopReason.TIMEOUT)
+            reply_end = self._policy.chat_format.reply_end(completion.token_ids)
+            if reply_end is not None and completion.finish_reason is not FinishReason.CANCELLED:
+                completion = _cut(completion, reply_end)
             message = self._policy.chat_format.parse_completion(completion.token_ids)
             result, stop_reason = self._answer(message, completion)
             is_over = result.terminated or stop_reason is not None
@@ -177,12 +183,16 @@ class _Episode:
                 return StopReason.FINISHED
             if stop_reason is not None:
                 return self._truncate(stop_reason)
-            new_ids, new_context = self._next_prompt(result)
+            new_ids, new_context = self._next_prompt(result, is_cut=reply_end is not None)
 
-    def _next_prompt(self, result: StepResult) -> tuple[list[int], bool]:
-        """What the model reads next, and whether that is no continuation of what it has seen and drawn so far."""
+    def _next_prompt(self, result: StepResult, *, is_cut: bool) -> tuple[list[int], bool]:
+        """What the model reads next, and whether that is no continuation of what it has seen and drawn so far.
+
+        Behind a completion that was cut it reads the end of its own turn first.
+        """
         if result.conversation is None:
-            return self._policy.chat_format.render_env_messages(result.messages), False
+            end_of_turn = self._policy.chat_format.stop_token_ids[:1] if is_cut else ()
+            return [*end_of_turn, *self._policy.chat_format.render_env_messages(result.messages)], False
         prompt = in_env(self._policy.chat_format.render_prompt, result.conversation, self._env.tools)
         num_known = len(self._context_ids)
         if prompt[:num_known] == self._context_ids and len(prompt) > num_known:
@@ -236,6 +246,18 @@ class _Episode:
         self.flags.update(result.flags)
 
 
+def _cut(completion: Completion, end: int) -> Completion:
+    """The first `end` ids of a completion, as a stop sequence would have left it."""
+    versions = completion.token_versions[:end]
+    return replace(
+        completion,
+        token_ids=completion.token_ids[:end],
+        logprobs=completion.logprobs[:end],
+        token_versions=versions if len(set(versions)) > 1 else (),
+        finish_reason=FinishReason.STOP,
+    )
+
+
 def _read_next(result: StepResult) -> tuple[Message, ...]:
     """What the model reads after a step that does not end the episode."""
     return result.messages if result.conversation is None else result.conversation
@@ -244,6 +266,8 @@ def _read_next(result: StepResult) -> tuple[Message, ...]:
 def in_env(function: Callable[..., T], *arguments: Any) -> T:
     try:
         return function(*arguments)
+    except ConfigError:  # every episode would end by it, so the run does, with its sentence
+        raise
     except Exception as error:  # the environment boundary: one failing environment must not end the run
         raise EnvFailureError(f"{type(error).__name__}: {error}") from error
 

@@ -6,6 +6,7 @@ its `success` part is 1. Not here: when to evaluate, and what an episode is wort
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from agent_rl.core.rollout import RolloutWorker, SpreadRollout
+from agent_rl.config import Config
+from agent_rl.core.policy import BasePolicy
+from agent_rl.core.rollout import RolloutWorker, SpreadRollout, make_worker
+from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.base import Task
+from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.records import Trajectory
 from agent_rl.telemetry.metrics import newcombe_interval, wilson_interval
 
@@ -57,6 +62,24 @@ def evaluate(
     groups = rollout.collect(tasks, group_size=1, step=EVAL_SEED_STEP, temperature=temperature)
     episodes = [group.trajectories[0] for group in groups]
     return summarize(episodes, temperature=temperature, step=step), episodes
+
+
+def evaluate_policy(
+    config: Config, policy: BasePolicy, *, temperature: float = 0.0
+) -> tuple[EvalResult, list[Trajectory]]:
+    """Play the held-out tasks of a configuration with any policy, one made by hand too, as an evaluation of a run does.
+
+    `env`, `tools`, `data.eval_path`, `data.max_eval_tasks`, `rollout`, `policy.max_new_tokens` and `run.seed` are read.
+    Everything happens in this process, nothing is written, and the policy stays open. `step` of the result is 0.
+    Raises a UserError for what a person can mend, SandboxError when no episode could be scored.
+    """
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
+    check_agent_type(config.agent.type, factory)
+    tasks = read_tasks(config.data.eval_path, factory.check_task)[: config.data.max_eval_tasks]
+    factory.start()
+    with closing(factory):
+        check_agent_type(config.agent.type, factory)
+        return evaluate(make_worker(config, policy, factory), tasks, temperature=temperature, step=0)
 
 
 def summarize(episodes: Sequence[Trajectory], *, temperature: float, step: int) -> EvalResult:

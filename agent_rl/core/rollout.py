@@ -295,12 +295,14 @@ def checked(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
     return groups
 
 
+def make_worker(config: Config, policy: BasePolicy, env_factory: EnvFactory) -> RolloutWorker:
+    """Plays as many episodes at the same time as `config.rollout.async_workers` says; 0 is one after the other."""
+    limits, seed, num_workers = EpisodeLimits.from_config(config), config.run.seed, config.rollout.async_workers
+    if not num_workers:
+        return RolloutWorker(policy, env_factory, limits=limits, seed=seed)
+    return AsyncRolloutExecutor(policy, env_factory, limits=limits, seed=seed, num_workers=num_workers)
+
+
 def make_rollout(config: Config, policy: BasePolicy, env_factory: EnvFactory, backend: Backend) -> SpreadRollout:
     """The rollout that `config.rollout.async_workers` asks for, spread over the processes of `backend`."""
-    limits, seed, num_workers = EpisodeLimits.from_config(config), config.run.seed, config.rollout.async_workers
-    worker = (
-        AsyncRolloutExecutor(policy, env_factory, limits=limits, seed=seed, num_workers=num_workers)
-        if num_workers
-        else RolloutWorker(policy, env_factory, limits=limits, seed=seed)
-    )
-    return SpreadRollout(worker, backend)
+    return SpreadRollout(make_worker(config, policy, env_factory), backend)

@@ -36,6 +36,7 @@ class RunOutput:
             trackers = open_trackers(
                 self._config.log.trackers,
                 run_name=self._config.run.name,
+                project=self._config.log.project,
                 folder=self._run.path,
                 config=self._config.model_dump(mode="json"),
                 resume_from_step=self._first_step,

@@ -40,7 +40,7 @@ from agent_rl.distributed.checkpoint import (
     verify_checkpoint,
 )
 from agent_rl.envs.base import AgentEnv, EnvFactory
-from agent_rl.envs.registry import make_env_factory
+from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.errors import TrainingStoppedError
 from agent_rl.records import TrajectoryGroup
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
@@ -123,6 +123,7 @@ class GRPOTrainer:
             factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
         else:
             factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
+        check_agent_type(config.agent.type, factory)
         if train_tasks is None:
             train_tasks = read_tasks(config.data.train_path, train_check(factory, config.data.curriculum))
             if eval_tasks is None and config.eval.temperatures:
@@ -133,6 +134,7 @@ class GRPOTrainer:
         model, policy = make_model_and_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
         try:
             factory.start()
+            check_agent_type(config.agent.type, factory)
             return cls(
                 config,
                 model=model,

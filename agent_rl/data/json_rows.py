@@ -3,9 +3,13 @@
 Not here: task ids, and what a row may hold (`tasks.py`).
 """
 
+import codecs
 import gzip
 import json
+import math
+import re
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agent_rl.errors import DataError
@@ -22,21 +26,31 @@ def unzip(content: bytes, source: str) -> bytes:
 
 
 def decode_lines(content: bytes, source: str) -> list[tuple[int, Row]]:
-    """The rows of JSONL, each with the number of its line; blank lines are left out.
+    """The rows of JSONL, each with the number of its line; DataError as `decode_values`, and for what is no object."""
+    values = decode_values(content.split(b"\n"), source, advice="write one JSON object per line")
+    return [(number, _as_row(value, f"{source}:{number}")) for number, value in values]
 
-    DataError, with `source:line`, for a line that is not UTF-8, not JSON or not an object.
+
+def decode_values(lines: Iterable[bytes], source: str, *, advice: str) -> Iterator[tuple[int, Any]]:
+    """The JSON value of each line with the line's number; blank lines and a byte order mark are left out.
+
+    DataError, with `source:line`, for a line that is not UTF-8 or not JSON, which `advice` then follows, and for JSON
+    that would not come back as it was written, as in `parse_json`.
     """
-    lines = enumerate(content.split(b"\n"), start=1)
-    return [(number, _parse_line(line, f"{source}:{number}")) for number, line in lines if line.strip()]
+    for number, line in enumerate(lines, start=1):
+        text = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").rstrip()
+        if text:
+            yield number, _parse_line(text, f"{source}:{number}", advice)
 
 
 def decode_array(content: bytes, source: str) -> list[tuple[int, Row]]:
     """The objects of one JSON array, each with its number.
 
-    DataError for text that is not UTF-8, not JSON or no array, and, with `source:row N`, for what is no object in it.
+    DataError for text that is not UTF-8, not JSON, no array or refused by `parse_json`, and, with `source:row N`, for
+    what is no object in it.
     """
     try:
-        rows = json.loads(content.decode("utf-8"))
+        rows = parse_json(content.removeprefix(codecs.BOM_UTF8).decode("utf-8"), source)
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
@@ -49,16 +63,58 @@ def decode_array(content: bytes, source: str) -> list[tuple[int, Row]]:
     return [(number, _as_row(row, f"{source}:row {number}")) for number, row in enumerate(rows, start=1)]
 
 
-def _parse_line(line: bytes, where: str) -> Row:
+def parse_json(text: str, where: str) -> Any:
+    """One JSON value, the same for every reader: no key twice, all numbers finite, no half of a surrogate pair.
+
+    DataError, opened by `where`, for anything else that a file may hold; `json.JSONDecodeError` for what is not JSON.
+    """
     try:
-        row = json.loads(line.decode("utf-8"))
+        value = json.loads(text, object_pairs_hook=_as_object, parse_constant=_finite, parse_float=_finite)
+        if _SURROGATE.search(text):  # half of a pair can only come from an escape
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError:
+        raise
+    except _RefusedError as error:
+        raise DataError(f"{where}: {error}") from None
+    except RecursionError:
+        raise DataError(f"{where}: nested too deeply to be read; write it with fewer brackets") from None
+    except UnicodeEncodeError:
+        raise DataError(f"{where}: a text holds half of a surrogate pair (\\ud800 to \\udfff); remove it") from None
+    except ValueError:  # Python's own limit
+        raise DataError(f"{where}: an integer has too many digits to be read; write it as text") from None
+    return value
+
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class _RefusedError(Exception):
+    """JSON that readers understand differently; the text says what and what to do."""
+
+
+def _as_object(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _RefusedError(f"the key {twice!r:.60} stands twice in one object; remove one")
+    return row
+
+
+def _finite(literal: str) -> float:
+    number = float(literal)
+    if not math.isfinite(number):
+        raise _RefusedError(f"{literal:.20} is no finite number; write one, or null")
+    return number
+
+
+def _parse_line(line: bytes, where: str, advice: str) -> Any:
+    try:
+        return parse_json(line.decode("utf-8"), where)
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise DataError(
-            f"{where}: not valid JSON ({error.msg}, column {error.colno}); write one JSON object per line"
-        ) from None
-    return _as_row(row, where)
+        raise DataError(f"{where}: not valid JSON ({error.msg}, column {error.colno}); {advice}") from None
 
 
 def _as_row(row: object, where: str) -> Row:

@@ -46,7 +46,13 @@ class TaskSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken. Raises CheckpointError when it is of another dataset, seed or order."""
+        """Continue where `state` was taken. Raises CheckpointError for no such state, and one of another dataset, seed
+        or order."""
+        for key in self.state_dict():
+            if key not in state:
+                raise CheckpointError(
+                    f"the state of the task order has no {key!r}; give what state_dict returned, or start a new run"
+                )
         for key, ours in self._identity.items():
             if state[key] != ours:
                 raise CheckpointError(

@@ -17,6 +17,14 @@ from agent_rl.data.tasks import Task, find_task_file, read_tasks
 from agent_rl.errors import DataError
 
 _OTHERS = "others"
+_TEXT = ((str,), "a text")
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "answer": ((str, int, float, list), "a text, a number, or a list of accepted ones"),
+    "documents": ((list,), "a list"),
+    "tests": ((list,), "a list"),
+    "metadata": ((dict,), "an object"),
+}
+"""What fields hold that are no text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +36,7 @@ class _TaskRecord:
 
     @classmethod
     def from_row(cls, row: Task, where: str) -> Self:
-        """The record of a row; DataError, opened by `where`, when a field is missing."""
+        """The record of a row; DataError, opened by `where`, when a field is missing or of another kind."""
         own = {item.name: item for item in fields(cls) if item.name != _OTHERS}
         required = [name for name, item in own.items() if item.default is MISSING]
         missing = [name for name in required if row.get(name) is None]
@@ -37,6 +45,10 @@ class _TaskRecord:
                 f"{where}: the row has no {missing[0]!r}; a {cls.__name__} needs {', '.join(required)}, add it"
             )
         known = {name: value for name, value in row.items() if name in own}
+        for name, value in known.items():
+            kinds, expected = _KINDS.get(name, _TEXT)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+                raise DataError(f"{where}: {name!r} is {value!r:.60}; make it {expected}")
         return cls(**known, others={name: value for name, value in row.items() if name not in own})
 
     def to_env_task(self) -> Task:
@@ -60,7 +72,7 @@ class SearchTask(_TaskRecord):
     """A question, the answer or all accepted ones, and the passages to search in where the task brings its own."""
 
     question: str
-    answer: str | list[str]
+    answer: str | float | list[str | float]
     documents: list[dict[str, Any]] | None = None
 
 
@@ -101,10 +113,9 @@ class SearchTaskDataset(_TaskDataset[SearchTask]):
 
 
 def load_code_task_splits(folder: str | Path) -> tuple[CodeTaskDataset, CodeTaskDataset]:
-    """The files `train` and `eval` (else `val`) of a folder, in any format; DataError when one is missing."""
-    names = (("train",), ("eval", "val"))
-    train, evaluation = (CodeTaskDataset.from_path(find_task_file(folder, *these)) for these in names)
-    return train, evaluation
+    """The files `train` and `val` (else `eval`) of a folder, in any format; DataError when one is missing."""
+    train, evaluation = find_task_file(folder, "train"), find_task_file(folder, "eval")
+    return CodeTaskDataset.from_path(train), CodeTaskDataset.from_path(evaluation)
 
 
 class CodeTaskSampler:
@@ -124,5 +135,5 @@ class CodeTaskSampler:
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken; CheckpointError when it is of another dataset, seed or order."""
+        """Continue where `state` was taken; CheckpointError when it is no such state, or of another dataset."""
         self._sampler.load_state_dict(state)

@@ -4,8 +4,10 @@ A row is a JSON object with a `task_id`, or one gets made where no row of the fi
 environment and are not looked at here.
 """
 
+import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,16 +21,19 @@ Task = dict[str, Any]
 
 _READ = (".jsonl", ".jsonl.gz", ".json", ".parquet")
 _WRITTEN = (".jsonl", ".parquet")
+_SPLITS = {"train": ("train",), "eval": ("val", "eval")}
+"""File names of a split, without suffix; the first that is there counts."""
 
 
 def read_tasks(path: str | Path, check: Callable[[Task, str], None] | None = None) -> list[Task]:
     """All tasks of a `.jsonl`, `.jsonl.gz`, `.json` (one array) or `.parquet` file, in file order.
 
-    Where no row has a `task_id`, it is the file's name and the line (blank ones count) or row that messages name:
-    `gsm8k_train/17`. Raises DataError, one sentence with `file:line` or `file:row N` (from 1), for a missing or empty
-    file, what is not UTF-8 or not JSON objects, a damaged Parquet or gzip file, and a `task_id` that is missing while
-    others are there, not a non-empty string, or already taken. `check` may refuse a row for reasons of its own; it gets
-    the row and where it is.
+    Where no row has a `task_id`, it is made of the file's name and a hash of the row, as in `gsm8k_train/3f9c01ab`, so
+    that it stays with the row when others come or go; of rows with one hash, such as equal ones, the later ones get
+    `-2`, `-3` behind it. Raises DataError, one sentence with `file:line` or `file:row N` (from 1), for a missing or
+    empty file, what is not UTF-8 or not JSON objects, JSON that readers understand differently (a key twice, NaN, half
+    of a surrogate pair), a damaged Parquet or gzip file, and a `task_id` that is missing while others are there, not a
+    non-empty string, or already taken. `check` may refuse a row for reasons of its own; it gets the row and its place.
     """
     path = Path(path)
     suffix = _suffix(path, _READ, "ends in")
@@ -36,8 +41,7 @@ def read_tasks(path: str | Path, check: Callable[[Task, str], None] | None = Non
         raise DataError(f"{path}: no such task file; check the path or prepare the dataset first")
     rows = _decode(path.read_bytes(), suffix, str(path))
     if not any("task_id" in row for _, row in rows):
-        stem = path.name.removesuffix(suffix)
-        rows = [(number, {"task_id": f"{stem}/{number}", **row}) for number, row in rows]
+        rows = _with_ids(rows, path.name.removesuffix(suffix))
     return _checked(path, rows, check, unit="line" if suffix.startswith(".jsonl") else "row")
 
 
@@ -58,9 +62,9 @@ def write_tasks(path: str | Path, rows: Sequence[Task]) -> None:
     os.replace(partial, path)
 
 
-def find_task_file(folder: str | Path, *names: str) -> Path:
-    """The task file in `folder` with the first of `names` that there is in any format; else where it is expected."""
-    candidates = [Path(folder) / f"{name}{suffix}" for name in names for suffix in _READ]
+def find_task_file(folder: str | Path, split: Literal["train", "eval"]) -> Path:
+    """The file of a split in `folder`, in any format: `train`, or `val` and else `eval`; else where it is expected."""
+    candidates = [Path(folder) / f"{name}{suffix}" for name in _SPLITS[split] for suffix in _READ]
     return next((path for path in candidates if path.is_file()), candidates[0])
 
 
@@ -82,6 +86,19 @@ def _decode(content: bytes, suffix: str, source: str) -> list[tuple[int, Task]]:
             return decode_lines(unzip(content, source), source)
         case _:
             return decode_lines(content, source)
+
+
+def _with_ids(rows: Iterable[tuple[int, Task]], stem: str) -> list[tuple[int, Task]]:
+    """The rows with ids of eight hexadecimal digits of the SHA-256 of each, its keys sorted."""
+    seen: Counter[str] = Counter()
+    made = []
+    for number, row in rows:
+        text = json.dumps(row, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        seen[digest] += 1
+        again = f"-{seen[digest]}" if seen[digest] > 1 else ""
+        made.append((number, {"task_id": f"{stem}/{digest}{again}", **row}))
+    return made
 
 
 def _checked(

@@ -44,6 +44,8 @@ class Solution:
     messages: tuple[Message, ...]
     """What the assistant says, turn by turn."""
     succeeds: bool
+    evidence: tuple[str, ...] = ()
+    """Answers of which one has to stand in what the environment replied, or it is no success; empty: not asked for."""
 
 
 class AgentEnv(ABC):
@@ -76,8 +78,9 @@ class EnvFactory:
     `close` frees them. This base class wraps a plain callable (such as an `AgentEnv` class) that needs none.
     """
 
-    own_tools: tuple[str, ...] = ()
-    """Names of the tools its environments bring themselves; the configuration may not offer others of these names."""
+    own_tools: tuple[str, ...] | None = None
+    """Names of the tools its environments bring themselves; the configuration may not offer others of these names.
+    None: not said."""
     needed_tools: tuple[str, ...] = ()
     """Names of the tools that the configuration has to offer."""
 
@@ -94,6 +97,10 @@ class EnvFactory:
         """Scripted episodes of a task, right and wrong, that show whether its data can be trusted; none by default."""
         return []
 
+    def known_tools(self) -> tuple[tuple[str, ...], bool]:
+        """Names of the tools in its episodes as far as they are known now, and whether these are all."""
+        return self.own_tools or (), self.own_tools is not None
+
     def start(self) -> None:
         """Acquire shared resources; called once, before the first episode."""
 
@@ -109,34 +116,39 @@ class ToolEnv(AgentEnv):
     """An environment whose actions are tool calls: runs them in order and answers with one message per call.
 
     Subclasses set `self.registry = self.equip(task, [their tools])` in `reset` and override `on_terminal` to score,
-    `no_call` to answer plain text.
+    `no_call` to answer plain text. Those that score conversations set `self.trajectory` to their first messages too.
     """
 
     registry: ToolRegistry
     toolset: Toolset | None = None
     """What the configuration offers beside the environment's own tools."""
+    trajectory: tuple[Message, ...] = ()
+    """The conversation so far, grown by `step`: at the end it holds the last reply and what its calls gave."""
 
     def equip(self, task: Task, own: Sequence[BaseTool]) -> ToolRegistry:
         """The tools of this episode, now in `self.tools` too: `own` first, then those of the configuration."""
-        offered = self.toolset.make(task) if self.toolset else []
+        offered = self.toolset.make(task, beside=own) if self.toolset else []
         registry = ToolRegistry([*own, *offered])
         self.tools = registry.specs
         return registry
 
     def step(self, message: Message) -> StepResult:
-        replies = [Message.tool(f"error: {error.message}") for error in message.tool_errors]
-        num_errors, num_calls = len(replies), 0
+        self.trajectory += (message,)
+        num_before, num_errors, num_calls = len(self.trajectory), len(message.tool_errors), 0
+        self.trajectory += tuple(Message.tool(f"error: {error.message}") for error in message.tool_errors)
         for call in message.tool_calls:
             result = self.registry.run(call)
+            self.trajectory += (Message.tool(result.text, name=call.name),)
             self.on_result(call, result)
             num_calls += 1
             num_errors += not result.ok
-            replies.append(Message.tool(result.text, name=call.name))
             if result.terminal:
                 return self._with_counts(self.on_terminal(call.name), num_calls, num_errors)
-        if not replies:
-            return self.no_call(message)
-        return self._with_counts(StepResult(messages=tuple(replies)), num_calls, num_errors)
+        if replies := self.trajectory[num_before:]:
+            return self._with_counts(StepResult(messages=replies), num_calls, num_errors)
+        answered = self.no_call(message)
+        self.trajectory += answered.messages
+        return answered
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
         """Note what a call gave, right after it ran and before `on_terminal`; by default nothing is kept."""

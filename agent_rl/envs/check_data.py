@@ -1,7 +1,8 @@
 """Whether the data of an environment can be trusted: plays scripted solutions whose outcome is known, without a model.
 
-A reference that does not succeed, or a sabotaged solution that does, is a fault of the data or of the grader. Knows
-nothing of what the solutions are.
+A reference that does not succeed, or a sabotaged solution that does, is a fault of the data or of the grader. A
+solution that names evidence succeeds only where what the environment replied holds it. Knows nothing of what the
+solutions are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,8 @@ from dataclasses import dataclass, field
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory, Solution, StepResult
 from agent_rl.records import StopReason
+from agent_rl.rewards.answers import normalize_answer
+from agent_rl.tools.search_tool import words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,23 +58,39 @@ def check_data(
 
 def _play(factory: EnvFactory, task: Task, solution: Solution, group: str) -> Played:
     env = factory()
+    replies: list[str] = []
     try:
         env.reset(task)
         result = StepResult()
         for message in solution.messages:
             result = env.step(message)
+            replies += [each.content for each in result.messages]
             if result.terminated:
                 break
         else:
             result = env.truncate(StopReason.MAX_TURNS)
     finally:
         env.close()
+    missing = _missing(solution.evidence, replies)
     return Played(
         task_id=task["task_id"],
         group=group,
         solution=solution.name,
         succeeds=solution.succeeds,
-        succeeded=result.reward_parts.get("success", 0.0) == 1.0,
+        succeeded=result.reward_parts.get("success", 0.0) == 1.0 and not missing,
         reward_parts=result.reward_parts,
-        problems=tuple(result.info.get("problems", ())),
+        problems=(*missing, *result.info.get("problems", ())),
     )
+
+
+def _missing(evidence: Sequence[str], replies: Sequence[str]) -> tuple[str, ...]:
+    """A sentence where there is evidence, and none of it stands in a reply, compared word by word."""
+    texts = [_words(reply) for reply in replies]
+    if not evidence or any(_words(answer) in text for answer in evidence for text in texts):
+        return ()
+    return (f"no reply of the tools holds {' or '.join(map(repr, evidence))}",)
+
+
+def _words(text: str) -> str:
+    """` mount velm ` of "The Mount Velm.": without case, articles and punctuation, with spaces around."""
+    return f" {' '.join(words_of(normalize_answer(text)))} "

@@ -5,15 +5,15 @@ last fenced Python block is handed in as if by a last call. A reply without a bl
 model that is asked for code learns to wait for being asked. Rewards are given at the end and look at the last program.
 """
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from agent_rl.agent.fences import last_python
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.code_tasks.base import REFERENCE, CodeTask
 from agent_rl.code_tasks.call_tests import parse_call_task
@@ -22,6 +22,7 @@ from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
 from agent_rl.envs.registry import register_env
+from agent_rl.errors import SandboxError
 from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
 from agent_rl.sandbox.limits import Limits, Status
@@ -36,8 +37,6 @@ TOOL_SPECS = (spec_of(CodeExecTool),)
 MAX_PROBLEMS = 5
 """Problems kept with an episode's transcript."""
 FORMATS: dict[str, Callable[[dict[str, Any], str], CodeTask]] = {"calls": parse_call_task, "humaneval": parse_humaneval}
-_FENCED = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
-_PYTHON = ("", "py", "python", "python3")
 
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
@@ -56,25 +55,34 @@ class CodeExecEnvOptions(BaseModel):
     partial_reward: Weight = 0.0
     """Times the share of tests that the last program passes."""
     turn_bonus: Weight = 0.0
-    """Most that a success earns for few turns."""
+    """Most that a success earns for few turns, or for few programs where a turn runs several."""
     bonus_turns: Annotated[int, Field(ge=1)] = 10
     """Turns after the first over which the bonus falls to 0."""
     failure_penalty: Weight = 0.0
     """Taken off where an episode ends without success."""
     timeout_penalty: Weight = 0.0
-    """Taken off besides where it was cut off by a budget, or where its last program ran into the time limit."""
+    """Taken off besides where a budget but no deadline cut it off, or its last program ran into the time limit."""
     reward: RewardSpecs | None = None
     """Further rewards by name, such as `code_reward`, `{name: code_reward, weight: 0.5}` or a list of these."""
     workers: Annotated[int, Field(ge=1)] = 2
     """Warm processes that run programs; as many as there are free cores."""
     time_limit_s: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 3.0
-    """Seconds that a program may run, and again for all its tests together."""
+    """Seconds that a program may run, again for the examples and again for all its tests together."""
     memory_mb: Annotated[int, Field(ge=32)] = 256
     """Memory that a program may take."""
     output_chars: Annotated[int, Field(ge=0)] = 400
     """Characters that the model reads of what a program prints."""
     sandbox_tier: Literal["auto", "namespaces", "landlock", "rlimits"] = "auto"
     """Isolation of what the policy wrote; `auto` takes the best that works, `rlimits` (nearly none) must be named."""
+
+    @model_validator(mode="after")
+    def _check_bonus(self) -> "CodeExecEnvOptions":
+        if "bonus_turns" in self.model_fields_set and not self.turn_bonus:
+            raise ValueError(
+                f"bonus_turns is {self.bonus_turns} and turn_bonus is 0, so that it does nothing; set turn_bonus too, "
+                "or leave bonus_turns out"
+            )
+        return self
 
 
 class CodeExecEnv(ToolEnv):
@@ -107,7 +115,7 @@ class CodeExecEnv(ToolEnv):
         self._results.append(Message.tool(result.text, name=call.name))
 
     def no_call(self, message: Message) -> StepResult:
-        code = last_block(message.content)
+        code = last_python(message.content)
         if code is not None:
             self.registry.run(ToolCall(name=CodeExecTool.name, arguments={"code": code}))
         return self._end()
@@ -116,13 +124,15 @@ class CodeExecEnv(ToolEnv):
         return self._end()
 
     def truncate(self, reason: StopReason) -> StepResult:
-        return self._end(cut_off=True)
+        # A deadline may pass while the episode waits for a sandbox, which is not the policy's doing.
+        return self._end(cut_off=reason is not StopReason.TIMEOUT)
 
     def _end(self, *, cut_off: bool = False) -> StepResult:
         options, attempts = self._factory.options, self._tool.attempts
         verdict = attempts[-1].verdict if attempts else Verdict()
         late = not verdict.full and (cut_off or verdict.status is Status.TIMEOUT)
-        saved = max(0.0, 1.0 - (self._num_turns - 1) / options.bonus_turns)
+        num_tries = max(self._num_turns, len(attempts))
+        saved = max(0.0, 1.0 - (num_tries - 1) / options.bonus_turns)
         parts = {
             "solved": options.success_reward * verdict.full,
             "partial": options.partial_reward * verdict.score,
@@ -145,8 +155,10 @@ class CodeExecEnv(ToolEnv):
         """The end of the episode with `options.reward` added; without a reward where that cannot score it."""
         attempts, reward = self._tool.attempts, self._factory.reward
         assert reward is not None and result.reward is not None
+        code = attempts[-1].code if attempts else ""
         total, parts = reward(
-            prediction=attempts[-1].code if attempts else "",
+            prediction=code,
+            handed_in_code=code,
             trajectory=(*self._conversation, *self._results),
             task=self._row,
             grade=self._grade,
@@ -167,10 +179,10 @@ class CodeExecEnvFactory(EnvFactory):
     own_tools = tuple(spec.name for spec in TOOL_SPECS)
 
     def __init__(self, options: CodeExecEnvOptions) -> None:
-        """ConfigError for a reward that nobody registered, or that needs more than `grade`."""
+        """ConfigError for a reward that nobody registered, or that needs more than is lent here."""
         self.options = options
         self.reward: RewardSum | None = (
-            None if options.reward is None else make_reward(options.reward, lends=("grade",))
+            None if options.reward is None else make_reward(options.reward, lends=("grade", "handed_in_code"))
         )
         self._sandbox: Sandbox | None = None
 
@@ -211,9 +223,9 @@ class CodeExecEnvFactory(EnvFactory):
             )
 
     def get_sandbox(self) -> Sandbox:
-        """The running sandbox. Scoring without it is impossible by construction."""
+        """The running sandbox; SandboxError without one, so that nothing is scored."""
         if self._sandbox is None:
-            raise RuntimeError("CodeExecEnvFactory.start() must be called before an episode is played")
+            raise SandboxError("the sandbox is not running; call CodeExecEnvFactory.start() before an episode")
         return self._sandbox
 
     def describe(self) -> dict[str, Any]:
@@ -231,12 +243,6 @@ class CodeExecEnvFactory(EnvFactory):
 def handed_in(code: str) -> Message:
     """One assistant message that calls `code_exec`."""
     return Message.assistant("", (ToolCall(name=CodeExecTool.name, arguments={"code": code}),))
-
-
-def last_block(text: str) -> str | None:
-    """The last fenced Python block of a reply, its indentation kept; None without one."""
-    blocks = [code for language, code in _FENCED.findall(text) if language.strip().lower() in _PYTHON]
-    return blocks[-1] if blocks else None
 
 
 @register_env("code_exec")

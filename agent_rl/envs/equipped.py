@@ -15,6 +15,8 @@ class EquippedFactory(EnvFactory):
     def __init__(self, inner: EnvFactory, config: ToolsConfig) -> None:
         self.inner = inner
         self.toolset = Toolset(config)
+        self._asks_servers = bool(config.mcp)
+        self._has_started = False
 
     def __call__(self) -> AgentEnv:
         env = self.inner()
@@ -29,12 +31,24 @@ class EquippedFactory(EnvFactory):
     def solutions(self, task: Task) -> list[Solution]:
         return self.inner.solutions(task)
 
+    def known_tools(self) -> tuple[tuple[str, ...], bool]:
+        names, are_all = self.inner.known_tools()
+        return (*names, *self.toolset.names), are_all and (self._has_started or not self._asks_servers)
+
     def start(self) -> None:
+        """Raises ConfigError for tools that are offered twice, and for one that is needed and that no server offers."""
         self().close()
         self.toolset.start()
         try:
-            refuse_collisions((*self.inner.own_tools, *self.toolset.names), "section tools")
+            refuse_collisions((*(self.inner.own_tools or ()), *self.toolset.names), "section tools")
+            for needed in self.inner.needed_tools:
+                if needed not in self.toolset.names:
+                    raise ConfigError(
+                        f"the environment needs the tool {needed!r}, which neither tools.use nor a server of tools.mcp "
+                        f"offers; add {needed} to tools.use"
+                    )
             self.inner.start()
+            self._has_started = True
         except BaseException:
             self.toolset.close()
             raise

@@ -20,11 +20,13 @@ from agent_rl.rewards import RewardSpec, RewardSpecs, RewardSum, make_reward
 from agent_rl.rewards.answers import accepted_answers, boxed, math_answer
 from agent_rl.tools.answer_tool import AnswerTool
 from agent_rl.tools.base import ToolResult
+from agent_rl.tools.calculator import CalculationError, calculate, calculator
 
 NO_ANSWER = "no such answer"
 """A final answer that is wrong whatever the question."""
 _MARKER = re.compile(r"\banswer\**\s*:", re.IGNORECASE)
 """Final Answer: and Answer:, and **Answer**: too."""
+_USE_TOOLS = "; use the tools to calculate"
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,100}")
 
 
@@ -44,12 +46,19 @@ class QAEnvOptions(BaseModel):
 
     answer_tool: bool = False
     """Whether the tool `answer` is offered, which ends the episode. A reply without a call does so too."""
-    system_prompt: str | None = prompt_that_ends("Solve the problem; use the tools to calculate.")
+    system_prompt: str | None = prompt_that_ends(f"Solve the problem{_USE_TOOLS}.")
     """The first message; null: the conversation begins with the question."""
     reward: RewardSpecs = (RewardSpec(name="math_reward_string_equal"),)
     """Registered rewards whose weighted sum scores the final answer: a name, `{name, weight}`, or a list of them."""
     truncation_penalty: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
-    """What an episode loses that ends without an answer, because a budget is used up."""
+    """What an episode loses that ends without an answer, because a budget is used up. It is scored as a wrong answer
+    besides."""
+
+    def prompt(self, *, has_tools: bool) -> str | None:
+        """The first message of an episode: the default one asks for no tools where there are none."""
+        if has_tools or self.system_prompt is None or "system_prompt" in self.model_fields_set:
+            return self.system_prompt
+        return self.system_prompt.replace(_USE_TOOLS, "")
 
 
 def final_answer(text: str) -> str:
@@ -68,26 +77,16 @@ class QAEnv(ToolEnv):
         self.options = options
         self._reward = reward
         self._task: Task = {}
-        self._said: list[Message] = []
-        self._results: list[Message] = []
         self._handed_in = ""
 
     def reset(self, task: Task) -> list[Message]:
         self._task = task
         self.registry = self.equip(task, [AnswerTool()] if self.options.answer_tool else [])
-        prompt = self.options.system_prompt
-        self._said = [*([] if prompt is None else [Message.system(prompt)]), Message.user(task["question"])]
-        return list(self._said)
-
-    def step(self, message: Message) -> StepResult:
-        self._said.append(message)
-        result = super().step(message)
-        self._said += result.messages
-        self._results.clear()
-        return result
+        prompt = self.options.prompt(has_tools=any(tool.name != AnswerTool.name for tool in self.tools))
+        self.trajectory = (*([] if prompt is None else [Message.system(prompt)]), Message.user(task["question"]))
+        return list(self.trajectory)
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
-        self._results.append(Message.tool(result.text, name=call.name))
         if result.terminal:
             self._handed_in = str(result.facts.get("answer", result.text))
 
@@ -99,12 +98,11 @@ class QAEnv(ToolEnv):
 
     def truncate(self, reason: StopReason) -> StepResult:
         lost = 0.0 - self.options.truncation_penalty
-        parts = {**dict.fromkeys(self._reward.names, 0.0), "truncation_penalty": lost, "success": 0.0}
-        return StepResult(reward=lost, reward_parts=parts, terminated=True)
+        earned, parts = self._reward.without_answer(trajectory=self.trajectory, task=self._task)
+        return StepResult(reward=earned + lost, reward_parts={**parts, "truncation_penalty": lost}, terminated=True)
 
     def _score(self, prediction: str) -> StepResult:
-        trajectory = (*self._said, *self._results)
-        total, parts = self._reward(prediction=prediction, trajectory=trajectory, task=self._task)
+        total, parts = self._reward(prediction=prediction, trajectory=self.trajectory, task=self._task)
         info: dict[str, Any] = {"prediction": prediction}
         if total is None:
             return StepResult(reward=None, terminated=True, info={**info, "error": self._reward.unscored(parts)})
@@ -130,25 +128,50 @@ class QAEnvFactory(EnvFactory):
         self.reward.check_task(task, where)
 
     def solutions(self, task: Task) -> list[Solution]:
-        """The reference answer, and a wrong one; none for a row without `answer`."""
+        """The reference, and a wrong answer; none for a row without `answer`."""
         if "answer" not in task:
             return []
         lookups = self.lookups(task)
         right, wrong = (Message.assistant(f"Answer: {text}") for text in self.right_and_wrong(task))
         return [
-            Solution(name="reference", messages=(*lookups, right), succeeds=True),
+            Solution(name="reference", messages=(*lookups, right), succeeds=True, evidence=self.evidence(task)),
             Solution(name="wrong answer", messages=(*lookups, wrong), succeeds=False),
         ]
 
     def lookups(self, task: Task) -> tuple[Message, ...]:
-        """What a scripted solution says before it answers."""
+        """What a scripted solution says before it answers: it calculates `metadata.expression`, where there is one."""
+        expression = _expression(task)
+        call = ToolCall(name=calculator.name, arguments={"expression": expression})
+        return (Message.assistant("", (call,)),) if expression else ()
+
+    def evidence(self, task: Task) -> tuple[str, ...]:
+        """What the lookups of the reference have to bring up: `Solution.evidence`."""
         return ()
 
     def right_and_wrong(self, task: Task) -> tuple[str, str]:
-        """An accepted answer, and one that is not: one more than the largest accepted whole number, or `NO_ANSWER`."""
+        """What the row's expression comes to, or an accepted answer where it has none; and an answer that is not
+        accepted: one more than the largest accepted whole number, or `NO_ANSWER`."""
         accepted = [math_answer(each) for each in accepted_answers(task["answer"])]
         numbers = [int(each) for each in accepted if _WHOLE_NUMBER.fullmatch(each)]
-        return accepted[0], str(max(numbers) + 1) if numbers else NO_ANSWER
+        right = _calculated(task) if _expression(task) else accepted[0]
+        return right, str(max(numbers) + 1) if numbers else NO_ANSWER
+
+
+def _expression(task: Task) -> str:
+    """`metadata.expression`; empty where there is none."""
+    metadata = task.get("metadata")
+    return str(metadata.get("expression") or "") if isinstance(metadata, dict) else ""
+
+
+def _calculated(task: Task) -> str:
+    expression = _expression(task)
+    try:
+        return calculate(expression)
+    except CalculationError as error:
+        raise DataError(
+            f"task {task.get('task_id')!r}: metadata.expression is {expression!r:.80}, which has no value ({error}); "
+            "correct it, or leave it out"
+        ) from None
 
 
 def _is_text(value: Any) -> bool:

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from agent_rl.agent.code_format import CODE_TOOL
 from agent_rl.config import ToolsConfig
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.equipped import EquippedFactory
@@ -47,6 +48,21 @@ def make_env_factory(name: str, options: dict[str, Any], *, seed: int, tools: To
         raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
     factory = _MAKERS[name](options, seed)
     for needed in factory.needed_tools:
-        if tools is not None and needed not in tools.use:
-            raise ConfigError(f"env.name = {name!r} needs the tool {needed!r}; set tools.use to [{needed}]")
+        # What servers offer is known once they are asked: `EquippedFactory.start`.
+        if tools is not None and needed not in tools.use and not tools.mcp:
+            raise ConfigError(f"env.name = {name!r} needs the tool {needed!r}; add {needed} to tools.use")
     return EquippedFactory(factory, tools) if tools and (tools.use or tools.mcp) else factory
+
+
+def check_agent_type(agent_type: str, factory: EnvFactory) -> None:
+    """ConfigError where `agent.type` is code and episodes have other tools than `code_exec`, or not that one.
+
+    Before `factory.start` the tools of MCP servers are not known; ask again after it.
+    """
+    names, are_all = factory.known_tools()
+    others = [name for name in names if name != CODE_TOOL]
+    if agent_type == "code" and (others or (are_all and CODE_TOOL not in names)):
+        raise ConfigError(
+            f"agent.type = 'code' takes an environment whose only tool is {CODE_TOOL!r}, this one offers "
+            f"{', '.join(map(repr, names)) or 'none'}; leave the others out, or set agent.type to hf or react"
+        )

@@ -1,7 +1,7 @@
 """Questions whose answers have to be looked up: the agent calls `search`, reads passages, and answers.
 
 The environment only asks; passages come from the tool `search`, which the configuration offers (`tools.use`). What was
-searched for and found is in `info["search_history"]` of every step.
+searched for and found is in `info["search_history"]`: of the episode's last step all of it, of the others what is new.
 Not here: how passages are found (`tools/search_tool.py`).
 """
 
@@ -15,9 +15,12 @@ from agent_rl.envs.qa_env import NO_ANSWER, QAEnv, QAEnvFactory, QAEnvOptions, p
 from agent_rl.envs.registry import register_env
 from agent_rl.errors import DataError
 from agent_rl.rewards import RewardSpec, RewardSpecs
-from agent_rl.rewards.answers import accepted_answers, exact_match_reward
+from agent_rl.rewards.answers import accepted_answers, matches, normalize_answer
 from agent_rl.tools.base import ToolResult
 from agent_rl.tools.search_tool import SearchTool, passages_of
+
+_VERDICTS = ("yes", "no", "noanswer")
+"""Answers that stand in no passage."""
 
 
 class SearchEnvOptions(QAEnvOptions):
@@ -25,7 +28,7 @@ class SearchEnvOptions(QAEnvOptions):
 
     system_prompt: str | None = prompt_that_ends("Call search until you know the answer.")
     """The first message; null: the conversation begins with the question."""
-    reward: RewardSpecs = (RewardSpec(name="qa_f1_reward"),)
+    reward: RewardSpecs = (RewardSpec(name="exact_match_reward"),)
     """Registered rewards whose weighted sum scores the final answer: a name, `{name, weight}`, or a list of them."""
 
 
@@ -37,8 +40,10 @@ class SearchEnv(QAEnv):
         return super().reset(task)
 
     def step(self, message: Message) -> StepResult:
+        num_known = len(self._history)
         result = super().step(message)
-        return replace(result, info={**result.info, "search_history": list(self._history)})
+        told = self._history[0 if result.terminated else num_known :]
+        return replace(result, info={**result.info, "search_history": told})
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
         super().on_result(call, result)
@@ -66,10 +71,16 @@ class SearchEnvFactory(QAEnvFactory):
         calls = (ToolCall(name=SearchTool.name, arguments={"query": query}) for query in queries)
         return tuple(Message.assistant("", (call,)) for call in calls)
 
+    def evidence(self, task: Task) -> tuple[str, ...]:
+        """The accepted answers, where the row names what supports them and they are no verdicts such as yes."""
+        accepted = accepted_answers(task["answer"])
+        is_verdict = any(normalize_answer(each) in _VERDICTS for each in accepted)
+        return () if is_verdict or not _supporting(task, f"task {task.get('task_id')}") else tuple(accepted)
+
     def right_and_wrong(self, task: Task) -> tuple[str, str]:
         """An accepted answer, and one that is not: the title of one of the documents, or `NO_ANSWER`."""
         titles = [passage.title for passage in passages_of(task, f"task {task.get('task_id')}") if passage.title]
-        wrong = [title for title in titles if not exact_match_reward(title, task["answer"])]
+        wrong = [title for title in titles if not matches(title, task["answer"])]
         return accepted_answers(task["answer"])[0], (wrong or [NO_ANSWER])[0]
 
 

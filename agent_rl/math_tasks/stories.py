@@ -35,17 +35,17 @@ def shopping(level: int, rng: random.Random) -> Problem:
     parts = [
         (
             f"{name} buys {count} {goods} for {price} dollars each.",
-            f"{name} buys {count} {goods} at {price} dollars a piece.",
+            f"{name} buys {count} {goods} at {price} dollars apiece.",
         )
     ]
     steps = [number(price) + count, number(count) * price]
     if level >= 2:
         fee = rng.randint(2, 15)
-        parts.append((f"A bag costs {fee} dollars more.", f"The delivery costs {fee} dollars."))
+        parts.append((f"{name} also pays {fee} dollars for a bag.", f"The delivery costs {fee} dollars."))
         steps.append(steps[-1] + fee)
     if level >= 3:
         off = rng.randint(2, 9)
-        parts.append((f"A coupon takes {off} dollars off.", f"The shop takes {off} dollars off the bill."))
+        parts.append((f"A coupon takes {off} dollars off the bill.", f"The shop takes {off} dollars off the bill."))
         steps.append(steps[-1] - off)
     if level >= 4:
         note = (int(steps[-1].value) // 50 + 1) * 50
@@ -53,7 +53,7 @@ def shopping(level: int, rng: random.Random) -> Problem:
         steps.append(number(note) - steps[-1])
         asked = ("How many dollars does {} get back?", "How much change in dollars does {} get?")
     else:
-        asked = ("How many dollars does {} pay?", "What is the bill of {} in dollars?")
+        asked = ("How many dollars does {} pay?", "What does {} pay in all, in dollars?")
     return Problem(parts=(*parts, tuple(each.format(name) for each in asked)), right=steps[-1], careless=steps[-2])
 
 
@@ -67,7 +67,7 @@ def sharing(level: int, rng: random.Random) -> Problem:
         ]
         right, careless = number(total) / friends, number(total) - friends
     elif level == 2:
-        more = rng.randint(2, total - 1)
+        more = rng.randint(2, total - 2)
         parts = [(f"{name} has {total - more} {goods} and gets {more} more.",)]
         right, careless = (number(total - more) + more) / friends, number(total - more) + more
     else:
@@ -75,15 +75,14 @@ def sharing(level: int, rng: random.Random) -> Problem:
         gone = (boxes * size) % friends or friends
         parts = [
             (f"{name} has {boxes} boxes of {size} {goods}.", f"{name} owns {boxes} boxes with {size} {goods} each."),
-            (f"{gone} {goods} are lost.", f"{name} gives {gone} of them away."),
+            (f"{name} loses {gone} of the {goods}.", f"{name} gives {gone} of the {goods} away."),
         ]
         right = (number(boxes) * size - gone) / friends
         careless = number(boxes) * size / friends
+    shared = "the rest" if level == 3 else f"all the {goods}"
     asked = (
-        f"The rest is shared by {friends} friends. How many does each get?"
-        if level == 3
-        else f"They are shared by {friends} friends. How many does each get?",
-        f"{friends} friends share them equally. How many {goods} does each get?",
+        f"{friends} friends share {shared} equally. How many {goods} does each friend get?",
+        f"Then {friends} friends get {shared} in equal parts. How many {goods} is that for each friend?",
     )
     return Problem(parts=(*parts, asked), right=right, careless=careless)
 
@@ -94,9 +93,9 @@ def percentages(level: int, rng: random.Random) -> Problem:
     opening = (f"A {goods} costs {price} dollars.", f"The price of a {goods} is {price} dollars.")
     part = number(price) * percent / 100
     if level == 2:
-        asked = (f"How many dollars are {percent} percent of it?", f"How much is {percent} percent of that in dollars?")
+        asked = (f"How many dollars is {percent} percent of it?", f"How much is {percent} percent of that in dollars?")
         return Problem(parts=(opening, asked), right=part, careless=number(price) - percent)
-    change = (f"It gets {percent} percent cheaper.", f"In the sale {percent} percent are taken off.")
+    change = (f"It gets {percent} percent cheaper.", f"In the sale {percent} percent is taken off.")
     steps = [part, number(price) - part]
     if rng.random() < 0.5:
         change = (f"It gets {percent} percent dearer.", f"A tax of {percent} percent is added.")
@@ -105,7 +104,7 @@ def percentages(level: int, rng: random.Random) -> Problem:
     if level == 4:
         count = rng.randint(2, 9)
         steps.append(steps[-1] * count)
-        asked = (f"What do {count} of them cost now, in dollars?", f"How many dollars do {count} of them cost then?")
+        asked = (f"What do {count} of them cost now, in dollars?", f"How many dollars do {count} of them cost now?")
     return Problem(parts=(opening, change, asked), right=steps[-1], careless=steps[-2])
 
 
@@ -121,9 +120,12 @@ def savings(level: int, rng: random.Random) -> Problem:
         steps.append(steps[-1] + start)
     if level >= 3:
         spent = rng.randint(5, 60)
-        parts.append((f"Then {name} spends {spent} dollars.", f"A game for {spent} dollars is bought from it."))
+        parts.append((f"Later {name} spends {spent} dollars.", f"Later {name} takes out {spent} dollars for a game."))
         steps.append(steps[-1] - spent)
-    asked = (f"How many dollars are there after {weeks} weeks?", f"How much is it in dollars after {weeks} weeks?")
+    asked = (
+        f"How many dollars are there after {weeks} weeks?",
+        f"How many dollars does {name} have after {weeks} weeks?",
+    )
     if level >= 4:
         asked = (
             f"After {weeks} weeks half of it goes to a sister. How many dollars does she get?",
@@ -146,7 +148,7 @@ def tickets(level: int, rng: random.Random) -> Problem:
     asked = ("How many dollars do they pay together?", "What do they pay in all, in dollars?")
     if level == 4:
         off = rng.randint(2, 12)
-        parts.append((f"The group pays {off} dollars less.", f"They get {off} dollars off."))
+        parts.append((f"A coupon takes {off} dollars off the sum.", f"The whole group gets {off} dollars off."))
         steps.append(steps[-1] - off)
     return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
 
@@ -170,9 +172,13 @@ def recipes(level: int, rng: random.Random) -> Problem:
         extra = rng.randint(1, 10) * 10
         parts.append(
             (
-                f"For any number of people the cook adds {extra} {unit} at the end.",
-                f"However many come, {extra} {unit} more are added at the end.",
+                f"On top of that the cook adds {extra} {unit} at the end, however many people there are.",
+                f"However many people there are, {extra} {unit} come on top of that at the end.",
             )
+        )
+        asked = (
+            f"How many {unit} are needed in all for {guests} people?",
+            f"How many {unit} of {what} do {guests} people need in all?",
         )
         steps.append(steps[-1] + extra)
     return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])

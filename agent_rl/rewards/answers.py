@@ -1,13 +1,14 @@
 """Rewards that compare a final answer with accepted ones. Each is a plain function of texts.
 
 Questions: normalisation and token F1 are those of SQuAD's evaluation script, with HotpotQA's rule for yes and no.
-Mathematics: texts are compared, no arithmetic is done, so 1/2 is not 0.5.
+Mathematics: texts are compared, no arithmetic is done, so 1/2 is not 0.5 and 10^{3} is not 1000.
 Not here: what the final answer of an episode is (`envs/qa_env.py`).
 """
 
 import re
 import string
 from collections import Counter
+from decimal import Decimal
 from typing import Any
 
 from agent_rl.agent.messages import Message
@@ -19,16 +20,42 @@ _VERDICTS = (["yes"], ["no"], ["noanswer"])
 """Answers that share no words with others, whatever else is said."""
 
 _BOX = "\\boxed{"
-_MARKUP = re.compile(r"\\?[$%]|\\[()\[\]]")
 _UNSIGNED = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = rf"(?:(?<![\w)\]}}])-)?{_UNSIGNED}"
 _VALUE = re.compile(rf"{_NUMBER}(?:\s*/\s*{_NUMBER})*+")
 """A number, or several with slashes between them, which are one value: 1,234.50, 1e20 or -3/4."""
+_MAX_EXPONENT_DIGITS = 3
+"""Of exponents that are written out: 1e-5 is 0.00001. Larger ones are compared as they stand."""
+
+# Other spellings of the same
+_SAME_SIGN = str.maketrans(dict.fromkeys("‐‑‒–—―−﹣－", "-") | dict.fromkeys("\u00a0\u2007\u2009\u202f~", " "))
+_WRAPPED = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|it|rm)|mbox)\{([^{}]*)\}")
+_DEGREES = re.compile(r"°|\^\\circ(?![a-zA-Z])|\^\{\\circ\}")
+_BLANK = re.compile(
+    r"\\?[$%]|\\[()\[\] ,;:]"
+    r"|\\(?:left|right|quad|qquad|displaystyle|approx|implies|[Rr]ightarrow|therefore)(?![a-zA-Z])"
+)
+_SPACED_GROUPS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
+_SPACED_SIGN = re.compile(r"(^|[=(:*<>≈])[ \t]*+-[ \t]*+(?=[0-9.])")
+
+# The last number of a text
+_WORD_OR_VALUE = re.compile(
+    r"[^\W\d_]++(?:[\^_](?:-?[0-9]++|\{-?[0-9]++\})|[23](?![0-9]|[.,][0-9]))?"  # a unit's power is no number
+    rf"|(?P<value>{_VALUE.pattern})"
+)
+_BOUND_TO_WHAT_IS_BEFORE = re.compile(
+    r"(?:[0-9][.,:]|\w_|(?:[0-9](?:[ \t]+:)?"  # 1.5.2, 1,5, 5:30, 5_30, 3 1/2 and 5 : 30
+    r"|(?:[0-9)\]}]|\b[b-zB-HJ-Z])[ \t]*(?:[x×·⋅÷/+]|\*{1,2})|\S[ \t]*-"  # 2 x 3, y * 3 and 10 - 7
+    r"|[/^√\\]|[\^_}\]\\]\{|\\[a-zA-Z]+\{?)[ \t]*)$"  # 10^3, 10^{3}, \frac{3}{4} and \cdot 3
+)
+_BOUND_TO_WHAT_IS_BEHIND = re.compile(r"[exyzin](?![a-zA-Z])|[ \t]*+(?:[\^²³√π]|\\[a-zA-Z])")
+"""2x, 2^n, 2\\pi"""
 
 
 def accepted_answers(answer: Any) -> list[str]:
-    """The accepted answers of a row: texts and numbers, alone or in a list."""
-    return [str(each) for each in (answer if isinstance(answer, list | tuple) else [answer])]
+    """The accepted answers of a row: texts and numbers, alone or in a list; 1e-05 is written 0.00001."""
+    listed = answer if isinstance(answer, list | tuple) else [answer]
+    return [format(Decimal(str(each)), "f") if isinstance(each, float) else str(each) for each in listed]
 
 
 def normalize_answer(text: str) -> str:
@@ -59,29 +86,41 @@ def token_f1(prediction: str, answer: str) -> tuple[float, float, float]:
     return 2 * num_common / (len(said) + len(expected)), num_common / len(said), num_common / len(expected)
 
 
-@reward("exact_match_reward")
-def exact_match_reward(prediction: str, answer: Any) -> float:
+def matches(prediction: str, answer: Any) -> float:
     """1.0 when the prediction's normal form is that of an accepted answer, else 0.0."""
     return max(exact_match(prediction, each) for each in accepted_answers(answer))
 
 
+@reward("exact_match_reward")
+def exact_match_reward(prediction: str, answer: Any) -> dict[str, float]:
+    """1.0 when the prediction's normal form is that of an accepted answer, which is success too, else 0.0."""
+    matched = matches(prediction, answer)
+    return {"reward": matched, "success": matched}
+
+
 @reward("qa_f1_reward")
 def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
-    """Token F1 with the accepted answer that fits best; success is an exact match."""
+    """Token F1 with the accepted answer that fits best; success is an exact match.
+
+    Naming two candidates pays: "Velm Orsk" earns 2/3 whichever of the two is right, and a guess at one earns 1/2 on
+    average. A policy learns that sooner or later; exact_match_reward gives nothing for it.
+    """
     f1, precision, recall = max(token_f1(prediction, each) for each in accepted_answers(answer))
-    success = exact_match_reward(prediction, answer)
-    return {"reward": f1, "precision": precision, "recall": recall, "success": success}
+    return {"reward": f1, "precision": precision, "recall": recall, "success": matches(prediction, answer)}
 
 
 @reward("math_reward_string_equal")
-def math_reward_string_equal(prediction: str, answer: Any) -> float:
-    """1.0 when the prediction says an accepted answer, else 0.0. Both are read after "####" or inside \\boxed{}.
+def math_reward_string_equal(prediction: str, answer: Any) -> dict[str, float]:
+    """1.0 when the prediction says an accepted answer, which is success too, else 0.0. Both are read after "####" or
+    inside \\boxed{}.
 
     Where the answer is a number (1,234.50, $72, 50%, 3/4), the last number of the prediction has to be it, without
-    regard to commas, $, % and zeros that say nothing. Any other answer ("x^2", "72 apples") has to be said as it is,
-    without regard to case, spaces and $.
+    regard to commas, $, %, zeros that say nothing, and units behind it. A number that is only part of something does
+    not count: 10^3, \\frac{3}{4}, 2\\sqrt{3}, 3 1/2, 5:30 and 10 - 7 say no number at all. Any other answer ("x^2",
+    "72 apples") has to be said as it is, without regard to case, spaces and $.
     """
-    return float(any(_says(prediction, each) for each in accepted_answers(answer)))
+    right = float(any(_says(prediction, each) for each in accepted_answers(answer)))
+    return {"reward": right, "success": right}
 
 
 def math_answer(text: str) -> str:
@@ -107,9 +146,19 @@ def boxed(text: str) -> str | None:
 def _says(prediction: str, answer: str) -> bool:
     expected, said = math_answer(answer), _marked(prediction)
     if _VALUE.fullmatch(expected):
-        values = _VALUE.findall(_clean(said))
-        return bool(values) and _canonical(values[-1]) == expected
+        return expected in (math_answer(prediction), _last_value(_clean(said)))
     return bool(plain := _plain(said)) and plain == _plain(expected)
+
+
+def _last_value(text: str) -> str | None:
+    """The last number of a text in its one spelling; None where it is only part of something, or there is none."""
+    values = [match for match in _WORD_OR_VALUE.finditer(text) if match["value"]]
+    if not values:
+        return None
+    start, end = values[-1].span()
+    if _BOUND_TO_WHAT_IS_BEFORE.search(text[:start]) or _BOUND_TO_WHAT_IS_BEHIND.match(text, end):
+        return None
+    return _canonical(values[-1]["value"])
 
 
 def _marked(text: str) -> str:
@@ -119,21 +168,29 @@ def _marked(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without currency, percent and formula signs, with one kind of minus, without a last full stop."""
-    return _MARKUP.sub("", text).replace("−", "-").strip().removesuffix(".")
+    """Without currency, percent and formula signs and spaces inside numbers, with one kind of minus that stands at its
+    number, without a last full stop.
+    """
+    text = _WRAPPED.sub(r"\1", text.translate(_SAME_SIGN).replace("{,}", ",").replace("\\!", ""))
+    text = _BLANK.sub(" ", _DEGREES.sub(" ", text)).strip()
+    text = _SPACED_GROUPS.sub(lambda number: number[0].replace(" ", ""), text)
+    return _SPACED_SIGN.sub(r"\1-", text).removesuffix(".").rstrip()
 
 
 def _plain(text: str) -> str:
-    return "".join(_clean(text).casefold().split())
+    """Without case and spaces, but for those between two digits: 3 1/2 is not 31/2."""
+    return re.sub(r"(?<![0-9]) | (?![0-9])", "", " ".join(_clean(text).casefold().split()))
 
 
 def _canonical(value: str) -> str:
-    """One spelling of a value: "-007.50" -> "-7.5", "1,000 / 2" -> "1000/2"."""
+    """One spelling of a value: "-007.50" -> "-7.5", "1,000 / 2" -> "1000/2", "1e-5" -> "0.00001"."""
     return "/".join(_canonical_number(number.strip()) for number in value.replace(",", "").split("/"))
 
 
 def _canonical_number(number: str) -> str:
     mantissa, _, exponent = number.lower().partition("e")
+    if exponent and len(exponent.lstrip("+-0")) <= _MAX_EXPONENT_DIGITS:
+        mantissa, exponent = format(Decimal(number), "f"), ""
     whole, _, fraction = mantissa.removeprefix("-").partition(".")
     digits = (whole.lstrip("0") or "0") + f".{fraction}".rstrip("0").rstrip(".")
     sign = "-" if mantissa.startswith("-") and digits != "0" else ""

@@ -121,6 +121,10 @@ def _register(function: FunctionT, name: str, needs: Sequence[str]) -> FunctionT
     return function
 
 
+class RewardFailedError(UserError):
+    """A reward function raised, or gave no number."""
+
+
 class RewardSum:
     """The weighted sum of rewards. Holds no state: one serves all episodes, from many threads."""
 
@@ -161,9 +165,28 @@ class RewardSum:
             if "success" in numbers:
                 successes.append(numbers.pop("success"))
             total += weight * rewards[-1]
-            parts |= {each.name: weight * rewards[-1]} | {f"{each.name}/{key}": n for key, n in numbers.items()}
+            parts |= _parts(each.name, weight * rewards[-1], numbers)
         parts["success"] = successes[0] if successes else float(rewards[0] >= FULL_REWARD)
         return total, parts
+
+    def without_answer(
+        self, *, trajectory: tuple[Message, ...], task: Task, **resources: Any
+    ) -> tuple[float, dict[str, float]]:
+        """As a call, for an episode that ended before there was an answer: `prediction` is "", and `success` is 0.
+
+        A function that cannot score that, because it raises or gives no number, counts as 0.
+        """
+        given = {**task, **resources, "prediction": "", "trajectory": trajectory, "task": task}
+        total, parts = 0.0, {}
+        for each, weight in self._entries:
+            try:
+                numbers = _score(each, given) or {"reward": 0.0}
+            except RewardFailedError:
+                numbers = {"reward": 0.0}
+            earned = weight * numbers.pop("reward")
+            total += earned
+            parts |= _parts(each.name, earned, {key: n for key, n in numbers.items() if key != "success"})
+        return total, {**parts, "success": 0.0}
 
     def unscored(self, parts: Mapping[str, float]) -> str:
         """The sentence for an episode whose sum is None."""
@@ -199,6 +222,11 @@ def make_reward(
     return RewardSum(tuple(entries.values()))
 
 
+def _parts(name: str, earned: float, others: Mapping[str, float]) -> dict[str, float]:
+    """What one function adds to the parts of an episode."""
+    return {name: earned} | {f"{name}/{key}": number for key, number in others.items()}
+
+
 def _score(each: _Registered, given: Mapping[str, Any]) -> dict[str, float] | None:
     """What one function gives, as finite numbers under `reward` and other keys; None when it cannot score."""
     for key in each.required:
@@ -211,17 +239,17 @@ def _score(each: _Registered, given: Mapping[str, Any]) -> dict[str, float] | No
     except AgentRLError:
         raise
     except Exception as error:  # the reward boundary: the sentence has to name the function
-        raise UserError(f"the reward {each.name!r} raised {type(error).__name__}: {error}") from error
+        raise RewardFailedError(f"the reward {each.name!r} raised {type(error).__name__}: {error}") from error
 
 
 def _as_numbers(name: str, outcome: Mapping[str, Any]) -> dict[str, float] | None:
     if "reward" not in outcome:
-        raise UserError(f"the reward {name!r} gave a mapping without 'reward': its keys are {sorted(outcome)}")
+        raise RewardFailedError(f"the reward {name!r} gave a mapping without 'reward': its keys are {sorted(outcome)}")
     if outcome["reward"] is None:
         return None
     for key, value in outcome.items():
         if not isinstance(value, SupportsFloat) or not math.isfinite(value):
-            raise UserError(f"the reward {name!r} gave {value!r} for {key!r}, expected a finite number")
+            raise RewardFailedError(f"the reward {name!r} gave {value!r} for {key!r}, expected a finite number")
     if outcome.get("success", 0) not in (0, 1):
-        raise UserError(f"the reward {name!r} gave {outcome['success']!r} for 'success', expected 0 or 1")
+        raise RewardFailedError(f"the reward {name!r} gave {outcome['success']!r} for 'success', expected 0 or 1")
     return {key: float(value) for key, value in outcome.items()}

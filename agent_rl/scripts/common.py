@@ -1,12 +1,25 @@
-"""What every entry point shares: user errors as one line and exit code 2, Ctrl-C as 130."""
+"""What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; the folder they write to."""
 
 import os
 import sys
+from pathlib import Path
+from typing import Literal
 
 import typer
 
 from agent_rl.core.interrupts import is_first_process_here
-from agent_rl.errors import UserError
+from agent_rl.errors import ConfigError, UserError
+
+TaskDomain = Literal["code", "search", "math"]
+"""Kinds of tasks with a generator and demonstrations, beside those of the NeMo Agent Toolkit."""
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Make the folder that `option` names, if it is not there. ConfigError where that cannot be, as for a file."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option} is {path}, which cannot be a folder ({error.strerror}); name another") from None
 
 
 def run_app(app: typer.Typer) -> None:

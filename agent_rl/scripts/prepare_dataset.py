@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import run_app
+from agent_rl.scripts.common import make_folder, run_app
 
 if TYPE_CHECKING:
     from agent_rl.nat.spec import NATSpec
@@ -48,7 +48,7 @@ def main(
     price_out: Annotated[float | None, typer.Option(help="gemini: the same for tokens written.")] = None,
 ) -> None:
     start = time.monotonic()
-    output_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(output_dir, "--output-dir")
     given = {
         "model": gemini_model,
         "requests_per_minute": requests_per_minute,

@@ -16,19 +16,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import run_app
+from agent_rl.scripts.common import TaskDomain, make_folder, run_app
 
 if TYPE_CHECKING:
     from agent_rl.data.tasks import Task
 
-Domain = Literal["code", "search", "math"]
-
-DEFAULT_COUNTS: dict[Domain, tuple[int, int]] = {"code": (400, 120), "search": (300, 100), "math": (400, 150)}
+DEFAULT_COUNTS: dict[TaskDomain, tuple[int, int]] = {"code": (400, 120), "search": (300, 100), "math": (400, 150)}
 """Rows in train and in eval."""
 NUM_WITH_DOCUMENTS = 20
 
@@ -37,7 +35,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(help=__doc__)
 def main(
-    domain: Annotated[Domain, typer.Option(help="Kind of tasks.")],
+    domain: Annotated[TaskDomain, typer.Option(help="Kind of tasks.")],
     output_dir: Annotated[Path, typer.Option(help="Folder the files are written to.")],
     num_train: Annotated[int | None, typer.Option(min=1, help="Rows to train on; by default as shipped.")] = None,
     num_eval: Annotated[int | None, typer.Option(min=1, help="Rows held out; by default as shipped.")] = None,
@@ -46,21 +44,23 @@ def main(
     start = time.monotonic()
     from agent_rl.data.tasks import write_tasks
 
+    make_folder(output_dir, "--output-dir")
     default_train, default_eval = DEFAULT_COUNTS[domain]
     sets = task_sets(domain, num_train or default_train, num_eval or default_eval, seed)
-    output_dir.mkdir(parents=True, exist_ok=True)
     for name, rows in sets.items():
-        write_tasks(output_dir / f"{name}.jsonl", rows)
+        path = output_dir / f"{name}.jsonl"
+        write_tasks(path, rows)
         levels = Counter(row["level"] for row in rows)
-        print(f"{output_dir / name}: {len(rows)} tasks ({', '.join(f'level {k} {levels[k]}' for k in sorted(levels))})")
+        print(f"{path}: {len(rows)} tasks ({', '.join(f'level {k} {levels[k]}' for k in sorted(levels))})")
     if domain == "search":
         passages = corpus(seed)
-        (output_dir / "corpus.jsonl").write_bytes("".join(passages).encode())
-        print(f"{output_dir / 'corpus'}: {len(passages)} passages")
+        path = output_dir / "corpus.jsonl"
+        path.write_bytes("".join(passages).encode())
+        print(f"{path}: {len(passages)} passages")
     print(f"{sum(map(len, sets.values()))} tasks in {time.monotonic() - start:.1f} s")
 
 
-def task_sets(domain: Domain, num_train: int, num_eval: int, seed: int) -> "dict[str, list[Task]]":
+def task_sets(domain: TaskDomain, num_train: int, num_eval: int, seed: int) -> "dict[str, list[Task]]":
     """Rows by the name of their file. ConfigError when the generator has not as many."""
     generate: Any
     if domain == "code":

@@ -1,5 +1,6 @@
 """The command behind every `train_*_agent.py`: parse, build, run. Heavy imports come after parsing."""
 
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,6 @@ _FLAG_KEYS = {
     "seed": "run.seed",
     "async_rollout_workers": "rollout.async_workers",
 }
-
-
-_DATASET_FILES = {"train_path": ("train",), "eval_path": ("val", "eval")}
 
 
 def train_command(
@@ -54,7 +52,7 @@ def train_command(
     if dataset_dir is not None:
         from agent_rl.data.tasks import find_task_file
 
-        settings += [f"data.{key}={find_task_file(dataset_dir, *names)}" for key, names in _DATASET_FILES.items()]
+        settings += [f"data.{split}_path={find_task_file(dataset_dir, split)}" for split in ("train", "eval")]
     resolved = load_config(config, [*settings, *(overrides or [])])
     if preview_tasks:
         preview(resolved, preview_tasks)
@@ -76,23 +74,29 @@ def preview(config: Config, count: int) -> None:
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.equipped import EquippedFactory
-    from agent_rl.envs.registry import make_env_factory
+    from agent_rl.envs.registry import check_agent_type, make_env_factory
 
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
-    if isinstance(factory, EquippedFactory):
-        factory.toolset.start()
+    check_agent_type(config.agent.type, factory)
     tasks = read_tasks(config.data.train_path, factory.check_task)
-    chat = make_chat_format(load_policy_tokenizer(config), config.agent.type)
+    tokenizer = load_policy_tokenizer(config)
+    chat = make_chat_format(tokenizer, config.agent.type)
     curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
     console = Console()
-    for index in curriculum.next(min(count, len(tasks)), step=1):
-        task = tasks[index]
-        env = factory()
-        messages = env.reset(task)
-        num_tokens = len(chat.render_prompt(messages, env.tools))
-        lines = [f"[bold]{message.role}[/bold]\n{escape(message.content)}\n" for message in messages]
-        names = ", ".join(tool.name for tool in env.tools)
-        lines.append(f"tools: {names}\nprompt: {num_tokens} tokens of {config.policy.max_context}")
-        console.print(Panel("\n".join(lines), title=task["task_id"], title_align="left"))
-        env.close()
+    with ExitStack() as held:
+        if isinstance(factory, EquippedFactory):
+            held.callback(factory.toolset.close)
+            factory.toolset.start()
+        for index in curriculum.next(min(count, len(tasks)), step=1):
+            with closing(factory()) as env:
+                messages = env.reset(tasks[index])
+            prompt_ids = chat.render_prompt(messages, env.tools)
+            if config.agent.type == "hf":
+                lines = [f"[bold]{message.role}[/bold]\n{escape(message.content)}\n" for message in messages]
+            else:  # the rules of how to act are in no message
+                read = tokenizer.decode(prompt_ids, clean_up_tokenization_spaces=False)
+                lines = [escape(read.rstrip()) + "\n"]
+            lines.append(f"tools: {', '.join(tool.name for tool in env.tools)}")
+            lines.append(f"prompt: {len(prompt_ids)} tokens of {config.policy.max_context}")
+            console.print(Panel("\n".join(lines), title=escape(tasks[index]["task_id"]), title_align="left"))
     console.print(f"{len(tasks)} training tasks in {config.data.train_path}; nothing was trained.")

@@ -9,65 +9,73 @@ are faulty on purpose (agent_rl/envs/nat_demonstrations.py and its neighbours sa
 import importlib
 import itertools
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from agent_rl.scripts.common import run_app
+from agent_rl.agent.agent_types import AgentType, make_chat_format
+from agent_rl.errors import ConfigError
+from agent_rl.scripts.common import TaskDomain, make_folder, run_app
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 TOKENIZER_DOCUMENTS = 3000
 
 
-class Domain(StrEnum):
-    NAT = "nat"
-    CODE = "code"
-    SEARCH = "search"
-    MATH = "math"
+Domain = Literal["nat", TaskDomain]
 
 
 @app.command(help=__doc__)
 def main(
     output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
-    domain: Annotated[Domain, typer.Option(help="What is demonstrated.")] = Domain.NAT,
-    num_demonstrations: Annotated[int, typer.Option(help="Demonstrations, each seen once.")] = 20_000,
+    domain: Annotated[Domain, typer.Option(help="What is demonstrated.")] = "nat",
+    agent_type: Annotated[AgentType, typer.Option(help="How calls are written; agent.type of the runs.")] = "hf",
+    num_demonstrations: Annotated[int, typer.Option(min=1, help="Demonstrations, each seen once.")] = 20_000,
     num_read: Annotated[
         int, typer.Option(min=0, help="First demonstrations whose whole text is learnt, not the teacher's words alone.")
     ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
-    hidden_size: Annotated[int, typer.Option(help="Width of the model.")] = 192,
-    num_layers: Annotated[int, typer.Option(help="Layers of the model.")] = 6,
+    hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
+    num_layers: Annotated[int, typer.Option(min=1, help="Layers of the model.")] = 6,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate of embeddings and norms.")] = 2e-3,
-    batch_size: Annotated[int, typer.Option(help="Demonstrations per step.")] = 16,
+    batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 16,
     init_from: Annotated[Path | None, typer.Option(help="Model folder to continue, tokenizer included.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
 ) -> None:
+    _check_sizes(num_demonstrations, batch_size, hidden_size)
+    make_folder(output_dir, "--output-dir")
     import torch
 
-    from agent_rl.agent.chat_format import ChatFormat
     from agent_rl.core.minimind_policy import load_tokenizer
     from agent_rl.core.sft import SftSettings, train_sft
     from model.model_minimind import MiniMindForCausalLM
 
     torch.manual_seed(seed)
     if init_from is None:
-        tokenizer = _train_tokenizer(_demonstrations(domain, faulty_share, seed))
+        tokenizer = _train_tokenizer(_demonstrations(domain, faulty_share, seed), agent_type)
         model = _new_model(len(tokenizer), hidden_size, num_layers)
     else:
         tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from)
-    chat = ChatFormat(tokenizer)
+    chat = make_chat_format(tokenizer, agent_type)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
     train_sft(model, _conversations(chat, _demonstrations(domain, faulty_share, seed), num_read), settings, _report)
-    output_dir.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     print(f"saved {output_dir}", flush=True)
+
+
+def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> None:
+    if num_demonstrations < batch_size:
+        raise ConfigError(
+            f"--num-demonstrations is {num_demonstrations}, less than one batch (--batch-size {batch_size}), so "
+            "nothing would be learnt; raise it, or lower --batch-size"
+        )
+    if hidden_size % 64:
+        raise ConfigError(f"--hidden-size is {hidden_size}; give a multiple of 64, which heads of 32 in pairs need")
 
 
 def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
@@ -90,31 +98,22 @@ def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None
     print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
 
-def _train_tokenizer(demonstrations: Iterator[tuple]):
-    from tokenizers import Tokenizer, models
-
+def _train_tokenizer(demonstrations: Iterator[tuple], agent_type: AgentType):
+    """A tokenizer of the very texts that a model with it will read and write."""
     from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
+    from agent_rl.core.sft import render_conversation
 
-    template = as_pretrained(Tokenizer(models.BPE()))
+    bytes_alone = as_pretrained(train_phrase_bpe([""]))
+    chat = make_chat_format(bytes_alone, agent_type)
     texts = []
     for messages, turns, tools in itertools.islice(demonstrations, TOKENIZER_DOCUMENTS):
-        flat = list(messages)
-        for message, replies in turns:
-            flat += [message, *replies]
-        rows = [_as_dict(message) for message in flat]
-        texts.append(
-            template.apply_chat_template(rows, tools=[spec.to_openai() for spec in tools] or None, tokenize=False)
-        )
+        conversation = render_conversation(chat, messages, turns, tools)
+        texts.append(bytes_alone.decode(conversation.token_ids))
     return as_pretrained(train_phrase_bpe(texts))
 
 
-def _as_dict(message) -> dict:
-    calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-    return {"role": message.role, "content": message.content, **({"tool_calls": calls} if calls else {})}
-
-
 def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[tuple]:
-    module = importlib.import_module(f"agent_rl.envs.{domain.value}_demonstrations")
+    module = importlib.import_module(f"agent_rl.envs.{domain}_demonstrations")
     return module.demonstrations(seed, faulty_share=faulty_share)
 
 

@@ -1,6 +1,7 @@
 """What there is in an invented world: kinds of things, the facts of each kind, and how facts are told and asked for.
 
-Every fact is a function: one thing, one value. So a chain of facts from a named thing has one answer.
+Every fact is a function: one thing, one value. So a chain of facts from a named thing has one answer, as long as the
+words fit one fact only: somebody's school may be where they studied or what they lead.
 """
 
 from dataclasses import dataclass
@@ -37,14 +38,8 @@ def _year(told: tuple[str, ...], asked: tuple[str, ...], query: str) -> Fact:
     return Fact(target="year", told=told, noun="", asked=asked, query=query)
 
 
-def _town(noun: str = "the town of {}") -> Fact:
-    return Fact(
-        target="town",
-        told=("stands in {}", "is in {}"),
-        noun=noun,
-        asked=("In which town is {}?", "Which town has {}?"),
-        query="town",
-    )
+def _town(told: tuple[str, ...] = ("stands in {}", "is in {}"), asked: str = "In which town is {}?") -> Fact:
+    return Fact(target="town", told=told, noun="the town of {}", asked=(asked, "Which town has {}?"), query="town")
 
 
 def _person(role: str, told: tuple[str, ...], asked: tuple[str, ...]) -> Fact:
@@ -68,14 +63,14 @@ KINDS: dict[str, Kind] = {
             "school": Fact(
                 target="school",
                 told=("studied at {}", "went to {}"),
-                noun="the school of {}",
+                noun="the school where {} studied",
                 asked=("At which school did {} study?", "Which school did {} go to?"),
                 query="studied school",
             ),
             "employer": Fact(
                 target="company",
                 told=("works for {}", "is employed by {}"),
-                noun="the employer of {}",
+                noun="the company that employs {}",
                 asked=("For which company does {} work?", "Which company employs {}?"),
                 query="works company",
             ),
@@ -202,9 +197,9 @@ KINDS: dict[str, Kind] = {
             ),
             "maker": Fact(
                 target="company",
-                told=("is made by {}", "is sold by {}"),
-                noun="the maker of {}",
-                asked=("Which company makes {}?", "What is the maker of {}?"),
+                told=("is made by {}", "is built by {}"),
+                noun="the company that makes {}",
+                asked=("Which company makes {}?", "By which company is {} made?"),
                 query="made company",
             ),
             "year": _year(("was first shown in {}",), ("In which year was {} first shown?",), "first shown"),
@@ -231,7 +226,7 @@ KINDS: dict[str, Kind] = {
         called=("a yearly feast", "a feast"),
         count=28,
         facts={
-            "town": _town(),
+            "town": _town(("is held in {}", "takes place in {}"), "In which town is {} held?"),
             "patron": _person("patron", ("is paid for by its patron {}",), ("Who is the patron of {}?",)),
             "year": _year(("was first held in {}",), ("In which year was {} first held?",), "first held"),
         },

@@ -1,8 +1,9 @@
 """Seeded questions about an invented world: rows for `search_qa`, the same bytes for the same seed on any machine.
 
 A question names one thing and asks for what is one, two or three facts away from it, each in another passage.
-Questions to train on (`train`) and held out (`eval`) are about one world and divided by fingerprint (the thing named
-and the facts asked for); those of demonstrations (`sft`) are about other worlds, with other names. Not here: searching.
+Questions to train on (`train`) and held out (`eval`) are about one world. A quarter of its facts are held out: each
+question of `eval` ends with one of them, and no question of `train` passes one. Those of demonstrations (`sft`) are
+about other worlds, with other names. Not here: searching.
 """
 
 import hashlib
@@ -28,9 +29,11 @@ def fingerprint_of(name: str, chain: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([name, *chain]).encode()).hexdigest()[:16]
 
 
-def split_of(fingerprint: str) -> Split:
-    """Which set of a shipped world a fingerprint belongs to."""
-    return "eval" if int(fingerprint, 16) % 4 == 0 else "train"
+def split_of(path: Sequence[str], chain: Sequence[str]) -> Split | None:
+    """Which set of a shipped world a question belongs to, by the things on its way and the fact that leads on from
+    each; None where it passes a fact held out and goes on."""
+    *earlier, last = [int(fingerprint_of(name, [fact]), 16) % 4 == 0 for name, fact in zip(path, chain, strict=True)]
+    return "eval" if last else None if any(earlier) else "train"
 
 
 def world_of(seed: int, splits: Sequence[Split]) -> World:
@@ -84,7 +87,7 @@ def _new_row(
     for _ in range(_ATTEMPTS):
         path, chain, answer = _walk(world, rng.choice(starts), hops, rng)
         fingerprint = fingerprint_of(path[0], chain)
-        if fingerprint in seen or not ("sft" in splits or split_of(fingerprint) in splits):
+        if fingerprint in seen or not ("sft" in splits or split_of(path, chain) in splits):
             continue
         row = _row(world, path, chain, answer, rng)
         if row is not None:

@@ -34,7 +34,7 @@ def open_trackers(
     run_name: str,
     folder: Path,
     config: dict[str, Any],
-    project: str = "agent_rl",
+    project: str,
     resume_from_step: int | None = None,
 ) -> list[Tracker]:
     """Open `tensorboard`, `wandb`, `trackio` by name, in the order given, for the run in `folder`.

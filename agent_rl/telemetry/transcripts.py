@@ -1,16 +1,20 @@
 """Readable records of a step's best and worst episodes: one JSON object per line, messages in full.
 
-For people: nothing reads these files back. Token ids and log-probs are not written.
+For people: nothing reads these files back. Token ids and log-probs are not written. What the environment noted on a
+turn (its `info`, such as `prediction`, `problems`, `search_history`) stands with the reply it was noted on.
 """
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agent_rl.agent.messages import Message
 from agent_rl.records import Trajectory, TrajectoryGroup
+
+MAX_INFO_CHARS = 4000
+"""Most that is written of one turn's `info`, as JSON."""
 
 
 def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, per_step: int, step: int) -> None:
@@ -39,8 +43,10 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
 
 
 def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
-    replies = [message for turn in episode.turns for message in (turn.message, *turn.env_messages)]
-    messages = [*episode.initial_messages, *replies]
+    messages = [_message(message) for message in episode.initial_messages]
+    for turn in episode.turns:
+        noted = {"info": _readable(turn.info)} if turn.info else {}
+        messages += [_message(turn.message) | noted, *map(_message, turn.env_messages)]
     return {
         "step": step,
         "rank": rank,
@@ -52,7 +58,7 @@ def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
         "stop_reason": episode.stop_reason.value,
         "num_tokens": sum(len(turn.completion.token_ids) for turn in episode.turns),
         "duration_s": round(episode.duration_s, 3),
-        "messages": [_message(message) for message in messages],
+        "messages": messages,
     }
 
 
@@ -67,3 +73,18 @@ def _message(message: Message) -> dict[str, Any]:
     if message.tool_errors:
         record["tool_errors"] = [error.message for error in message.tool_errors]
     return record
+
+
+def _readable(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON can hold of `info`, the rest by `repr`; of what is too long, the start of its JSON."""
+    shown: dict[str, Any] = {}
+    room = MAX_INFO_CHARS
+    for key, value in info.items():
+        try:
+            written = json.dumps(value, ensure_ascii=False, allow_nan=False, default=repr)
+        except (TypeError, ValueError, RecursionError):  # keys, numbers and circles that JSON does not know
+            written = json.dumps(repr(value), ensure_ascii=False)
+        fits = len(written) <= room
+        shown[str(key)] = json.loads(written) if fits else f"{written[:room]}..."
+        room -= min(len(written), room)
+    return shown

@@ -64,6 +64,10 @@ def spec_of(tool: BaseTool | type[BaseTool]) -> ToolSpec:
     return ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
 
 
+MAX_STUCK_CALLS = 8
+"""Late calls of one tool that may still be running; with more of them it is not called again."""
+
+
 class ToolRegistry:
     """The tools of one episode, by name."""
 
@@ -105,6 +109,8 @@ class ToolRegistry:
             raise
         except _LateError:
             text = f"gave no answer within {tool.timeout_s:g} s"
+        except _StuckError as error:
+            text = f"{error} earlier calls of it have not ended yet; go on without it, or try again later"
         except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
             text = f"{type(error).__name__}: {error}"
         return ToolResult(text=f"error: {call.name}: {text}", ok=False)
@@ -114,11 +120,29 @@ class _LateError(Exception):
     """A call went over its tool's limit."""
 
 
+class _StuckError(Exception):
+    """So many earlier calls of a tool never ended."""
+
+
+_late: list[tuple[BaseTool, "Future[ToolResult]"]] = []
+"""Calls that were left behind, of all registries: one tool object may serve many episodes."""
+_late_lock = threading.Lock()
+
+
+def _refuse_stuck(tool: BaseTool) -> None:
+    with _late_lock:
+        _late[:] = [(other, answer) for other, answer in _late if not answer.done()]
+        num_stuck = sum(other is tool for other, _ in _late)
+    if num_stuck > MAX_STUCK_CALLS:
+        raise _StuckError(num_stuck)
+
+
 def _outcome(tool: BaseTool, arguments: dict[str, Any]) -> ToolResult:
     """What one call gave, or raises what it raised. A late call is left behind in its thread, its answer unread."""
     if tool.timeout_s is None:
         result = tool(**arguments)
     else:
+        _refuse_stuck(tool)
         answer: Future[ToolResult] = Future()
 
         def work() -> None:
@@ -130,8 +154,12 @@ def _outcome(tool: BaseTool, arguments: dict[str, Any]) -> ToolResult:
         threading.Thread(target=work, name=f"tool {tool.name}", daemon=True).start()
         wait([answer], tool.timeout_s)
         if not answer.done():
+            with _late_lock:
+                _late.append((tool, answer))
             raise _LateError
         result = answer.result()
     if not isinstance(result, ToolResult):
         raise TypeError(f"the tool returned {type(result).__name__}, expected a ToolResult")
+    if not isinstance(result.text, str):
+        raise TypeError(f"the tool returned a text of type {type(result.text).__name__}, expected str")
     return result

@@ -58,7 +58,7 @@ def calculate(expression: str) -> str:
         tree = ast.parse(text, mode="eval")
         value = _value(tree.body, text)
     except SyntaxError:
-        hint = "write a percentage as 15 / 100" if "%" in text else "check its operators and parentheses"
+        hint = _PERCENT_HINT if "%" in text else "check its operators and parentheses"
         raise CalculationError(f"cannot read {_short(text)!r}; {hint}") from None
     except (RecursionError, MemoryError):
         raise CalculationError("the expression is nested too deeply; split it") from None
@@ -71,14 +71,23 @@ def calculate(expression: str) -> str:
 
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-", "π": "pi", "$": ""})
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_PERCENT = re.compile(r"(?<![\w.])(?P<number>\d+\.?\d*|\.\d+)\s*%\s*(?:(?P<of>of\b)|(?=[)*/,]|$))")
+_PERCENT = re.compile(r"(?<![\w.])(?P<number>\d+\.?\d*|\.\d+)(?: ?% ?(?:(?P<of>of\b)|(?=[)*/,]|[+-] |$))|%(?= ?\+))")
+_NO_MODULO = re.compile(r"% ?(?:[+-] |[)*/,]|$)|(?<! )%(?: ?[+-]| (?!of\b))")
+"""Where Python reads a remainder and a person means a percentage: `15% + 3`, `15%-3`, `15% (2)`; not `15 % -4`."""
+_PERCENT_HINT = "write a percentage as 15 / 100"
 
 
 def plain(expression: str) -> str:
-    """The expression with Python's operators: `1,200 × 15%` is `1200 * (15/100)`, `15% of 80` is `(15/100) * 80`."""
+    """The expression with Python's operators: `1,200 × 15%` is `1200 * (15/100)`, `15% of 80` is `(15/100) * 80`.
+
+    A `%` stays a remainder only where it cannot be taken for a percentage; CalculationError where it is not clear.
+    """
     text = expression.translate(_SIGNS).replace("^", "**").replace("math.", "")
-    text = " ".join(text.split())
-    return _PERCENT.sub(_share, _without_thousands(text))
+    text = _without_thousands(" ".join(text.split()))
+    shares = _PERCENT.sub(_share, text)
+    if _NO_MODULO.search(shares):
+        raise CalculationError(f"cannot read {_short(text)!r}; {_PERCENT_HINT}")
+    return shares
 
 
 def _without_thousands(text: str) -> str:

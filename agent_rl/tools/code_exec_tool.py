@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_rl.code_tasks.base import CodeTask
+from agent_rl.errors import SandboxError
 from agent_rl.sandbox.freeze import screen
 from agent_rl.sandbox.limits import Limits, RunResult, Status
 from agent_rl.sandbox.sandbox import Sandbox
@@ -50,7 +51,16 @@ class CodeExecTool(BaseTool):
         return ToolResult(text=text, ok=ended_well, terminal=attempt.verdict.full)
 
     def try_out(self, code: str) -> tuple[Attempt, str, bool]:
-        """Run and judge a program; the text is what the model reads, the truth value whether the program ended well."""
+        """Run and judge a program; the text is what the model reads, the truth value whether the program ended well.
+
+        Raises SandboxError for whatever the system refuses to the sandbox, such as descriptors: no program is to blame.
+        """
+        try:
+            return self._try_out(code)
+        except OSError as error:
+            raise SandboxError(f"the sandbox cannot work: {error!r}") from error
+
+    def _try_out(self, code: str) -> tuple[Attempt, str, bool]:
         program = self._task.program(code) if self._task else code
         sandbox = self._get_sandbox()
         run = sandbox.run_python(program)

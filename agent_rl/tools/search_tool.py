@@ -4,7 +4,6 @@ Here are the tool, the text it answers with, reading of passages and the BM25 in
 `tools.search.mode`. Not here: asking a provider on the web (`web_search_tool.py`), whether an answer is right.
 """
 
-import json
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ import numpy as np
 
 from agent_rl.config import ToolsConfig
 from agent_rl.config.tools import SearchToolConfig
+from agent_rl.data.json_rows import decode_values
 from agent_rl.data.tasks import Task
 from agent_rl.errors import AgentRLError, DataError
 from agent_rl.tools.base import BaseTool, ToolResult
@@ -131,23 +131,12 @@ def read_passages(path: Path) -> list[Passage]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file of passages; correct tools.search.corpus_path")
-    passages = []
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                passages.append(_passage(_parsed(line, f"{path}:{number}"), f"{path}:{number}"))
+        values = decode_values(lines, str(path), advice="write one object with title and text per line")
+        passages = [_passage(value, f"{path}:{number}") for number, value in values]
     if not passages:
         raise DataError(f"{path}: the file holds no passage; expected one JSON object with title and text per line")
     return passages
-
-
-def _parsed(line: bytes, where: str) -> Any:
-    try:
-        return json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8") from None
-    except (json.JSONDecodeError, RecursionError):
-        raise DataError(f"{where}: not valid JSON; write one object with title and text per line") from None
 
 
 def _passage(value: Any, where: str) -> Passage:

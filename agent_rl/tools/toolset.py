@@ -5,7 +5,7 @@ Not here: the tools, which of them an environment has of its own, running a call
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -63,9 +63,14 @@ class Toolset:
             self._shared = list(connections.tools)
         refuse_collisions(self.names, "tools.use and tools.mcp")
 
-    def make(self, task: Task) -> list[BaseTool]:
-        """The tools of one episode."""
-        return [*(maker(task) for maker in self._makers), *self._shared]
+    def make(self, task: Task, *, beside: Sequence[BaseTool] = ()) -> list[BaseTool]:
+        """The tools of one episode, to be offered `beside` those of its environment.
+
+        Raises ConfigError when two of all these have one name: what a tool is registered as need not be its name.
+        """
+        made = [*(maker(task) for maker in self._makers), *self._shared]
+        refuse_collisions(tuple(tool.name for tool in (*beside, *made)), "section tools")
+        return made
 
     def describe(self) -> dict[str, Any]:
         """What is worth keeping with the run."""

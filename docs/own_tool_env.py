@@ -1,0 +1,59 @@
+"""An environment with options and tasks of one's own: run `python docs/own_tool_env.py` from the project's root.
+
+What is written behind it, such as train.steps=5, overrides the configuration.
+"""
+
+import sys
+
+from pydantic import BaseModel, ConfigDict
+
+from agent_rl import EnvFactory, GRPOTrainer, Message, StepResult, ToolEnv, load_config, register_env
+from agent_rl.config import validate_section
+
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    call_cost: float = 0.1
+
+
+class LastNumber(ToolEnv):
+    """Scores what the last call of a tool gave, whatever is said about it; each call before it costs something."""
+
+    def __init__(self, options: Options) -> None:
+        self.call_cost, self.results = options.call_cost, []
+
+    def reset(self, task: dict) -> list[Message]:
+        self.wanted, self.registry = task["answer"], self.equip(task, [])
+        prompt = "Solve the problem; use the tools to calculate. Then write Answer: and the answer alone."
+        return [Message.system(prompt), Message.user(task["question"])]
+
+    def on_result(self, call, result) -> None:
+        self.results.append(result.text)
+
+    def no_call(self, message: Message) -> StepResult:
+        success = float(self.results[-1:] == [self.wanted])
+        cost = self.call_cost * max(0, len(self.results) - 1)
+        return StepResult(reward=success - cost, reward_parts={"success": success, "cost": -cost}, terminated=True)
+
+    def on_terminal(self, tool_name: str) -> StepResult:
+        return self.no_call(Message.assistant(""))
+
+
+@register_env("last_number")
+def make_factory(options: dict, seed: int) -> EnvFactory:
+    checked = validate_section(Options, options, source="config", prefix="env.options")
+    factory = EnvFactory(lambda: LastNumber(checked))
+    factory.needed_tools = ("calculator",)
+    return factory
+
+
+question = "Finn buys {} books for {} dollars each. The delivery costs 9 dollars. How many dollars does Finn pay?"
+tasks = [
+    {"task_id": f"books-{count}-{price}", "question": question.format(count, price), "answer": str(count * price + 9)}
+    for count in range(3, 9)
+    for price in range(11, 15)
+]
+own = ["run.name=own_tool_env", "env.name=last_number", "env.options.call_cost=0.2", "train.steps=1"]
+config = load_config("configs/math_grpo.yaml", [*own, "rollout.groups_per_step=4", *sys.argv[1:]])
+with GRPOTrainer.from_config(config, train_tasks=tasks) as trainer:
+    trainer.train()
