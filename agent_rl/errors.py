@@ -2,7 +2,7 @@
 
 `UserError` and its children are for what a person can fix (a config key, a data row, a missing interpreter):
 one sentence that says what was got, what was expected, where, and what to do. Scripts print it and exit 2.
-`SandboxError` and `EngineError` are infrastructure: never turned into a reward, retried or raised.
+`SandboxError`, its `ServiceError` and `EngineError` are infrastructure: never turned into a reward, retried or raised.
 A model's own mistakes (a malformed call, a failing tool) are not exceptions here: they are data in the episode.
 """
 
@@ -49,6 +49,10 @@ class PlannerError(UserError):
 
 class SandboxError(AgentRLError):
     """The sandbox itself failed (not the program in it)."""
+
+
+class ServiceError(SandboxError):
+    """A service that a tool asks (a search provider) refused it or stayed away, whatever the model asked for."""
 
 
 class EngineError(AgentRLError):

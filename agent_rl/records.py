@@ -19,7 +19,7 @@ class FinishReason(StrEnum):
     """Why one completion ended."""
 
     STOP = "stop"
-    """A stop id was sampled and is the last of `token_ids`; or the reply was over, and what came behind it is left out."""
+    """A stop id was sampled and is the last of `token_ids`; or the reply was over before, and is all that was kept."""
     LENGTH = "length"
     """The token budget of this completion was used up."""
     CANCELLED = "cancelled"

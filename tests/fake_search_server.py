@@ -27,6 +27,8 @@ class Reply:
     """Before the status line."""
     drip_s: float = 0.0
     """Before each byte of the body."""
+    header_drip_s: float = 0.0
+    """Before each byte of a header that goes in front of all others."""
     is_drop: bool = False
     """Break the connection off without an answer."""
 
@@ -122,12 +124,18 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
         self.send_response(reply.status)
+        if reply.header_drip_s:
+            self.flush_headers()
+            self.drip(b"x-slow: " + b"y" * 200 + b"\r\n", reply.header_drip_s)
         for name, value in {"content-length": str(len(body)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if not reply.drip_s:
             self.wfile.write(body)
             return
-        for byte in body:
-            self.state.release.wait(reply.drip_s)
+        self.drip(body, reply.drip_s)
+
+    def drip(self, data: bytes, every_s: float) -> None:
+        for byte in data:
+            self.state.release.wait(every_s)
             self.wfile.write(bytes([byte]))

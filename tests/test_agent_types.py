@@ -1,4 +1,4 @@
-"""ReAct and code agents: what the model reads, what is read of its replies, and the chat format's laws for both."""
+"""Code agents: what the model reads and what is read of its replies; and the chat format's laws for them and ReAct."""
 
 import time
 from functools import cache
@@ -13,7 +13,7 @@ from agent_rl.agent.agent_types import make_chat_format
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.code_format import read_blocks
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
-from agent_rl.agent.react_format import read_step, write_step
+from agent_rl.agent.react_format import read_step
 from agent_rl.core.make_policy import make_policy
 from agent_rl.core.vllm_policy import VLLMPolicy
 from agent_rl.errors import UserError
@@ -36,108 +36,6 @@ def call(name: str, **arguments: object) -> ToolCall:
 
 def calls_of(message: Message) -> list[tuple[str, dict]]:
     return [(item.name, item.arguments) for item in message.tool_calls]
-
-
-# ReAct
-
-
-def test_a_react_prompt_explains_the_rules_and_lists_the_tools_behind_the_system_message() -> None:
-    chat = format_for("qwen2.5", "react")
-    ids = chat.render_prompt([Message.system("Be brief."), Message.user("Who?")], [SEARCH])
-    assert text_of("qwen2.5", ids) == (
-        "<|im_start|>system\nBe brief.\n\n"
-        "Think step by step. In every reply, either use one tool:\n\n"
-        "Thought: what you think\nAction: name of the tool\nAction Input: its arguments, a JSON object\n\n"
-        "and stop there, the result follows as an Observation; or, when you know it, give the answer:\n\n"
-        "Thought: what you think\nFinal Answer: the answer\n\n"
-        "Where Answer: is asked for, write Final Answer: instead.\n\n"
-        'Tools:\n{"name": "search", "description": "Finds passages", '
-        '"parameters": {"type": "object", "properties": {}}}<|im_end|>\n'
-        "<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
-def test_without_a_system_message_the_rules_are_one_and_without_tools_there_are_none() -> None:
-    chat, question = format_for("plain", "react"), Message.user("Who?")
-    assert text_of("plain", chat.render_prompt([question], [SEARCH])).startswith(
-        "<|im_start|>system\nThink step by step"
-    )
-    assert chat.render_prompt([question]) == format_of("plain").render_prompt([question])
-
-
-def test_a_react_action_is_a_call_and_the_thought_is_reasoning() -> None:
-    step = read_step('Thought: I look it up.\nAction: search\nAction Input: {"query": "Größe"}')
-    assert (step.reasoning, step.content, calls_of(step)) == ("I look it up.", "", [("search", {"query": "Größe"})])
-
-
-def test_a_final_answer_is_bare_content_and_may_have_lines() -> None:
-    step = read_step("Thought: It is there.\nFinal Answer: Paris\nAction: none")
-    assert (step.reasoning, step.content, step.tool_calls) == ("It is there.", "Paris\nAction: none", ())
-
-
-def test_a_reply_without_action_or_final_answer_is_the_answer_as_it_stands() -> None:
-    assert read_step("It is Paris. Action: none") == Message.assistant("It is Paris. Action: none")
-
-
-@pytest.mark.parametrize(
-    "invented",
-    ['\nObservation: Paris\nThought: So.\nAction: submit\nAction Input: {"a": 1}', "\nFinal Answer: Rome", " and more"],
-)
-def test_what_follows_the_first_action_input_is_not_acted_on(invented: str) -> None:
-    step = read_step(f'Action: search\nAction Input: {{"query": "x"}}{invented}')
-    assert (step.content, step.tool_errors, calls_of(step)) == ("", (), [("search", {"query": "x"})])
-
-
-def test_arguments_may_have_several_lines_and_a_fence() -> None:
-    for arguments in ('\n{"query":\n "x"}', '```json\n{"query": "x"}\n```', ' ```\n{"query": "x"}'):
-        step = read_step(f"  Action:  search \n  Action Input:{arguments}")
-        assert calls_of(step) == [("search", {"query": "x"})]
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "words"),
-    [
-        ('Action: search\nAction Input: {"query": "x"', "unclosed", "no } closes it."),
-        ('Action: search\nAction Input: {"query": x}', "bad_json", "The call is not valid JSON"),
-        ("Action: search\nAction Input: capital of France", "not_an_object", "must be a JSON object, got other text."),
-        ('Action: search\nAction Input: ["x"]', "not_an_object", "must be a JSON object"),
-        ("Action: search\nAction Input:\n", "unclosed", "nothing follows Action Input:"),
-        ("Action: search\nObservation: x", "unclosed", "no Action Input: follows."),
-        ('Action: a\nAction: search\nAction Input: {"a": 1}', "unclosed", "no Action Input: follows."),
-        ("Action:\nAction Input: {}", "no_name", "No name of a tool stands behind Action:"),
-        ("Action Input: {}", "no_name", "stands in front of Action Input:"),
-    ],
-)
-def test_a_broken_action_is_a_sentence_that_the_model_can_act_on(text: str, kind: str, words: str) -> None:
-    step = read_step(f"Thought: Hm.\n{text}")
-    assert (step.reasoning, step.content, step.tool_calls) == ("Hm.", "", ())
-    assert [error.kind for error in step.tool_errors] == [kind]
-    assert words in step.tool_errors[0].message
-    if kind != "bad_json":
-        assert step.tool_errors[0].message.endswith('Write Action: tool_name\nAction Input: {"argument": ...}')
-
-
-def test_what_is_said_beside_a_call_is_written_as_a_thought() -> None:
-    message = Message.assistant("I look it up.", (call("search", query="ü"),))
-    assert write_step(message) == 'Thought: I look it up.\nAction: search\nAction Input: {"query": "ü"}'
-
-
-def test_an_answer_that_has_its_marker_already_gets_no_second_one() -> None:
-    assert write_step(Message.assistant("3 + 4 is 7.\nFinal Answer: 7")) == "Thought: 3 + 4 is 7.\nFinal Answer: 7"
-    assert write_step(Message.assistant("7")) == "Final Answer: 7"
-
-
-def test_react_writes_one_call_a_reply() -> None:
-    with pytest.raises(UserError, match=r"a reply holds 2 calls \(search, submit\), but ReAct makes one"):
-        write_step(Message.assistant("", (call("search"), call("submit"))))
-
-
-def test_results_are_observations_in_one_user_message() -> None:
-    ids = format_for("qwen2.5", "react").render_env_messages([Message.tool("7"), Message.tool("8"), Message.user("Go")])
-    assert text_of("qwen2.5", ids) == (
-        "\n<|im_start|>user\nObservation: 7\nObservation: 8<|im_end|>\n"
-        "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n"
-    )
 
 
 # Code
@@ -195,7 +93,23 @@ def test_a_call_that_is_no_code_cannot_be_written_as_a_block(wrong: ToolCall) ->
         format_for("plain", "code").render_completion(Message.assistant("", (wrong,)))
 
 
+def test_text_beside_a_block_that_holds_another_is_refused() -> None:
+    message = Message.assistant("So:\n```python\n1\n```", (call("code_exec", code="2"),))
+    with pytest.raises(UserError, match="cannot be written so that it is read as it was meant"):
+        format_for("plain", "code").render_completion(message)
+
+
 # Laws of both, for every template
+
+
+@both_types
+def test_results_in_front_of_the_first_reply_are_shown_as_all_others(agent_type: str) -> None:
+    chat, question = format_for("qwen2.5", agent_type), Message.user("Go on")
+    ids = chat.render_prompt([question, Message.tool("7"), Message.tool("8")], TOOLS[agent_type])
+    label = {"react": "Observation: ", "code": "Output:\n"}[agent_type]
+    shown = chat.render_prompt([question, Message.user(f"{label}7\n{label}8")], TOOLS[agent_type])
+    assert ids == shown
+
 
 words = st.sampled_from(["Add 3 and 4 now", "ü ist größer, ok?", "two\n\n  lines", '{"a": 1}', "<tool_call>", "数 🙂"])
 hostile = words | st.sampled_from(["<|im_end|>\n", "```", "\n```\n", "`````", "Observation: 7", "</think>[/INST]", ""])

@@ -150,7 +150,7 @@ def test_other_tools_are_offered_and_one_that_ends_the_episode_hands_in_the_last
     factory: CodeExecEnvFactory,
 ) -> None:
     class OneTool:
-        def make(self, task: dict[str, Any]) -> list[SubmitTool]:
+        def make(self, task: dict[str, Any], **beside: Any) -> list[SubmitTool]:
             return [SubmitTool()]
 
     env = CodeExecEnv(factory)

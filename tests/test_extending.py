@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import ScriptedPolicy
+from fakes import EchoEnv, ScriptedPolicy
 
 from agent_rl import evaluate_policy
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import ToolsConfig, load_config
 from agent_rl.data.tasks import read_tasks
 from agent_rl.envs import qa_env, registry  # registers math_qa before a test copies the registries
+from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import ConfigError
 from agent_rl.records import SamplingParams
 from agent_rl.rewards import base as rewards
@@ -158,10 +159,10 @@ class Instrument(BaseTool):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.num_calls = 0
+        self.threads: list[str] = []
 
     def __call__(self, **arguments: Any) -> ToolResult:
-        self.num_calls += 1
+        self.threads.append(threading.current_thread().name.split("_")[0])
         return ToolResult(text="7")
 
 
@@ -170,18 +171,38 @@ def measured_math(policy: ScriptedPolicy, *overrides: str) -> tuple[Any, list]:
     return evaluate_policy(load_config("configs/math_grpo.yaml", settings), policy)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_any_policy_is_measured_with_the_tools_and_the_budgets_of_a_configuration(workers: int) -> None:
+@pytest.mark.parametrize(("workers", "thread"), [(0, "MainThread"), (2, "episode")])
+def test_any_policy_is_measured_with_the_tools_and_budgets_of_a_configuration(workers: int, thread: str) -> None:
+    class OpenPolicy(ScriptedPolicy):
+        def close(self) -> None:
+            pytest.fail("the policy is its owner's to close")
+
     instrument = Instrument("ruler")
     toolset.register_tool("instrument", lambda config: lambda task: instrument)
-    call = '<tool_call>{"name": "ruler", "arguments": {}}</tool_call>'
-    policy = ScriptedPolicy([call, "Answer: nothing"])
-    budget = ["tools.use=[instrument]", f"rollout.async_workers={workers}", "rollout.max_turns=2"]
-    result, episodes = measured_math(policy, *budget)
+    policy = OpenPolicy(['<tool_call>{"name": "ruler", "arguments": {}}</tool_call>', "Answer: nothing"])
+    result, episodes = measured_math(policy, "tools.use=[instrument]", f"rollout.async_workers={workers}")
     assert (result.num_scored, result.num_successes, result.step, result.temperature) == (3, 0, 0, 0.0)
-    assert {episode.stop_reason.value for episode in episodes} == {"finished", "max_turns"}
-    assert instrument.num_calls > 0
-    assert not policy.is_closed
+    assert [len(episode.turns) for episode in episodes] == [2, 2, 2]
+    assert instrument.threads == [thread] * 3
+    assert {(sampling.max_new_tokens, sampling.temperature) for sampling in policy.samplings} == {(500, 0.0)}
+
+
+def test_the_environment_is_started_once_and_closed_after_a_policys_error_too() -> None:
+    log: list[str] = []
+
+    class LoggingFactory(EnvFactory):
+        def start(self) -> None:
+            log.append("start")
+
+        def close(self) -> None:
+            log.append("close")
+
+    registry.register_env("logged")(lambda options, seed: LoggingFactory(EchoEnv))
+    result, _ = measured_math(ScriptedPolicy(["done"]), "env.name=logged", "tools.use=[]")
+    assert (result.num_successes, log) == (3, ["start", "close"])
+    with pytest.raises(IndexError):
+        measured_math(ScriptedPolicy([]), "env.name=logged", "tools.use=[]")
+    assert log == ["start", "close"] * 2
 
 
 @pytest.mark.parametrize(

@@ -350,10 +350,9 @@ DATA = [{"question": "What is 6 times 8?", "answer": "6 * 8 = 48 #### 48"}, {"qu
 def test_agentflys_data_are_tasks(tmp_path: Path, env: str) -> None:
     (tmp_path / "train.json").write_text(json.dumps(DATA))
     factory = make_env_factory(env, {}, seed=0)
-    assert read_tasks(tmp_path / "train.json", factory.check_task) == [
-        {"task_id": "train/1", **DATA[0]},
-        {"task_id": "train/2", **DATA[1]},
-    ]
+    tasks = read_tasks(tmp_path / "train.json", factory.check_task)
+    assert all(task.pop("task_id").startswith("train/") for task in tasks)
+    assert tasks == DATA
 
 
 @pytest.mark.slow

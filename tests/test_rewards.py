@@ -354,6 +354,7 @@ def test_token_f1_has_known_values(prediction: str, answer: str, f1: float, prec
 def test_the_best_of_several_accepted_answers_counts() -> None:
     answers = ["New York City", "NYC", 7]
     assert [matches(said, answers) for said in ("nyc", "7", "York", "")] == [1.0, 1.0, 0.0, 0.0]
+    assert [matches(said, [1e16, 1e-5]) for said in ("10000000000000000", "0.00001", "1e16")] == [1.0, 1.0, 0.0]
     assert exact_match_reward("nyc", answers) == {"reward": 1.0, "success": 1.0}
     assert exact_match_reward("York", answers) == {"reward": 0.0, "success": 0.0}
     assert qa_f1_reward("York City", answers) == {"reward": 0.8, "precision": 1.0, "recall": 2 / 3, "success": 0.0}
@@ -473,6 +474,8 @@ def test_what_a_reference_answer_asks_for_has_one_spelling(text: str, value: str
         ("90^\\circ", "90"),
         ("90°", "90"),
         ("USD72", "72"),
+        ("USD25", "25"),
+        ("USD2.50", "2.5"),
         # What only looks bound to something else
         ("\\textbf{72}", "72"),
         ("\\(72\\)", "72"),
@@ -628,9 +631,9 @@ class Grader:
 
 def test_code_earns_its_reward_when_all_tests_pass_and_its_share_is_logged() -> None:
     assert [code_reward("x = 1", Grader(n)) for n in (0, 1, 2)] == [
-        {"reward": 0.0, "share": 0.0},
-        {"reward": 0.0, "share": 0.5},
-        {"reward": 1.0, "share": 1.0},
+        {"reward": 0.0, "success": 0.0, "share": 0.0},
+        {"reward": 0.0, "success": 0.0, "share": 0.5},
+        {"reward": 1.0, "success": 1.0, "share": 1.0},
     ]
     grader = Grader(2)
     total, parts = score("code_reward", "Here:\n```python\nx = 1\n```\nDone.", grade=grader)

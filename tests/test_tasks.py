@@ -354,6 +354,7 @@ def test_a_bad_parquet_row_or_column_is_named(tmp_path, columns, place, words):
     [
         (["{}", '{"a": 1'], "row 2: column 'rules' is not valid JSON (Expecting ',' delimiter, character 8)"),
         (["{}", ""], "row 2: column 'rules' is not valid JSON"),
+        (["{}", "7" * 5000], "row 2: column 'rules': an integer has too many digits to be read; write it as text"),
         ([3, 4], "row 1: column 'rules' holds 3 where JSON text is expected"),
     ],
 )

@@ -117,12 +117,13 @@ def settled_step(message: Message) -> Message:
 
 
 def write_step(message: Message) -> str:
-    """A reply as text. Raises UserError for more than one call."""
+    """A reply as text; a thought without anything is one with an empty answer. UserError for more than one call."""
     step = settled_step(message)
     lines = [f"{_THOUGHT} {step.reasoning}"] if step.reasoning else []
     for call in step.tool_calls:
         lines += [f"{_ACTION} {call.name}", f"{_INPUT} {json.dumps(call.arguments, ensure_ascii=False)}"]
-    return "\n".join([*lines, f"{_ANSWER} {step.content}"] if step.content else lines)
+    has_answer = bool(step.content or lines) and not (step.tool_calls or step.tool_errors)
+    return "\n".join([*lines, f"{_ANSWER} {step.content}".rstrip()] if has_answer else lines)
 
 
 def read_step(text: str) -> Message:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_rl.data.json_rows import parse_json
 from agent_rl.errors import DataError
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _parse(text: Any, where: str) -> Any:
     if not isinstance(text, str):
         raise DataError(f"{where} holds {text!r} where JSON text is expected; write the file again")
     try:
-        return json.loads(text)
+        return parse_json(text, where)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where} is not valid JSON ({error.msg}, character {error.pos + 1}); correct the text"

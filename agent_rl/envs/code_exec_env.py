@@ -28,7 +28,7 @@ from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
-from agent_rl.tools.base import ToolResult, spec_of
+from agent_rl.tools.base import spec_of
 from agent_rl.tools.code_exec_tool import CodeExecTool
 
 SYSTEM_PROMPT = "Write the Python code that is asked for and run it with code_exec until all tests pass."
@@ -91,8 +91,6 @@ class CodeExecEnv(ToolEnv):
     def __init__(self, factory: "CodeExecEnvFactory") -> None:
         self._factory = factory
         self._row: Task = {}
-        self._conversation: list[Message] = []
-        self._results: list[Message] = []
         self._num_turns = 0
 
     def reset(self, task: Task) -> list[Message]:
@@ -100,19 +98,12 @@ class CodeExecEnv(ToolEnv):
         self._row, self._task = task, self._factory.parse(task, f"task {task.get('task_id')}")
         self._tool = CodeExecTool(self._factory.get_sandbox, self._task, output_chars=options.output_chars)
         self.registry = self.equip(task, [self._tool])
-        self._conversation = [Message.system(options.system_prompt), Message.user(self._task.request)]
-        return list(self._conversation)
+        self.trajectory = (Message.system(options.system_prompt), Message.user(self._task.request))
+        return list(self.trajectory)
 
     def step(self, message: Message) -> StepResult:
         self._num_turns += 1
-        self._conversation.append(message)
-        result = super().step(message)
-        self._conversation += result.messages
-        self._results.clear()
-        return result
-
-    def on_result(self, call: ToolCall, result: ToolResult) -> None:
-        self._results.append(Message.tool(result.text, name=call.name))
+        return super().step(message)
 
     def no_call(self, message: Message) -> StepResult:
         code = last_python(message.content)
@@ -159,7 +150,7 @@ class CodeExecEnv(ToolEnv):
         total, parts = reward(
             prediction=code,
             handed_in_code=code,
-            trajectory=(*self._conversation, *self._results),
+            trajectory=self.trajectory,
             task=self._row,
             grade=self._grade,
         )

@@ -17,7 +17,8 @@ def code_reward(
     was handed in, `handed_in_code`, which is graded as it is. Else the code is looked for in the text of the answer.
     """
     verdict = grade(code_of(prediction) if handed_in_code is None else handed_in_code)
-    return {"reward": float(verdict.full), "share": verdict.score}
+    full = float(verdict.full)
+    return {"reward": full, "success": full, "share": verdict.score}
 
 
 def code_of(text: str) -> str:

@@ -32,7 +32,8 @@ from agent_rl.tools.toolset import register_tool
 
 Function = Callable[..., Any]
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""What a tool may be called."""
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
 _DESCRIBED = re.compile(r"^(\s+)(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
@@ -101,7 +102,7 @@ def tool(
             timeout_s=timeout_s,
             terminal=terminal,
         )
-        if not _NAME.fullmatch(made.name):
+        if not TOOL_NAME.fullmatch(made.name):
             raise ValueError(f"{_place(function)}: a tool cannot be named {made.name!r}; use letters, digits, _ and -")
         register_tool(made.name, lambda config: lambda task: made)
         return made

@@ -1,34 +1,39 @@
 """One server of `tools.mcp`: connected, its tools asked for, called, and connected again when it was lost.
 
 Everything here runs in the event loop of `mcp_tools.py`. Whatever a server does (ends, keeps silent, breaks the
-protocol) ends a connection and nothing else. Not here: how bytes travel (`mcp_transport.py`), deadlines of calls.
+protocol) ends a connection and nothing else. Not here: how bytes travel (`mcp_transport.py`, `mcp_child.py`).
 """
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
 from mcp import Client, MCPError
-from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, Tool
+from mcp.shared.message import SessionMessage
+from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, JSONRPCError, JSONRPCResponse, Tool
 
 from agent_rl.errors import AgentRLError
-from agent_rl.tools.mcp_transport import LastWords, Streams
+from agent_rl.tools.mcp_lines import LastWords, Streams
 
 OpenTransport = Callable[[LastWords, anyio.Event], AbstractAsyncContextManager[Streams]]
 """Opens a transport; keeps what the server writes to stderr, and sets the event when the server has ended."""
+MAX_IN_FLIGHT = 8
+"""Calls that one server is given at a time; further ones wait here, where it cannot be blamed for it."""
 MAX_PAGES = 100
 MAX_RUBBISH = 1000
 """Lines that are no messages, after which a server is not listened to any more."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_ONE_CALL_FAILED = "SSE stream failed"
+"""The SDK says "connection closed" of a single answer too, one with an event that is too long."""
 _WHO_WE_ARE = Implementation(name="agent_rl", version="1")
 
 
 class ServerDownError(AgentRLError):
-    """A call that the server did not answer, because there is no connection or it ended; the message says why."""
+    """A call that the server did not answer: late, never sent, or the connection ended. The message says which."""
 
 
 class Link:
@@ -42,6 +47,8 @@ class Link:
         self.settled = anyio.Event()
         """The handshake is over, well or not."""
         self.lost = anyio.Event()
+        self.num_answers = 0
+        """Of all kinds, those that nobody waits for any more included: signs of life."""
         self.num_rubbish = 0
         self.is_suspected = False
 
@@ -55,6 +62,9 @@ class ServerConnection:
         self._num_attempts = 0
         """Connections since the last answer to a call."""
         self._next_attempt = 0.0
+        self._turns = anyio.Semaphore(MAX_IN_FLIGHT)
+        self._num_calls = 0
+        """Under way and waiting."""
 
     async def link(self) -> Link:
         """The connection, or a new one where it was lost; a server that stays away is not asked at every call.
@@ -73,19 +83,46 @@ class ServerConnection:
         return link
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
-        """The server's answer. Never asked twice, because a call that was lost may have had effects.
+        """The server's answer, within `timeout_s` of being sent. Never asked twice, because a call that was lost may
+        have had effects.
 
-        Raises ServerDownError, and MCPError when the server refuses the request.
+        Raises ServerDownError, MCPError when the server refuses the request or its answer cannot be read, and
+        ValueError or RuntimeError when its answer is no result of this tool.
         """
+        async with self._turn():
+            return await self._call(name, arguments)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait until fewer than `MAX_IN_FLIGHT` calls are under way, `timeout_s` for each call in front at most."""
+        num_before = self._num_calls
+        self._num_calls += 1
+        try:
+            with anyio.move_on_after(self._timeout_s * max(num_before, 1)) as waiting:
+                await self._turns.acquire()
+            if waiting.cancelled_caught:
+                raise ServerDownError(f"the call was not sent: {num_before} others to this server stood before it")
+            try:
+                yield
+            finally:
+                self._turns.release()
+        finally:
+            self._num_calls -= 1
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         link = await self.link()
         if link.client is None or link.lost.is_set():
             wait_s = self._next_attempt - time.monotonic()
             until = f" and is not asked again for {wait_s:.1f} s" if wait_s > 0 else ""
             raise ServerDownError(f"the server is down ({link.failure}){until}")
         try:
-            result = await link.client.call_tool(name, arguments)
+            with anyio.fail_after(self._timeout_s):
+                result = await link.client.call_tool(name, arguments)
+        except TimeoutError as error:
+            self.suspect()
+            raise ServerDownError(f"the server gave no answer within {self._timeout_s:g} s") from error
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
+            if error.code == CONNECTION_CLOSED and not error.message.startswith(_ONE_CALL_FAILED):
                 link.lost.set()
                 raise ServerDownError("the server ended before it answered; the next call starts anew") from error
             self.suspect()
@@ -101,11 +138,16 @@ class ServerConnection:
             self._tasks.start_soon(self._probe, link, link.client)
 
     async def _probe(self, link: Link, client: Client) -> None:
-        with anyio.move_on_after(self._timeout_s) as scope:
-            try:
-                await client.list_tools()
-            except (MCPError, ValueError, RuntimeError):
-                link.lost.set()
+        is_asking = True
+        while is_asking:
+            num_answers = link.num_answers
+            with anyio.move_on_after(self._timeout_s) as scope:
+                try:
+                    await client.list_tools()
+                except (MCPError, ValueError, RuntimeError):
+                    link.lost.set()
+            # One that works through a queue of calls answers those first.
+            is_asking = scope.cancelled_caught and link.num_answers > num_answers
         if scope.cancelled_caught:
             link.lost.set()
         link.is_suspected = False
@@ -122,7 +164,7 @@ class ServerConnection:
         try:
             link.failure = f"no answer to the handshake within {self._timeout_s:g} s"
             with anyio.CancelScope(deadline=anyio.current_time() + self._timeout_s) as scope:
-                transport = self._open_transport(link.words, link.lost)
+                transport = _counted(self._open_transport(link.words, link.lost), link)
                 async with Client(transport, cache=None, message_handler=listen, client_info=_WHO_WE_ARE) as client:
                     try:
                         link.tools = await _all_tools(client)
@@ -137,6 +179,26 @@ class ServerConnection:
         finally:
             link.lost.set()
             link.settled.set()
+
+
+@asynccontextmanager
+async def _counted(transport: AbstractAsyncContextManager[Streams], link: Link) -> AsyncIterator[Streams]:
+    """The transport, its answers counted and its end noticed, which the SDK's client keeps to itself."""
+    to_client, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+    async def forward(from_server: Any) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with to_client:
+                async for item in from_server:
+                    is_message = isinstance(item, SessionMessage)
+                    link.num_answers += is_message and isinstance(item.message, JSONRPCResponse | JSONRPCError)
+                    await to_client.send(item)
+        link.lost.set()
+
+    async with transport as (from_server, to_server), anyio.create_task_group() as tasks:
+        tasks.start_soon(forward, from_server)
+        yield inbox, to_server
+        tasks.cancel_scope.cancel()
 
 
 async def _all_tools(client: Client) -> tuple[Tool, ...]:

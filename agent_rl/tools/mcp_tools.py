@@ -1,8 +1,9 @@
 """The tools of MCP servers (`tools.mcp`), offered like any other: calls go to the server, its text comes back.
 
-One thread with one event loop serves all servers; calls come from any number of threads, and each waits for its
-server's `timeout_s` at most. A server that is late, dead or breaks the protocol gives the model an error to read. Not
-here: connecting and connecting again (`mcp_connection.py`), the sandbox and child processes (`mcp_transport.py`).
+One thread with one event loop serves all servers; calls come from any number of threads, and each waits for its turn
+and then for its server's `timeout_s` at most. A server that is late, dead or breaks the protocol gives the model an
+error to read. Not here: connecting, turns and deadlines (`mcp_connection.py`), the sandbox and HTTP
+(`mcp_transport.py`), child processes (`mcp_child.py`).
 """
 
 import json
@@ -11,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,17 +21,18 @@ from agent_rl.config import MCPServerConfig
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import BaseTool, ToolResult
+from agent_rl.tools.decorator import TOOL_NAME
 
 try:
     import anyio
     from anyio.abc import TaskStatus
     from anyio.from_thread import BlockingPortal, start_blocking_portal
     from mcp import MCPError
-    from mcp.client.streamable_http import streamable_http_client
     from mcp.types import CallToolResult, ContentBlock, TextContent, Tool
 
+    from agent_rl.tools.mcp_child import as_child
     from agent_rl.tools.mcp_connection import Link, OpenTransport, ServerConnection, ServerDownError
-    from agent_rl.tools.mcp_transport import JOBS, as_child, in_sandbox, read_program
+    from agent_rl.tools.mcp_transport import JOBS, in_sandbox, over_http, read_program
 except ImportError as error:
     raise ConfigError(
         f"tools.mcp needs the protocol's SDK ({error}); install it with pip install -r requirements-mcp.txt"
@@ -45,9 +47,9 @@ for _name in ("mcp", "client"):  # else Python prints the SDK's warnings to stde
 class MCPTool(BaseTool):
     """A tool of a server, with the server's own name, description and schema."""
 
-    def __init__(self, tool: Tool, server: ServerConnection, portal: BlockingPortal, *, timeout_s: float) -> None:
+    def __init__(self, tool: Tool, server: ServerConnection, portal: BlockingPortal) -> None:
         self.name, self.description, self.parameters = tool.name, tool.description or "", tool.input_schema
-        self._server, self._portal, self._timeout_s = server, portal, timeout_s
+        self._server, self._portal = server, portal
 
     def __call__(self, /, **arguments: Any) -> ToolResult:
         try:
@@ -55,16 +57,12 @@ class MCPTool(BaseTool):
         except RuntimeError:
             return self._failed("the connection to the server was closed")
         try:
-            return read_result(future.result(self._timeout_s))
-        except TimeoutError:
-            future.cancel()
-            with suppress(RuntimeError):  # closed meanwhile
-                self._portal.start_task_soon(self._server.suspect)
-            return self._failed(f"the server gave no answer within {self._timeout_s:g} s")
+            result = future.result()
         except CancelledError:
             return self._failed("the connection to the server was closed")
-        except (ServerDownError, MCPError) as error:
-            return self._failed(str(error))
+        except (ServerDownError, MCPError, ValueError, RuntimeError) as error:
+            return self._failed(str(error).partition("\n")[0])  # pydantic's go on with its types and addresses
+        return read_result(result)
 
     def _failed(self, why: str) -> ToolResult:
         return ToolResult(text=f"error: {self.name}: {why}", ok=False)
@@ -111,8 +109,8 @@ class MCPConnections:
     def __enter__(self) -> "MCPConnections":
         """Connect to all servers at once.
 
-        Raises UserError for a server that does not come up, and ConfigError for names of tools: offered twice, or
-        asked for in `include` and not there.
+        Raises UserError for a server that does not come up, and ConfigError for names of tools: offered twice, asked
+        for in `include` and not there, or none that a tool may have.
         """
         with ExitStack() as held:
             if self._programs and self._lent is None:
@@ -124,7 +122,7 @@ class MCPConnections:
             attempts = [portal.start_task_soon(server.link) for server in servers]
             links = [attempt.result() for attempt in attempts]
             offered = [
-                (where, MCPTool(tool, server, portal, timeout_s=config.timeout_s))
+                (where, MCPTool(tool, server, portal))
                 for where, config, server, link in zip(self._wheres, self._configs, servers, links, strict=True)
                 for tool in _included(config, _came_up(link, where), where)
             ]
@@ -154,7 +152,7 @@ class MCPConnections:
 
     def _transport(self, config: MCPServerConfig, where: str) -> OpenTransport:
         if config.url:
-            return lambda words, lost: streamable_http_client(config.url)
+            return lambda words, lost: over_http(config.url)
         if not config.sandbox:
             return lambda words, lost: as_child(config.command, words=words, lost=lost)
         run = partial(in_sandbox, self._sandbox, self._programs[where])
@@ -191,7 +189,14 @@ def _included(config: MCPServerConfig, tools: Sequence[Tool], where: str) -> lis
         if name not in names:
             hint = nearest(name, names) or f"; it has {', '.join(names) or 'none'}"
             raise ConfigError(f"{where}: include names {name!r}: the server has no such tool{hint}")
-    return [tool for tool in tools if not config.include or tool.name in config.include]
+    included = [tool for tool in tools if not config.include or tool.name in config.include]
+    for tool in included:
+        if not TOOL_NAME.fullmatch(tool.name):
+            raise ConfigError(
+                f"{where}: the server has a tool named {tool.name!r:.80}; expected letters, digits, _ and -, at most "
+                "64 in all; leave it out by naming the others in include"
+            )
+    return included
 
 
 def _refuse_twice(offered: Sequence[tuple[str, MCPTool]]) -> None:

@@ -1,14 +1,15 @@
-"""How messages get to a server of `tools.mcp` and back: into the sandbox, to a child process, over HTTP.
+"""How messages get to a server of `tools.mcp` and back: into the sandbox and over HTTP; to a child: `mcp_child.py`.
 
 A transport is what the SDK's client takes: an async context manager that gives a stream of messages from the server and
 one to it, and ends the server on leaving. A server's stderr reaches no terminal: the last of it is kept for error
-sentences, the rest is dropped. Not here: the protocol, and when to connect again (`mcp_connection.py`).
+sentences, the rest is dropped. Not here: lines (`mcp_lines.py`), the protocol, and when to connect again
+(`mcp_connection.py`).
 """
 
 import os
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,17 +17,19 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-from mcp.client.stdio import StdioServerParameters, stdio_client
+import httpx2
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
-from mcp.types import jsonrpc_message_adapter
 
 from agent_rl.errors import ConfigError
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.session import Session, SessionEnded
 from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES, WorkspaceError, validate_files
+from agent_rl.tools.mcp_lines import MAX_LINE_BYTES, TOO_LONG, LastWords, Streams, message_of
 
-LIMITS = Limits(wall_s=24 * 3600.0, cpu_s=4 * 3600, processes=64, output_kb=4, output_hard_kb=8 * 1024)
+LIMITS = Limits(wall_s=24 * 3600.0, cpu_s=4 * 3600, processes=64, output_kb=4, output_hard_kb=MAX_LINE_BYTES // 1024)
 """Of one server in the sandbox, for its whole life; after it the next call starts a new one. `output_hard_kb` holds for
 all it writes to stderr, and for one line of its stdout."""
 JOBS = ("agent_rl.tools.mcp_jobs",)
@@ -34,29 +37,9 @@ _LOOK_S = 0.25
 """A thread that waits for a line looks so often whether it is still wanted."""
 _WRITE_S = 5.0
 """A server that reads no input for so long is taken for dead."""
-_WORDS_CHARS = 600
 _LIMIT_REACHED = (Status.TIMEOUT, Status.MEMORY, Status.PROCESS_LIMIT, Status.OUTPUT_LIMIT)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _RUN_MODULE = "import runpy, sys\ndel sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
-
-Streams = tuple[Any, Any]
-"""From the server, to the server."""
-
-
-@dataclass(slots=True)
-class LastWords:
-    """The end of what a server wrote to stderr."""
-
-    text: str = ""
-
-    def add(self, text: str) -> None:
-        self.text = (self.text + text)[-_WORDS_CHARS:]
-
-    @property
-    def last_line(self) -> str:
-        """Of a traceback, the line that says what went wrong."""
-        return self.text.strip().rpartition("\n")[2]
-
 
 # ---------------------------------------------------------------- in the sandbox
 
@@ -147,15 +130,8 @@ async def _read_lines(session: Session, to_client: Any, lost: anyio.Event) -> No
                     if end.reason != "silent":
                         break
                 else:
-                    await to_client.send(_message(line))
+                    await to_client.send(message_of(line.encode()))
     lost.set()
-
-
-def _message(line: str) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
 
 
 async def _write_lines(session: Session, from_client: Any, lost: anyio.Event) -> None:
@@ -170,53 +146,41 @@ async def _write_lines(session: Session, from_client: Any, lost: anyio.Event) ->
                 return
 
 
-# ---------------------------------------------------------------- as a child process
+# ---------------------------------------------------------------- over HTTP
 
 
 @asynccontextmanager
-async def as_child(command: tuple[str, ...], *, words: LastWords, lost: anyio.Event) -> AsyncIterator[Streams]:
-    """A server that is a child process with few of our environment variables; `lost` is set when it has ended.
-
-    Raises OSError when the program cannot be started.
-    """
-    parameters = StdioServerParameters(command=command[0], args=list(command[1:]))
-    ours, theirs = os.pipe()
-    os.set_blocking(ours, False)
-    to_client, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    async with AsyncExitStack() as held:
-        held.callback(os.close, ours)
-        held.callback(_take, ours, words)  # what it wrote last may not have been read yet
-        tasks = await held.enter_async_context(anyio.create_task_group())
-        held.callback(tasks.cancel_scope.cancel)
-        with open(theirs, "w") as stderr:
-            from_server, to_server = await held.enter_async_context(stdio_client(parameters, stderr))
-        tasks.start_soon(_keep_last_words, ours, words)
-        tasks.start_soon(_forward, from_server, to_client, lost)
-        yield inbox, to_server
+async def over_http(url: str) -> AsyncIterator[Streams]:
+    """A server that speaks streamable HTTP. An answer over `MAX_LINE_BYTES`, or packed, ends its call."""
+    async with create_mcp_http_client(headers={"accept-encoding": "identity"}) as client:
+        client.event_hooks["response"].append(_bound)
+        transport = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_LINE_BYTES)
+        async with transport as streams:
+            yield streams
 
 
-async def _forward(from_server: Any, to_client: Any, lost: anyio.Event) -> None:
-    """Pass messages on, for the sake of noticing the end of them, which the SDK's client keeps to itself."""
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        async with to_client:
-            async for message in from_server:
-                await to_client.send(message)
-    lost.set()
+async def _bound(response: httpx2.Response) -> None:
+    """Events are bounded one by one, by the SDK."""
+    is_packed = response.headers.get("content-encoding", "identity") != "identity"
+    if is_packed or not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        response.stream = _BoundBody(response.stream, is_packed=is_packed)
 
 
-async def _keep_last_words(pipe: int, words: LastWords) -> None:
-    """Empty the pipe as it fills, else the server would wait at it."""
-    is_open = True
-    while is_open:
-        await anyio.wait_readable(pipe)
-        is_open = _take(pipe, words)
+class _BoundBody(httpx2.AsyncByteStream):
+    """A body that fails, as a stream may, when it is too long or packed: unpacked it might be of any length."""
 
+    def __init__(self, body: Any, *, is_packed: bool) -> None:
+        self._body, self._is_packed = body, is_packed
 
-def _take(pipe: int, words: LastWords) -> bool:
-    """Keep what the pipe holds; whether there may be more."""
-    try:
-        data = os.read(pipe, 1 << 16)
-    except BlockingIOError:
-        return True
-    words.add(data.decode("utf-8", "replace"))
-    return bool(data)
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_packed:
+            raise httpx2.StreamError("the server packed its answer although it was asked not to")
+        num_left = MAX_LINE_BYTES
+        async for data in self._body:
+            num_left -= len(data)
+            if num_left < 0:
+                raise httpx2.StreamError(TOO_LONG)
+            yield data
+
+    async def aclose(self) -> None:
+        await self._body.aclose()

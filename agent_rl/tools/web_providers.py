@@ -23,8 +23,12 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from agent_rl.config.tools import SearchToolConfig
-from agent_rl.errors import ConfigError, nearest
-from agent_rl.tools.search_tool import Passage, SearchError
+from agent_rl.errors import AgentRLError, ConfigError, nearest
+from agent_rl.tools.search_tool import Passage
+
+
+class BadAnswerError(AgentRLError):
+    """An answer of another shape than the provider's; the message goes on where "gave" ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +144,14 @@ def request_of(provider: Provider, config: SearchToolConfig, query: str) -> dict
 
 
 def read_answer(provider: Provider, answer: Any) -> list[Passage]:
-    """The passages of a provider's JSON answer, in its order. SearchError for an answer of another shape."""
+    """The passages of a provider's JSON answer, in its order. BadAnswerError for another shape."""
     found = answer
     for key in provider.results:
         found = found.get(key) if isinstance(found, Mapping) else None
     if found is None and isinstance(answer, Mapping) and provider.sign in answer:
         found = []
     if not isinstance(found, list):
-        raise SearchError(f"an answer without {'.'.join(provider.results)}")
+        raise BadAnswerError(f"an answer without {'.'.join(provider.results)}")
     passages = [_read_result(provider, each) for each in found]
     return [passage for passage in passages if passage.title or passage.text]
 
@@ -155,8 +159,8 @@ def read_answer(provider: Provider, answer: Any) -> list[Passage]:
 def _read_result(provider: Provider, result: Any) -> Passage:
     """A part that is missing or null is empty: providers leave out what they do not have."""
     if not isinstance(result, Mapping):
-        raise SearchError(f"an answer whose {'.'.join(provider.results)} are not objects")
+        raise BadAnswerError(f"an answer whose {'.'.join(provider.results)} are not objects")
     title, url, text = (result.get(key) or "" for key in (provider.title, provider.url, provider.text))
     if not (isinstance(title, str) and isinstance(url, str) and isinstance(text, str)):
-        raise SearchError(f"an answer whose {provider.title}, {provider.url} or {provider.text} is not text")
+        raise BadAnswerError(f"an answer whose {provider.title}, {provider.url} or {provider.text} is not text")
     return Passage(title=title, text=text, url=url or None)

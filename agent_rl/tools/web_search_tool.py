@@ -1,10 +1,13 @@
 """Searching on the web: one provider asked over HTTP, with a limit per minute, repeated attempts and deadlines.
 
-One `WebSearch` serves all episodes of a process. Whatever goes wrong is a sentence for the model (`SearchError`) that
-names the provider, what happened and how often it was tried; bodies of failed answers, addresses and the key are in
-none. Not here: what providers are asked and answer (`web_providers.py`), the tool and its text (`search_tool.py`).
+One `WebSearch` serves all episodes of a process. What is wrong with a query is a sentence for the model
+(`SearchError`). All else is no fault of the model's and ends the episode unscored (`ServiceError`): a refused key, no
+answer after the last attempt, an answer that is none, no turn under the limit. Both name the provider, what happened
+and how often it was tried; bodies of failed answers, addresses and the key are in none. Not here: what providers are
+asked and answer (`web_providers.py`), the tool and its text (`search_tool.py`).
 """
 
+import asyncio
 import json
 import math
 import os
@@ -14,14 +17,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 
 import httpx
 from pyrate_limiter import InMemoryBucket, Rate, RateItem
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
 
 from agent_rl.config.tools import SearchToolConfig
+from agent_rl.errors import ServiceError
 from agent_rl.tools.search_tool import Passage, SearchError
-from agent_rl.tools.web_providers import address_of, key_name, provider_of, read_answer, read_key, request_of
+from agent_rl.tools.web_providers import (
+    BadAnswerError,
+    address_of,
+    key_name,
+    provider_of,
+    read_answer,
+    read_key,
+    request_of,
+)
 
 _MAX_QUERY_CHARS = 400
 """Tavily refuses longer ones."""
@@ -29,9 +42,11 @@ _MAX_ANSWER_BYTES = 4_000_000
 _MAX_TURN_S = 120.0
 """Longest wait for a first turn under the limit per minute."""
 _OFFLINE = "no connection"
+_ABOUT_THE_QUERY = (400, 413, 414, 422)
+"""HTTP statuses by which a provider refuses what it is asked, not who asks."""
 
 
-class _PassingError(SearchError):
+class _PassingError(ServiceError):
     """A failure that may pass, so that the same request is worth another attempt."""
 
     def __init__(self, what: str, *, retry_after_s: float = 0.0) -> None:
@@ -40,7 +55,7 @@ class _PassingError(SearchError):
 
 
 class RateLimit:
-    """At most `num` turns in any `interval_s`, for all threads together."""
+    """At most `num` turns in any `interval_s`, for all threads together, in the order in which they were asked for."""
 
     def __init__(self, num: int, *, interval_s: float = 60.0, sleep: Callable[[float], None] = time.sleep) -> None:
         # The bucket alone: pyrate-limiter's Limiter keeps a thread, and waits out a time limit it cannot meet.
@@ -49,19 +64,19 @@ class RateLimit:
         self._sleep = sleep
 
     def take(self, within_s: float) -> bool:
-        """Wait for a turn; False, as soon as it is known, when none comes within `within_s` seconds."""
-        deadline = time.monotonic() + within_s
-        while True:
-            with self._lock:  # the bucket keeps the last verdict, so between asking and reading no other may come
-                now_ms = self._bucket.now()
-                self._bucket.leak(now_ms)
-                turn = self._bucket.put_decision(RateItem("search", now_ms))
-            if turn.allowed:
-                return True
-            wait_s = turn.retry_after_ms / 1000
-            if time.monotonic() + wait_s > deadline:
-                return False
-            self._sleep(wait_s)
+        """Wait for the next free turn. False, at once and without taking it, when it is more than `within_s` away."""
+        with self._lock:
+            now_ms = self._bucket.now()
+            self._bucket.leak(now_ms)
+            wait_ms = 0
+            # Turns that are waited for stand in the bucket too, at the time at which they come.
+            while not (turn := self._bucket.put_decision(RateItem("search", now_ms + wait_ms))).allowed:
+                wait_ms += turn.retry_after_ms
+                if wait_ms > within_s * 1000:
+                    return False
+        if wait_ms:
+            self._sleep(wait_ms / 1000)
+        return True
 
 
 class WebSearch:
@@ -84,10 +99,15 @@ class WebSearch:
         self._key_name = key_name(config, self._provider)
         self._rate_limit = rate_limit or _own_share(config.rate_limit_per_min)
         self._sleep = sleep
+        self._loop = _event_loop()
         headers = {self._provider.key_header: self._provider.key_prefix + self._key} if self._key else {}
-        self._client = httpx.Client(headers={**headers, "accept": "application/json"})
+        no_limit = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._client = httpx.AsyncClient(
+            headers={**headers, "accept": "application/json"}, timeout=None, limits=no_limit
+        )
 
     def __call__(self, query: str) -> list[Passage]:
+        """SearchError when the query is at fault, ServiceError when anything else is."""
         if len(query) > _MAX_QUERY_CHARS:
             raise SearchError(f"the query has {len(query)} characters; use at most {_MAX_QUERY_CHARS}")
         query = query.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
@@ -102,7 +122,7 @@ class WebSearch:
                         self._await_turn(deadline - time.monotonic())
                     found = self._ask(query, min(self._config.timeout_s, deadline - time.monotonic()))
         except _PassingError as error:
-            raise SearchError(self._gave_up(error, attempts.statistics["attempt_number"])) from error
+            raise ServiceError(self._gave_up(error, attempts.statistics["attempt_number"])) from error
         return [self._without_key(passage) for passage in found[: self._config.max_results]]
 
     def _attempts(self, deadline: float) -> Retrying:
@@ -121,43 +141,43 @@ class WebSearch:
 
     def _await_turn(self, within_s: float) -> None:
         if self._rate_limit is not None and not self._rate_limit.take(within_s):
-            limit = self._config.rate_limit_per_min
-            raise SearchError(f"too many searches at once, only {limit} a minute are allowed; try again later")
+            raise ServiceError(
+                f"too many searches at once: tools.search.rate_limit_per_min allows {self._config.rate_limit_per_min}, "
+                "and no turn was free in time; raise it, or play fewer episodes at a time"
+            )
 
     def _ask(self, query: str, within_s: float) -> list[Passage]:
-        """One attempt. Raises _PassingError, or SearchError for what another attempt would not mend."""
+        """One attempt. Raises _PassingError; ServiceError or SearchError for what another attempt would not mend."""
         name = self._config.provider
         try:
-            body = self._body(query, within_s)
-        except httpx.TimeoutException:
+            body = asyncio.run_coroutine_threadsafe(self._body(query, within_s), self._loop).result()
+        except TimeoutError:
             raise _PassingError("timed out") from None
         except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError):
             raise _PassingError(_OFFLINE) from None
         except httpx.HTTPError as error:  # its message may quote headers
-            raise SearchError(f"the request to {name} failed ({type(error).__name__})") from None
+            raise ServiceError(f"the request to {name} failed ({type(error).__name__})") from None
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
-            raise SearchError(f"{name} gave an answer that is not JSON") from None
+            raise ServiceError(f"{name} gave an answer that is not JSON") from None
         try:
             return read_answer(self._provider, answer)
-        except SearchError as error:
-            raise SearchError(f"{name} gave {error}") from None
+        except BadAnswerError as error:
+            raise ServiceError(f"{name} gave {error}") from None
 
-    def _body(self, query: str, within_s: float) -> bytes:
-        until = time.monotonic() + within_s
+    async def _body(self, query: str, within_s: float) -> bytes:
         method, values, url = self._provider.method, request_of(self._provider, self._config, query), self._address
         if method == "GET":
             url, values = httpx.URL(url).copy_merge_params(values), None
-        with self._client.stream(method, url, json=values, timeout=max(within_s, 0.001)) as response:
+        # A limit on the whole of it: those of httpx start anew with every byte that comes.
+        async with asyncio.timeout(within_s), self._client.stream(method, url, json=values) as response:
             self._check_status(response)
             body = bytearray()
-            for chunk in response.iter_bytes():
+            async for chunk in response.aiter_bytes():
                 body += chunk
                 if len(body) > _MAX_ANSWER_BYTES:
-                    raise SearchError(f"{self._config.provider} gave an answer of more than {_MAX_ANSWER_BYTES} bytes")
-                if time.monotonic() > until:  # httpx limits the wait for one chunk, not for all
-                    raise _PassingError("timed out")
+                    raise ServiceError(f"{self._config.provider} gave an answer of more than {_MAX_ANSWER_BYTES} bytes")
         return bytes(body)
 
     def _check_status(self, response: httpx.Response) -> None:
@@ -165,11 +185,13 @@ class WebSearch:
         if status == 429 or status >= 500:
             raise _PassingError(f"HTTP {status}", retry_after_s=seconds_asked(response.headers.get("retry-after")))
         if status in (401, 403) and self._key_name:
-            raise SearchError(f"{name} refused the key (HTTP {status}); check {self._key_name}")
+            raise ServiceError(f"{name} refused the key (HTTP {status}); check {self._key_name}")
         if status in (401, 403):
-            raise SearchError(f"{name} wants a key (HTTP {status}); set tools.search.api_key_env")
+            raise ServiceError(f"{name} wants a key (HTTP {status}); set tools.search.api_key_env")
+        if status in _ABOUT_THE_QUERY:
+            raise SearchError(f"{name} refused the request (HTTP {status}); try other words")
         if not response.is_success:
-            raise SearchError(f"{name} refused the request (HTTP {status})")
+            raise ServiceError(f"{name} refused the request (HTTP {status}); check tools.search")
 
     def _gave_up(self, error: _PassingError, num_attempts: int) -> str:
         times = "1 attempt" if num_attempts == 1 else f"{num_attempts} attempts"
@@ -183,6 +205,14 @@ class WebSearch:
             return passage
         parts = {"title": passage.title, "text": passage.text, "url": passage.url}
         return replace(passage, **{name: part and part.replace(self._key, "[key]") for name, part in parts.items()})
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """The one in which all requests of the process are made; a blocking socket could not be given up in time."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="web search", daemon=True).start()
+    return loop
 
 
 def _own_share(num_per_min: int) -> RateLimit | None:
