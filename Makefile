@@ -51,7 +51,7 @@ model/smollm2-135m/model.safetensors: scripts/fetch_smollm2.py | .venv/.ready
 	$(PY) scripts/fetch_smollm2.py
 
 test-slow: setup-react smollm2  ## the tests that take longer
-	$(PY) -m pytest -q -m slow $(ARGS)
+	$(PY) -m pytest -q -m slow -n 2 --dist worksteal $(ARGS)
 
 test-vllm: setup-vllm  ## the tests that draw through vLLM, on the CPU
 	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)

@@ -1,58 +1,30 @@
-"""Tools of MCP servers: real servers of the SDK in the sandbox, as child processes and over HTTP, and how they fail."""
+"""Tools of MCP servers: servers in the sandbox, as child processes and over HTTP, and what they give."""
 
-import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from fakes import ScriptedPolicy
 from mcp.types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents
-from waiting import free_port, wait_for
+from mcp_asking import HttpServer, ask, plain, sandboxed
+from waiting import free_port
 
-from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.agent.messages import Message
 from agent_rl.config import MCPServerConfig, ToolsConfig
 from agent_rl.core.episode import EpisodeLimits, run_episode
 from agent_rl.envs.base import EnvFactory, StepResult, Task, ToolEnv
 from agent_rl.envs.equipped import EquippedFactory
 from agent_rl.errors import ConfigError, UserError
-from agent_rl.sandbox.limits import Limits
 from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.tools import mcp_transport
-from agent_rl.tools.base import ToolRegistry, ToolResult
+from agent_rl.tools.base import ToolResult
 from agent_rl.tools.mcp_tools import MAX_RESULT_CHARS, MCPConnections, read_result
 from agent_rl.tools.mcp_transport import JOBS, MAX_FILES, read_program
-
-SERVERS = Path(__file__).with_name("mcp_servers")
-
-
-def sandboxed(name: str, **options: Any) -> MCPServerConfig:
-    return MCPServerConfig(command=("python", str(SERVERS / name)), **options)
-
-
-def plain(name: str, *arguments: str, **options: Any) -> MCPServerConfig:
-    command = (sys.executable, str(SERVERS / name), *arguments)
-    return MCPServerConfig(command=command, sandbox=False, **options)
-
-
-def ask(connections: MCPConnections, name: str, **arguments: Any) -> ToolResult:
-    return ToolRegistry(connections.tools).run(ToolCall(name=name, arguments=arguments))
-
-
-def descendants() -> set[int]:
-    """Without those that have ended: a fork server takes note of its branches' ends at the next request."""
-    living = psutil.Process().children(recursive=True)
-    return {process.pid for process in living if process.status() != psutil.STATUS_ZOMBIE}
 
 
 @pytest.fixture(scope="module")
@@ -139,118 +111,19 @@ def test_a_name_offered_by_two_servers_is_refused_and_include_mends_it(sandbox: 
         assert [tool.name for tool in connections.tools] == ["second", "first", "third"]
 
 
+def test_a_name_that_no_tool_may_have_is_refused_and_include_mends_it() -> None:
+    config = plain("rude.py", os.devnull, "look up," + "a" * 64)
+    with pytest.raises(
+        ConfigError, match=r"tools.mcp\[0\] \(.*\): the server has a tool named 'look up'; .* in include"
+    ):
+        MCPConnections([config]).__enter__()
+    with MCPConnections([config.model_copy(update={"include": ("slow", "a" * 64)})]) as connections:
+        assert [tool.name for tool in connections.tools] == ["slow", "a" * 64]
+
+
 def test_include_of_an_unknown_tool_names_the_nearest(sandbox: Sandbox) -> None:
     with pytest.raises(ConfigError, match=r"include names 'secnd': .* did you mean 'second'"):
         MCPConnections([sandboxed("paged.py", include=("secnd",))], sandbox=sandbox).__enter__()
-
-
-# ---------------------------------------------------------------- late, dead and misbehaving servers
-
-
-def test_a_slow_call_hits_its_deadline_while_others_go_on(sandbox: Sandbox) -> None:
-    with MCPConnections([sandboxed("everyday.py", timeout_s=0.6)], sandbox=sandbox) as connections:
-        assert ask(connections, "count").text == "1"
-        with ThreadPoolExecutor(1) as pool:
-            started = time.monotonic()
-            slow = pool.submit(ask, connections, "wait", seconds=60.0)
-            assert all(ask(connections, "add", a=i, b=1).text == str(i + 1) for i in range(20))
-            assert not slow.done()
-            assert slow.result() == ToolResult(text="error: wait: the server gave no answer within 0.6 s", ok=False)
-        assert 0.6 <= time.monotonic() - started < 3.0
-        time.sleep(0.3)
-        assert ask(connections, "count").text == "2", "a server that answers others is not started anew"
-
-
-def test_a_server_that_dies_in_a_call_is_back_for_the_next_one(sandbox: Sandbox) -> None:
-    with MCPConnections([sandboxed("everyday.py")], sandbox=sandbox) as connections:
-        for _ in range(4):
-            assert [ask(connections, "count").text for _ in range(2)] == ["1", "2"]
-            died = ask(connections, "die")
-            assert not died.ok and "ended before it answered" in died.text
-
-
-def test_a_server_that_ended_between_two_calls_is_started_before_the_next(tmp_path: Path) -> None:
-    log, before = tmp_path / "starts", descendants()
-    with MCPConnections([plain("dying.py", str(log))]) as connections:
-        (pid,) = descendants() - before
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not psutil.pid_exists(pid))
-        time.sleep(0.2)
-        ask(connections, "fall")
-    assert log.read_text().splitlines() == ["started", "started"]
-
-
-def test_a_server_that_froze_is_replaced(sandbox: Sandbox) -> None:
-    with MCPConnections([sandboxed("everyday.py", timeout_s=0.5)], sandbox=sandbox) as connections:
-        assert ask(connections, "count").text == "1"
-        running = len(descendants())
-        assert "no answer within 0.5 s" in ask(connections, "freeze").text
-        wait_for(lambda: ask(connections, "count").text == "1", timeout_s=5.0)
-        wait_for(lambda: len(descendants()) == running, timeout_s=5.0)
-
-
-@pytest.mark.slow
-def test_a_server_whose_time_in_the_sandbox_is_over_is_started_anew(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_transport, "LIMITS", Limits(wall_s=1.0, processes=64))
-    with MCPConnections([sandboxed("everyday.py")], sandbox=sandbox) as connections:
-        assert ask(connections, "count").text == "1"
-        time.sleep(1.2)
-        assert ask(connections, "count").text == "1"
-
-
-def test_a_server_that_dies_at_every_call_is_asked_once_a_call_and_not_hammered(tmp_path: Path) -> None:
-    log = tmp_path / "starts"
-    with MCPConnections([plain("dying.py", str(log))]) as connections:
-        texts = [ask(connections, "fall").text for _ in range(20)]
-    assert all("ended before it answered" in text for text in texts[:2])
-    assert "error: fall: the server is down (the connection ended) and is not asked again for 0." in texts[2]
-    assert 2 <= len(log.read_text().splitlines()) <= 4
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        (plain("silent.py", timeout_s=0.5), "handshake within 0.5 s; its last words: 'I say nothing'"),
-        (sandboxed("silent.py", timeout_s=0.5), "handshake within 0.5 s; its last words: 'I say nothing'"),
-        pytest.param(
-            *(plain("babbling.py", timeout_s=20.0), "more than 1000 lines that are no messages"),
-            marks=pytest.mark.slow,  # the SDK gives a child two seconds to end by itself
-        ),
-        (sandboxed("babbling.py", timeout_s=20.0), "more than 1000 lines that are no messages"),
-        (sandboxed("helper.py"), "Connection closed"),
-        (MCPServerConfig(command=("no-such-program",), sandbox=False), "No such file or directory: 'no-such-program'"),
-        (MCPServerConfig(url="http://user:secret@127.0.0.1:1/mcp?key=secret"), r"\(http://127.0.0.1:1/mcp\) did not"),
-    ],
-    ids=["silent child", "silent", "babbling child", "babbling", "ends", "no program", "nobody there"],
-)
-def test_a_server_that_does_not_come_up_is_a_sentence(
-    sandbox: Sandbox, config: MCPServerConfig, said: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    started = time.monotonic()
-    with pytest.raises(UserError, match=r"tools.mcp\[0\] \(.*\) did not come up") as caught:
-        MCPConnections([config], sandbox=sandbox).__enter__()
-    caught.match(said)
-    assert "secret" not in str(caught.value)
-    assert time.monotonic() - started < 5.0
-    assert capfd.readouterr().err == "", "the progress display is there"
-
-
-def test_what_the_sdk_logs_stays_off_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    for name in ("mcp.client.stdio", "client"):
-        logging.getLogger(name).error("not for the terminal")
-    logging.getLogger("another").error("printed")
-    assert capsys.readouterr().err == "printed\n"
-
-
-def test_a_traceback_at_the_start_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("import no_such_module\n")
-    with pytest.raises(UserError, match="its last words: \"ModuleNotFoundError: No module named 'no_such_module'"):
-        MCPConnections([MCPServerConfig(command=("python", str(tmp_path / "broken.py")))], sandbox=sandbox).__enter__()
 
 
 # ---------------------------------------------------------------- where servers run
@@ -293,37 +166,6 @@ def test_a_server_speaks_http() -> None:
             assert not ask(connections, "count").ok
 
 
-@pytest.mark.slow
-def test_an_http_server_that_was_started_again_is_found_again() -> None:
-    url = f"http://127.0.0.1:{(port := free_port())}/mcp"
-    with HttpServer(port):
-        connections = MCPConnections([MCPServerConfig(url=url, timeout_s=5.0)]).__enter__()
-        assert ask(connections, "count").text == "1"
-    assert not ask(connections, "count").ok
-    with closing(connections), HttpServer(port):
-        wait_for(lambda: ask(connections, "count").ok, timeout_s=20.0)
-
-
-class HttpServer:
-    """`everyday.py` on a port."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-
-    def __enter__(self) -> None:
-        command = [sys.executable, str(SERVERS / "everyday.py"), str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(self.answers)
-
-    def answers(self) -> bool:
-        with socket.socket() as connection:
-            return connection.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 # ---------------------------------------------------------------- commands for the sandbox
 
 
@@ -347,34 +189,6 @@ def test_a_command_that_cannot_run_in_the_sandbox_is_refused(tmp_path: Path) -> 
     ]:
         with pytest.raises(ConfigError, match=said):
             MCPConnections([MCPServerConfig(command=command)])
-
-
-# ---------------------------------------------------------------- the end
-
-
-def test_after_the_end_calls_say_so_and_nothing_is_left(sandbox: Sandbox) -> None:
-    before, threads = descendants(), threading.active_count()
-    with MCPConnections([sandboxed("everyday.py"), plain("dying.py", os.devnull)], sandbox=sandbox) as connections:
-        assert len(descendants()) > len(before) + 1
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(ask, connections, "wait", seconds=60.0)
-            time.sleep(0.1)
-            connections.close()
-            assert not waiting.result(5.0).ok
-    assert ask(connections, "add", a=1, b=2).text == "error: add: the connection to the server was closed"
-    wait_for(lambda: descendants() == before)
-    wait_for(lambda: threading.active_count() <= threads)
-
-
-def test_nothing_is_left_after_ctrl_c(sandbox: Sandbox) -> None:
-    before, threads = descendants(), threading.active_count()
-    timer = threading.Timer(0.8, lambda: os.kill(os.getpid(), signal.SIGINT))
-    both = [sandboxed("everyday.py"), plain("dying.py", os.devnull)]
-    with pytest.raises(KeyboardInterrupt), MCPConnections(both, sandbox=sandbox) as connections:
-        timer.start()
-        ask(connections, "wait", seconds=60.0)
-    wait_for(lambda: descendants() == before)
-    wait_for(lambda: threading.active_count() <= threads)
 
 
 # ---------------------------------------------------------------- the rest of the library

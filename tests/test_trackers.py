@@ -209,7 +209,8 @@ def test_a_missing_package_says_what_to_install(
 
 def test_nothing_optional_is_imported_before_it_is_asked_for() -> None:
     program = (
-        "import sys, agent_rl.telemetry.trackers as t; t.open_trackers([], run_name='r', project='p', folder=None, config={});"
+        "import sys, agent_rl.telemetry.trackers as t;"
+        "t.open_trackers([], run_name='r', project='p', folder=None, config={});"
         "print({'torch', 'tensorboard', 'wandb', 'trackio'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)

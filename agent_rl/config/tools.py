@@ -62,7 +62,7 @@ class MCPServerConfig(Section):
     sandbox: bool = True
     """Run `command` inside the sandbox: no network, a private folder. Off for servers that need more."""
     timeout_s: Seconds = 30.0
-    """Longest wait for the handshake and for one call."""
+    """Longest wait for the handshake, and for a call once it was sent."""
 
     def keys_without_effect(self) -> Mapping[str, str]:
         return {"sandbox": "without command"} if not self.command else {}

@@ -22,7 +22,7 @@ from agent_rl.tools.mcp_lines import LastWords, Streams
 OpenTransport = Callable[[LastWords, anyio.Event], AbstractAsyncContextManager[Streams]]
 """Opens a transport; keeps what the server writes to stderr, and sets the event when the server has ended."""
 MAX_IN_FLIGHT = 8
-"""Calls that one server is given at a time; further ones wait here, where it cannot be blamed for it."""
+"""Calls that one server is given at a time; further ones wait here, where no clock runs for them."""
 MAX_PAGES = 100
 MAX_RUBBISH = 1000
 """Lines that are no messages, after which a server is not listened to any more."""
@@ -33,7 +33,7 @@ _WHO_WE_ARE = Implementation(name="agent_rl", version="1")
 
 
 class ServerDownError(AgentRLError):
-    """A call that the server did not answer: late, never sent, or the connection ended. The message says which."""
+    """A call that the server did not answer: late, or there is no connection any more; the message says which."""
 
 
 class Link:
@@ -63,8 +63,6 @@ class ServerConnection:
         """Connections since the last answer to a call."""
         self._next_attempt = 0.0
         self._turns = anyio.Semaphore(MAX_IN_FLIGHT)
-        self._num_calls = 0
-        """Under way and waiting."""
 
     async def link(self) -> Link:
         """The connection, or a new one where it was lost; a server that stays away is not asked at every call.
@@ -84,30 +82,13 @@ class ServerConnection:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         """The server's answer, within `timeout_s` of being sent. Never asked twice, because a call that was lost may
-        have had effects.
+        have had effects. A turn comes in time, because each call in front is over in twice `timeout_s`.
 
         Raises ServerDownError, MCPError when the server refuses the request or its answer cannot be read, and
         ValueError or RuntimeError when its answer is no result of this tool.
         """
-        async with self._turn():
+        async with self._turns:
             return await self._call(name, arguments)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait until fewer than `MAX_IN_FLIGHT` calls are under way, `timeout_s` for each call in front at most."""
-        num_before = self._num_calls
-        self._num_calls += 1
-        try:
-            with anyio.move_on_after(self._timeout_s * max(num_before, 1)) as waiting:
-                await self._turns.acquire()
-            if waiting.cancelled_caught:
-                raise ServerDownError(f"the call was not sent: {num_before} others to this server stood before it")
-            try:
-                yield
-            finally:
-                self._turns.release()
-        finally:
-            self._num_calls -= 1
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         link = await self.link()

@@ -60,6 +60,12 @@ def count() -> int:
 
 
 @server.tool()
+def big(megabytes: int) -> str:
+    """A long text."""
+    return "x" * (megabytes * 1_000_000)
+
+
+@server.tool()
 def picture() -> Image:
     """A picture."""
     return Image(data=b"no picture", format="png")
