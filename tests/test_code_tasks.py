@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_rl.code_tasks.families.base import CONDITIONS, condition_code, holds
-from agent_rl.code_tasks.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference, split_of
+from agent_rl.code_tasks.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference
+from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.sandbox.graders import CallGrader, Case
 from agent_rl.sandbox.guest.codec import same

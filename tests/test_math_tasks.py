@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
 from agent_rl.errors import DataError
-from agent_rl.math_tasks.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference, split_of
+from agent_rl.math_tasks.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference
 from agent_rl.math_tasks.terms import Term, as_text, number
 from agent_rl.scripts.check_data import app as check_data_app
 from agent_rl.scripts.prepare_tasks import DEFAULT_COUNTS, task_sets

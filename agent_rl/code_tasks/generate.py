@@ -5,11 +5,10 @@ training (`train`), 60 % for demonstrations (`sft`). The first two tests of a ro
 passes them and fails another. Not here: running a model's code. What is executed here is this package's own text.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from agent_rl.code_tasks.families.base import Family, Rules
 from agent_rl.code_tasks.families.numbers import ChangeNumbers, KeepNumbers, PickNumber
@@ -19,9 +18,8 @@ from agent_rl.code_tasks.families.sequences import Neighbours, Running, TwoLists
 from agent_rl.code_tasks.families.single_numbers import CheckNumber, Digits, LabelNumber
 from agent_rl.code_tasks.families.tables import Intervals, MatrixRows, Records
 from agent_rl.code_tasks.families.texts import ChangeText, ChangeWords, CountWords, GroupWords
+from agent_rl.data.splits import Split, draw_in_turns, fingerprint, split_of
 from agent_rl.data.tasks import Task
-
-Split = Literal["train", "eval", "sft"]
 
 NUM_EXAMPLES = 2
 MIN_HIDDEN, MAX_HIDDEN = 5, 8
@@ -58,31 +56,13 @@ CELLS = [(family.name, level) for level in (1, 2, 3) for family in _ALL if level
 
 def fingerprint_of(family: str, rules: Rules) -> str:
     """16 hex digits of what the function does."""
-    content = json.dumps([family, rules], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-
-def split_of(fingerprint: str) -> Split:
-    """Which set a fingerprint belongs to."""
-    bucket = int(fingerprint, 16) % 10
-    return "eval" if bucket == 0 else "train" if bucket <= 3 else "sft"
+    return fingerprint([family, rules])
 
 
 def generate_tasks(seed: int, splits: Sequence[Split]) -> Iterator[Task]:
     """Rows of some splits; families and levels take turns, fingerprints never repeat. It ends when no rules are left
     that were not drawn, after some thousand rows; another seed words and names them anew."""
-    seen: set[str] = set()
-    name = "+".join(splits)
-    cells, index = list(CELLS), 0
-    while cells:
-        for cell in list(cells):
-            rng = random.Random(f"code-task-{seed}-{name}-{index}")
-            row = _new_row(*cell, rng, splits, seen)
-            if row is None:
-                cells.remove(cell)
-                continue
-            yield {"task_id": f"code-{splits[0]}-{seed}-{index:05d}", **row}
-            index += 1
+    return draw_in_turns("code", seed, splits, CELLS, lambda cell, rng, seen: _new_row(*cell, rng, splits, seen))
 
 
 def reference(task: Task) -> str:
@@ -102,12 +82,12 @@ def _new_row(
 ) -> dict[str, Any] | None:
     for _ in range(_ATTEMPTS):
         rules = FAMILIES[family].draw(level, rng)
-        fingerprint = fingerprint_of(family, rules)
-        if fingerprint in seen or split_of(fingerprint) not in splits:
+        known_by = fingerprint_of(family, rules)
+        if known_by in seen or split_of(known_by) not in splits:
             continue
         row = _row(FAMILIES[family], level, rules, rng)
         if row is not None:
-            seen.add(fingerprint)
+            seen.add(known_by)
             return row
     return None
 

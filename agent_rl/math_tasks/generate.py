@@ -4,18 +4,15 @@ Problems are divided by fingerprint (family and numbers, not names or wording): 
 training (`train`), 60 % for demonstrations (`sft`). A problem of level n takes n steps of arithmetic.
 """
 
-import hashlib
-import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from agent_rl.data.splits import Split, draw_in_turns, fingerprint, split_of
 from agent_rl.data.tasks import Task
 from agent_rl.math_tasks import measures, stories
 from agent_rl.math_tasks.stories import Draw
 from agent_rl.math_tasks.terms import as_text
-
-Split = Literal["train", "eval", "sft"]
 
 FAMILIES: dict[str, tuple[Draw, tuple[int, ...]]] = {
     "shopping": (stories.shopping, (1, 2, 3, 4)),
@@ -39,30 +36,13 @@ _ATTEMPTS = 400
 
 def fingerprint_of(family: str, expression: str) -> str:
     """16 hex digits of a problem, whatever the words."""
-    return hashlib.sha256(json.dumps([family, expression]).encode()).hexdigest()[:16]
-
-
-def split_of(fingerprint: str) -> Split:
-    """Which set a fingerprint belongs to."""
-    bucket = int(fingerprint, 16) % 10
-    return "eval" if bucket == 0 else "train" if bucket <= 3 else "sft"
+    return fingerprint([family, expression])
 
 
 def generate_tasks(seed: int, splits: Sequence[Split]) -> Iterator[Task]:
     """Rows of some splits; families and levels take turns, fingerprints never repeat. It ends when no numbers are left
     that were not drawn, after many thousand rows."""
-    seen: set[str] = set()
-    name = "+".join(splits)
-    cells, index = list(CELLS), 0
-    while cells:
-        for cell in list(cells):
-            rng = random.Random(f"math-task-{seed}-{name}-{index}")
-            row = _new_row(*cell, rng, splits, seen)
-            if row is None:
-                cells.remove(cell)
-                continue
-            yield {"task_id": f"math-{splits[0]}-{seed}-{index:05d}", **row}
-            index += 1
+    return draw_in_turns("math", seed, splits, CELLS, lambda cell, rng, seen: _new_row(*cell, rng, splits, seen))
 
 
 def reference(task: Task) -> str:
@@ -81,13 +61,13 @@ def _new_row(
     for _ in range(_ATTEMPTS):
         problem = FAMILIES[family][0](level, rng)
         answer = as_text(problem.right.value)
-        fingerprint = fingerprint_of(family, problem.right.text)
+        known_by = fingerprint_of(family, problem.right.text)
         wrong = problem.careless.value
-        if fingerprint in seen or split_of(fingerprint) not in splits or answer is None:
+        if known_by in seen or split_of(known_by) not in splits or answer is None:
             continue
         if problem.right.value <= 0 or wrong == problem.right.value or as_text(wrong) is None:
             continue
-        seen.add(fingerprint)
+        seen.add(known_by)
         expressions = {"expression": problem.right.text, "careless": problem.careless.text}
         return {
             "question": " ".join(rng.choice(phrasings) for phrasings in problem.parts),

@@ -6,17 +6,14 @@ question of `eval` ends with one of them, and no question of `train` passes one.
 about other worlds, with other names. Not here: searching.
 """
 
-import hashlib
-import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
+from agent_rl.data.splits import Split, fingerprint
 from agent_rl.data.tasks import Task
 from agent_rl.search_tasks.facts import KINDS
 from agent_rl.search_tasks.world import World, make_world
-
-Split = Literal["train", "eval", "sft"]
 
 NUM_DISTRACTORS = 6
 """Passages beside the supporting ones that a row brings with it, where rows do."""
@@ -26,7 +23,7 @@ _ATTEMPTS = 2000
 
 def fingerprint_of(name: str, chain: Sequence[str]) -> str:
     """16 hex digits of what is asked, whatever the words."""
-    return hashlib.sha256(json.dumps([name, *chain]).encode()).hexdigest()[:16]
+    return fingerprint([name, *chain])
 
 
 def split_of(path: Sequence[str], chain: Sequence[str]) -> Split | None:
@@ -86,12 +83,12 @@ def _new_row(
     starts = list(world.kinds)
     for _ in range(_ATTEMPTS):
         path, chain, answer = _walk(world, rng.choice(starts), hops, rng)
-        fingerprint = fingerprint_of(path[0], chain)
-        if fingerprint in seen or not ("sft" in splits or split_of(path, chain) in splits):
+        known_by = fingerprint_of(path[0], chain)
+        if known_by in seen or not ("sft" in splits or split_of(path, chain) in splits):
             continue
         row = _row(world, path, chain, answer, rng)
         if row is not None:
-            seen.add(fingerprint)
+            seen.add(known_by)
             return row
     return None
 
