@@ -4,7 +4,7 @@ import inspect
 import math
 import sys
 import time
-from decimal import Decimal
+from decimal import Decimal, Inexact, getcontext
 
 import pytest
 from hypothesis import example, given, settings
@@ -340,6 +340,11 @@ def test_numbers_within_its_digits_are_shown_exactly(whole: int, digits: int, sh
     assert calculate(str(whole)) == str(whole)
     number = Decimal(digits).scaleb(-shift)
     assert Decimal(calculate(str(number))) == number
+
+
+def test_what_a_thread_calculated_before_changes_no_result() -> None:
+    getcontext().flags[Inexact] = True
+    assert calculate("0.10000000001") == "0.10000000001"
 
 
 def test_the_model_is_told_what_it_takes() -> None:

@@ -291,6 +291,7 @@ def decimal_text(value: Number) -> str:
         return str(value.numerator)
     with localcontext() as context:
         context.prec, context.rounding = MAX_DIGITS, ROUND_HALF_UP
+        context.clear_flags()  # a copy of the thread's, in which others may have set some
         if isinstance(value, Fraction):
             number = Decimal(value.numerator) / Decimal(value.denominator)
             is_exact = not context.flags[Inexact]
