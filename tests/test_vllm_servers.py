@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from vllm_load import wait_for_load
 from waiting import free_port
 
 from agent_rl.errors import ConfigError
@@ -93,20 +94,6 @@ def sampling(seed, num_tokens=16, **others):
     return SamplingParams(max_new_tokens=num_tokens, seed=seed, **others)
 
 
-def load_of(client):
-    """Requests that the server draws for, and that wait there."""
-    metrics = client.get(client.addresses[0], "/metrics").splitlines()
-    counts = [line for line in metrics if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{"))]
-    return [round(float(line.split()[-1])) for line in sorted(counts)]
-
-
-def wait_for_load(client, *, running, waiting):
-    deadline = time.monotonic() + 10.0
-    while (load := load_of(client)) != [running, waiting]:
-        assert time.monotonic() < deadline, load
-        time.sleep(0.05)
-
-
 def test_the_server_can_serve_what_it_was_started_for_and_nothing_larger(client):
     needed = {"max_context": WINDOW, "dtype": "float32", "lora_rank": 0, "weight_transfer": "files"}
     client.wait_until_up(**needed)
@@ -183,11 +170,11 @@ def test_cancelling_frees_the_server_at_once(client):
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.complete, PROMPT, sampling(7, 1900), cancel)
-        wait_for_load(client, running=1, waiting=0)
+        wait_for_load(client, running=1)
         cancel.set()
         cancelled = waiting.result()
     assert (cancelled.token_ids, cancelled.finish_reason) == ((), FinishReason.CANCELLED)
-    wait_for_load(client, running=0, waiting=0)
+    wait_for_load(client, running=0)
 
 
 def test_a_pause_interrupts_with_what_was_drawn_and_the_version_follows_the_weights(client, model):
@@ -203,7 +190,7 @@ def test_a_pause_interrupts_with_what_was_drawn_and_the_version_follows_the_weig
         client.post_all("/resume")
         assert late.result().weight_version == 3
         kept = pool.submit(client.complete, PROMPT, sampling(1, 800))
-        wait_for_load(client, running=1, waiting=0)
+        wait_for_load(client, running=1)
         time.sleep(0.2)
         client.post_all("/pause", params={"mode": "keep"})
         client.post_all("/update_weight_version", {"new_version": "4/2"})

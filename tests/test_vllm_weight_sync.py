@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from vllm_load import wait_for_load
 from waiting import free_port
 
 from agent_rl.distributed.backend import Backend
@@ -150,10 +151,10 @@ def test_trained_weights_arrive_and_are_drawn_from(setup: Setup) -> None:
 
 def test_completions_under_way_end_interrupted_and_later_ones_have_the_new_weights(setup: Setup) -> None:
     setup.learn()
-    sampling = SamplingParams(max_new_tokens=600, temperature=TEMPERATURE, seed=1)
+    sampling = SamplingParams(max_new_tokens=700, temperature=TEMPERATURE, seed=1)
     with ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(setup.servers.complete, OTHER_PROMPT, sampling) for _ in range(4)]
-        time.sleep(1.0)
+        wait_for_load(setup.servers, running=4)
         setup.sync()
     drawn = [future.result() for future in futures]
     assert [completion.finish_reason for completion in drawn] == [FinishReason.INTERRUPTED] * 4
@@ -310,12 +311,12 @@ def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
     def write(folder: Path) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
 
-    sampling = SamplingParams(max_new_tokens=600, temperature=TEMPERATURE, seed=1)
+    sampling = SamplingParams(max_new_tokens=700, temperature=TEMPERATURE, seed=1)
     for version in (1, 2):
         learn_adapter(model)
         with ThreadPoolExecutor(2) as threads:
             under_way = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
-            time.sleep(0.5)
+            wait_for_load(setup.servers, running=1)
             setup.servers.post_all("/pause", params={"mode": "abort"})
             waiting = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
             time.sleep(0.5)
