@@ -63,3 +63,9 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the closest of `choices`, or `""` when none is close."""
     matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def nearest_or_all(word: str, choices: Iterable[str]) -> str:
+    """As `nearest`, or `"; known: a, b"` with all `choices` in their order when none is close."""
+    known = list(choices)
+    return nearest(word, known) or f"; known: {', '.join(known)}"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sandboxes import code_factory_or_skip
 from test_code_exec_env import RIGHT, ROW, begun, replies, run, says
 from test_graders import HOSTILE, load
 
-from agent_rl.envs.code_exec_env import CodeExecEnvFactory, CodeExecEnvOptions
-from agent_rl.errors import SandboxError
+from agent_rl.envs.code_exec_env import CodeExecEnvFactory
 
 CHEATS = {
     "prints the verdict": """
@@ -98,13 +98,8 @@ def add(a, b):
 
 @pytest.fixture(scope="module")
 def factory() -> Iterator[CodeExecEnvFactory]:
-    opened = CodeExecEnvFactory(CodeExecEnvOptions(workers=1, time_limit_s=1.0, memory_mb=128))
-    try:
-        opened.start()
-    except SandboxError as error:
-        pytest.skip(f"no isolation tier is available here: {error}")
-    yield opened
-    opened.close()
+    with code_factory_or_skip(workers=1, time_limit_s=1.0, memory_mb=128) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("name", CHEATS)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandboxes import code_factory_or_skip
 
 from agent_rl.agent.code_format import read_blocks
 from agent_rl.agent.messages import Message, ToolCall
@@ -58,13 +59,8 @@ class SharedFactory(CodeExecEnvFactory):
 
 @pytest.fixture(scope="module")
 def factory() -> Iterator[CodeExecEnvFactory]:
-    opened = CodeExecEnvFactory(CodeExecEnvOptions(workers=1, time_limit_s=1.0, memory_mb=128))
-    try:
-        opened.start()
-    except SandboxError as error:
-        pytest.skip(f"no isolation tier is available here: {error}")
-    yield opened
-    opened.close()
+    with code_factory_or_skip(workers=1, time_limit_s=1.0, memory_mb=128) as opened:
+        yield opened
 
 
 def begun(factory: CodeExecEnvFactory, row: dict[str, Any] = ROW) -> CodeExecEnv:

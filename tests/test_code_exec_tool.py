@@ -2,11 +2,11 @@
 
 import os
 import resource
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sandboxes import sandbox_or_skip
 
 from agent_rl.agent.messages import ToolCall
 from agent_rl.code_tasks.call_tests import CallTask, parse_call_task
@@ -35,11 +35,7 @@ ADD_TASK = parse_call_task(ADD, "a test")
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    try:
-        opened = Sandbox.open(python=sys.executable, limits=LIMITS)
-    except SandboxError as error:
-        pytest.skip(f"no isolation tier is available here: {error}")
-    with opened:
+    with sandbox_or_skip(LIMITS) as opened:
         yield opened
 
 

@@ -12,7 +12,7 @@ from agent_rl.config import load_config
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
 from agent_rl.envs import code_demonstrations, math_demonstrations, search_demonstrations
 from agent_rl.envs.base import AgentEnv, StepResult
-from agent_rl.envs.nat_demonstrations import Turns
+from agent_rl.envs.demonstrations import Turns
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.math_tasks import generate as math_tasks
 from agent_rl.search_tasks import generate as search_tasks

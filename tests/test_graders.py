@@ -1,11 +1,11 @@
 """Graders against honest and hostile solutions: only right answers score, and nothing hostile is an error of ours."""
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from sandboxes import sandbox_or_skip
 
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.freeze import Flag
@@ -89,11 +89,7 @@ HONEST = load(HOSTILE / "solutions" / "honest")
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    try:
-        opened = Sandbox.open(python=sys.executable, limits=LIMITS)
-    except SandboxError as error:
-        pytest.skip(f"no isolation tier is available here: {error}")
-    with opened:
+    with sandbox_or_skip(LIMITS) as opened:
         yield opened
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandboxes import sandbox_or_skip
 
 sys.path.insert(0, str(Path(__file__).with_name("hostile")))
 
 from host import descendants
 
-from agent_rl.errors import NatUnavailableError, SandboxError
+from agent_rl.errors import NatUnavailableError
 from agent_rl.nat.toolkit import NatToolkit
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
@@ -27,11 +28,7 @@ MARK = Path("/tmp/hostile_data_was_here")
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    try:
-        opened = Sandbox.open(python=sys.executable, limits=LIMITS)
-    except SandboxError as error:
-        pytest.skip(f"no isolation tier is available here: {error}")
-    with opened:
+    with sandbox_or_skip(LIMITS) as opened:
         yield opened
 
 

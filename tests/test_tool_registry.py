@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from waiting import wait_for
 
 from agent_rl.agent.messages import ToolCall
 from agent_rl.errors import SandboxError
 from agent_rl.tools.answer_tool import AnswerTool
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 from agent_rl.tools.schema import check_arguments
-from tests.waiting import wait_for
 
 
 class Doing(BaseTool):

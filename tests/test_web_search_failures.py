@@ -10,7 +10,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+from fake_search_server import FakeSearchServer, Reply, Request
 from fakes import ScriptedPolicy
+from waiting import free_port
+from web_search import KEY, TAVILY, ask, failure, tool_for
 
 from agent_rl.agent.messages import Message
 from agent_rl.config.tools import SearchToolConfig
@@ -22,9 +25,6 @@ from agent_rl.records import StopReason
 from agent_rl.tools.base import ToolRegistry
 from agent_rl.tools.search_tool import SearchTool
 from agent_rl.tools.web_search_tool import RateLimit, WebSearch, seconds_asked
-from tests.fake_search_server import FakeSearchServer, Reply, Request
-from tests.waiting import free_port
-from tests.web_search import KEY, TAVILY, ask, failure, tool_for
 
 
 @pytest.fixture

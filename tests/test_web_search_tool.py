@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fake_search_server import FakeSearchServer, Reply, Request
+from web_search import BING, KEY, SERPER, TAVILY, ask, tool_for
 
 from agent_rl.agent.messages import ToolCall
 from agent_rl.config import ToolsConfig
@@ -12,8 +14,6 @@ from agent_rl.errors import ConfigError
 from agent_rl.tools.base import ToolRegistry
 from agent_rl.tools.toolset import Toolset
 from agent_rl.tools.web_search_tool import WebSearch
-from tests.fake_search_server import FakeSearchServer, Reply, Request
-from tests.web_search import BING, KEY, SERPER, TAVILY, ask, tool_for
 
 
 @pytest.fixture

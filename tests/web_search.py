@@ -4,13 +4,13 @@ import time
 from typing import Any
 
 import pytest
+from fake_search_server import FakeSearchServer
 
 from agent_rl.config.tools import SearchToolConfig
 from agent_rl.errors import ServiceError
 from agent_rl.tools.base import ToolResult
 from agent_rl.tools.search_tool import SearchTool
 from agent_rl.tools.web_search_tool import RateLimit, WebSearch
-from tests.fake_search_server import FakeSearchServer
 
 KEY = "tvly-Abc/123+x"
 TAVILY = {"query": "q", "results": [{"title": "Velm", "url": "https://a.example", "content": "A river.", "score": 0.9}]}

@@ -3,16 +3,15 @@
 Not here: what they do.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.code_format import CodeFormat
 from agent_rl.agent.react_format import ReactFormat
+from agent_rl.config import AgentType
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-AgentType = Literal["hf", "react", "code"]
 
 _FORMATS: dict[AgentType, type[ChatFormat]] = {"hf": ChatFormat, "react": ReactFormat, "code": CodeFormat}
 

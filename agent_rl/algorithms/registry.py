@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from agent_rl.errors import ConfigError, nearest
+from agent_rl.errors import ConfigError, nearest, nearest_or_all
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
@@ -17,7 +17,7 @@ ValueT = TypeVar("ValueT")
 def look_up(table: Mapping[str, ValueT], name: str, *, kind: str) -> ValueT:
     """`table[name]`; ConfigError with the nearest name, or all names, where there is none, calling it a `kind`."""
     if name not in table:
-        hint = nearest(name, table) or f"; known: {', '.join(table)}"
+        hint = nearest_or_all(name, table)
         raise ConfigError(f"unknown {kind} {name!r}{hint}")
     return table[name]
 

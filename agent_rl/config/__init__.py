@@ -9,13 +9,14 @@ from agent_rl.config.learning import ESTIMATOR_KEYS, LOSS_KEYS, AlgorithmConfig,
 from agent_rl.config.load import load_config, parse_config, validate_section
 from agent_rl.config.root import Config
 from agent_rl.config.sections import CurriculumConfig, CurriculumStage, LoraConfig
-from agent_rl.config.tools import AgentConfig, MCPServerConfig, SearchToolConfig, ToolsConfig
+from agent_rl.config.tools import AgentConfig, AgentType, MCPServerConfig, SearchToolConfig, ToolsConfig
 from agent_rl.config.vllm import VLLMConfig
 
 __all__ = [
     "ESTIMATOR_KEYS",
     "LOSS_KEYS",
     "AgentConfig",
+    "AgentType",
     "AlgorithmConfig",
     "Config",
     "CriticConfig",

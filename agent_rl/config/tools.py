@@ -8,9 +8,11 @@ from pydantic import Field, model_validator
 
 from agent_rl.config.base import Positive, Seconds, Section
 
+AgentType = Literal["hf", "react", "code"]
+
 
 class AgentConfig(Section):
-    type: Literal["hf", "react", "code"] = "hf"
+    type: AgentType = "hf"
     """How the model acts: `hf` calls tools as its chat template writes them, `react` by Thought, Action and Action
     Input, `code` by fenced Python blocks. Without calls and blocks a reply is the final answer."""
 

@@ -6,7 +6,7 @@ Not here: the model (`hf_model.py`), training, generation.
 from pathlib import Path
 from typing import Any
 
-from agent_rl.agent.agent_types import AgentType
+from agent_rl.config import AgentType
 from agent_rl.core.hf_model import HuggingFaceModel
 from agent_rl.core.in_process_policy import InProcessPolicy
 

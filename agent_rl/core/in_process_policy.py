@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from agent_rl.agent.agent_types import AgentType, make_chat_format
+from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.config import AgentType
 from agent_rl.core.policy import BasePolicy
 from agent_rl.core.trained_model import TrainedModel
 from agent_rl.generation.engine import GenerationEngine

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agent_rl.agent.agent_types import AgentType
+from agent_rl.config import AgentType
 from agent_rl.core.in_process_policy import InProcessPolicy
 from agent_rl.core.trained_model import TrainedModel, check_window
 from agent_rl.errors import CheckpointError

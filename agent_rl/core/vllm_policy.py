@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from agent_rl.agent.agent_types import AgentType, make_chat_format
+from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.config import AgentType
 from agent_rl.core.episode import derive_seed
 from agent_rl.core.policy import BasePolicy
 from agent_rl.distributed.sampler import Sampler

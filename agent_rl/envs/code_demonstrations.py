@@ -4,30 +4,28 @@ The teacher is careless on purpose: a share of its first programs pass the examp
 are mended after the tool's answer, the others left as they are. Nothing here is used while training by reinforcement.
 """
 
-import itertools
 import random
 from collections.abc import Iterator
 
-from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.agent.messages import Message
 from agent_rl.code_tasks.base import NOT_ALL_HIDDEN_PASS
 from agent_rl.code_tasks.call_tests import parse_call_task
 from agent_rl.code_tasks.generate import NUM_EXAMPLES, careless, generate_tasks, reference
 from agent_rl.data.tasks import Task
 from agent_rl.envs.code_exec_env import SYSTEM_PROMPT, TOOL_SPECS, handed_in
-from agent_rl.envs.nat_demonstrations import Turns
+from agent_rl.envs.demonstrations import Demonstration, Turns, tasks_without_end
 
 MENDED_SHARE = 0.3
 """Of the careless programs, those that the teacher mends."""
 _REPLY = f"examples: {NUM_EXAMPLES} of {NUM_EXAMPLES} passed\n{NOT_ALL_HIDDEN_PASS}"
 
 
-def demonstrations(seed: int, *, faulty_share: float) -> Iterator[tuple[list[Message], Turns, tuple[ToolSpec, ...]]]:
-    """First messages, the teacher's turns and the tools, without end."""
-    for round_ in itertools.count():
-        for task in generate_tasks(1000 * seed + round_, ["sft"]):
-            request = parse_call_task(task, task["task_id"]).request
-            messages = [Message.system(SYSTEM_PROMPT), Message.user(request)]
-            yield messages, _turns(task, random.Random(f"demo-{seed}-{task['task_id']}"), faulty_share), TOOL_SPECS
+def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+    """Without end."""
+    for task in tasks_without_end(generate_tasks, seed):
+        request = parse_call_task(task, task["task_id"]).request
+        messages = [Message.system(SYSTEM_PROMPT), Message.user(request)]
+        yield messages, _turns(task, random.Random(f"demo-{seed}-{task['task_id']}"), faulty_share), TOOL_SPECS
 
 
 def _turns(task: Task, rng: random.Random, faulty_share: float) -> Turns:

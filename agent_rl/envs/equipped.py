@@ -37,7 +37,7 @@ class EquippedFactory(EnvFactory):
 
     def start(self) -> None:
         """Raises ConfigError for tools that are offered twice, and for one that is needed and that no server offers."""
-        self().close()
+        self().close()  # an environment that takes no tools is refused before any server starts
         self.toolset.start()
         try:
             refuse_collisions((*(self.inner.own_tools or ()), *self.toolset.names), "section tools")

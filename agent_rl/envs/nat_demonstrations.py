@@ -9,7 +9,8 @@ per spec from a seed. Nothing here is used while training by reinforcement.
 import random
 from collections.abc import Iterator
 
-from agent_rl.agent.messages import Message, ToolCall, ToolSpec
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.envs.demonstrations import Demonstration, Turns
 from agent_rl.envs.nat_agent_env import TOOL_SPECS
 from agent_rl.nat.families import FAMILIES, GROUPS
 from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
@@ -25,12 +26,8 @@ CHECKING_SHARE = 0.15
 """Demonstrations that run the tests before they submit, which takes a second turn."""
 
 
-Turns = list[tuple[Message, tuple[Message, ...]]]
-"""Assistant messages, each with the tool replies to it."""
-
-
-def demonstrations(seed: int, *, faulty_share: float) -> Iterator[tuple[list[Message], Turns, tuple[ToolSpec, ...]]]:
-    """First messages, the teacher's turns and the tools, of ever new specs of the starter's families and levels."""
+def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+    """Of ever new specs of the starter's families and levels."""
     for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True):
         yield initial_messages(spec), demonstration_turns(spec, faulty_share=faulty_share, seed=seed), TOOL_SPECS
 

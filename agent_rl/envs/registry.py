@@ -8,7 +8,7 @@ from agent_rl.agent.code_format import CODE_TOOL
 from agent_rl.config import ToolsConfig
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.equipped import EquippedFactory
-from agent_rl.errors import ConfigError, nearest
+from agent_rl.errors import ConfigError, nearest_or_all
 
 FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 """Takes `env.options` and the run's seed."""
@@ -44,7 +44,7 @@ def make_env_factory(name: str, options: dict[str, Any], *, seed: int, tools: To
         importlib.import_module(_BUILT_IN[name])  # registers itself
     if name not in _MAKERS:
         known = sorted({*_MAKERS, *_BUILT_IN})
-        hint = nearest(name, known) or f"; known: {', '.join(known)}"
+        hint = nearest_or_all(name, known)
         raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
     factory = _MAKERS[name](options, seed)
     for needed in factory.needed_tools:

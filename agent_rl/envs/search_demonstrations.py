@@ -9,9 +9,9 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from agent_rl.agent.messages import Message, ToolCall, ToolSpec
+from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.data.tasks import Task
-from agent_rl.envs.nat_demonstrations import Turns
+from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
 from agent_rl.envs.search_env import SearchEnvOptions
 from agent_rl.search_tasks.generate import careless, generate_tasks, reference, world_of
 from agent_rl.tools.search_tool import Passage, PassageIndex, SearchTool
@@ -21,11 +21,10 @@ MAX_RESULTS, MAX_SNIPPET_CHARS = 2, 200
 TASKS_PER_WORLD = 400
 
 
-def demonstrations(seed: int, *, faulty_share: float) -> Iterator[tuple[list[Message], Turns, tuple[ToolSpec, ...]]]:
-    """First messages, the teacher's turns and the tools, without end."""
+def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+    """Without end."""
     system_prompt = SearchEnvOptions().system_prompt or ""
-    for round_ in itertools.count():
-        world_seed = 1000 * seed + round_
+    for world_seed in seeds_without_end(seed):
         world = world_of(world_seed, ["sft"])
         passages = [Passage(title=title, text=text) for title, text in world.texts.items()]
         tool = SearchTool(PassageIndex(passages, max_results=MAX_RESULTS), max_snippet_chars=MAX_SNIPPET_CHARS)

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from agent_rl.errors import DataError, nearest
+from agent_rl.errors import DataError, nearest_or_all
 from agent_rl.nat.families import FAMILIES, GROUPS
 from agent_rl.nat.generate import LEVELS
 from agent_rl.nat.spec import NATSpec, Router
@@ -45,7 +45,7 @@ def _check_references(spec: NATSpec, where: str) -> None:
 
 def _known(where: str, field: str, name: str, known: Any) -> None:
     if name not in known:
-        hint = nearest(name, known) or f"; known: {', '.join(known)}"
+        hint = nearest_or_all(name, known)
         raise DataError(f"{where}: field {field!r}: there is no task family {name!r}{hint}")
 
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
-from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, nearest
+from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, nearest, nearest_or_all
 
 RewardFunction = Callable[..., float | Mapping[str, float] | None]
 FunctionT = TypeVar("FunctionT", bound=RewardFunction)
@@ -208,7 +208,7 @@ def make_reward(
     entries: dict[str, tuple[_Registered, float]] = {}
     for spec in section.reward:
         if spec.name not in _REGISTERED:
-            hint = nearest(spec.name, _REGISTERED) or f"; known: {', '.join(sorted(_REGISTERED))}"
+            hint = nearest_or_all(spec.name, sorted(_REGISTERED))
             raise ConfigError(f"env.options.reward names {spec.name!r}: no such reward{hint}")
         if spec.name in entries:
             raise ConfigError(f"env.options.reward names {spec.name!r} twice; add up the two weights")

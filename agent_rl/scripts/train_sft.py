@@ -14,7 +14,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from agent_rl.agent.agent_types import AgentType, make_chat_format
+from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.config import AgentType
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import TaskDomain, make_folder, run_app
 

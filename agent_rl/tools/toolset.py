@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_rl.config import ToolsConfig
 from agent_rl.data.tasks import Task
-from agent_rl.errors import ConfigError, nearest
+from agent_rl.errors import ConfigError, nearest_or_all
 from agent_rl.tools.base import BaseTool
 
 ToolMaker = Callable[[Task], BaseTool]
@@ -42,7 +42,7 @@ class Toolset:
                 importlib.import_module(_BUILT_IN[name])  # registers itself
             if name not in _OPENERS:
                 known = sorted({*_OPENERS, *_BUILT_IN})
-                hint = nearest(name, known) or f"; known: {', '.join(known)}"
+                hint = nearest_or_all(name, known)
                 raise ConfigError(f"tools.use names {name!r}: no such tool{hint}")
         self._makers: list[ToolMaker] = []
         self._shared: list[BaseTool] = []

@@ -1,0 +1,27 @@
+"""What the demonstrations of all domains are: conversations in which a teacher solves a task, for a warm start.
+
+Not here: any teacher (`nat_demonstrations.py` and its neighbours).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.data.splits import Split
+from agent_rl.data.tasks import Task
+
+Turns = list[tuple[Message, tuple[Message, ...]]]
+"""Assistant messages, each with the tool replies to it."""
+Demonstration = tuple[list[Message], Turns, tuple[ToolSpec, ...]]
+"""First messages as the environment gives them, the teacher's turns, the tools."""
+
+
+def seeds_without_end(seed: int) -> Iterator[int]:
+    """Seeds of task generators, other ones for every `seed` (below 1000 of each)."""
+    return itertools.count(1000 * seed)
+
+
+def tasks_without_end(generate: Callable[[int, Sequence[Split]], Iterator[Task]], seed: int) -> Iterator[Task]:
+    """The tasks that may be shown, worded anew whenever a generator has no more."""
+    for each in seeds_without_end(seed):
+        yield from generate(each, ["sft"])
