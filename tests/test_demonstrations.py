@@ -12,7 +12,7 @@ from agent_rl.config import load_config
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
 from agent_rl.envs import code_demonstrations, math_demonstrations, search_demonstrations
 from agent_rl.envs.base import AgentEnv, StepResult
-from agent_rl.envs.demonstrations import Turns
+from agent_rl.envs.demonstrations import TASKS_PER_SEED, Turns, tasks_without_end
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.math_tasks import generate as math_tasks
 from agent_rl.search_tasks import generate as search_tasks
@@ -42,16 +42,18 @@ def math_env() -> Iterator[Any]:
     factory.close()
 
 
-def last_of(env: AgentEnv, task: Task, messages: list[Message], turns: Turns) -> StepResult | None:
-    """The end of the episode that the demonstration shows; None where it goes on."""
+def last_of(env: AgentEnv, task: Task, messages: list[Message], turns: Turns) -> StepResult:
+    """The end of the episode that the demonstration shows."""
     assert env.reset(task) == messages
-    for message, replies in turns:
+    for message, replies in turns[:-1]:
         result = env.step(message)
-        if result.terminated:
-            assert (message, replies) == turns[-1]
-            return result
-        assert result.messages == replies or (replies == () and (message, replies) == turns[-1])
-    return None
+        assert not result.terminated
+        assert result.messages == replies
+    message, replies = turns[-1]
+    assert replies == ()
+    result = env.step(message)
+    assert result.terminated
+    return result
 
 
 @pytest.mark.parametrize("faulty_share", [0.0, 1.0])
@@ -62,14 +64,24 @@ def test_the_code_teachers_programs_are_answered_as_shown(code_env: Any, faulty_
         islice(tasks, NUM), code_demonstrations.demonstrations(SEED, faulty_share=faulty_share), strict=False
     ):
         env = code_env()
-        ends.append((len(turns), last_of(env, task, messages, turns)))
+        gives_up = turns[-1][0].content == code_demonstrations.GIVES_UP
+        ends.append((len(turns), gives_up, last_of(env, task, messages, turns).reward_parts["success"]))
         assert env.tools == tools
     if faulty_share == 0.0:
-        assert [(num, end.reward_parts["success"]) for num, end in ends] == [(1, 1.0)] * NUM
-    else:
-        # One program that fails a hidden test and is left so, or is mended in a second turn.
-        assert {(num, end is not None) for num, end in ends} == {(1, False), (2, True)}
-        assert all(end.reward_parts["success"] == 1.0 for _, end in ends if end)
+        assert ends == [(1, False, 1.0)] * NUM
+    else:  # one program that fails a hidden test, which is called done, or mended in a second turn
+        assert set(ends) == {(2, True, 0.0), (2, False, 1.0)}
+
+
+def test_families_are_shown_alike_often_when_some_have_few_rules() -> None:
+    def generate(seed: int, splits: Any) -> Iterator[Task]:
+        assert splits == ["sft"]
+        yield {"task_id": f"rare-{seed}"}
+        yield from ({"task_id": f"common-{seed}-{index}"} for index in range(5 * TASKS_PER_SEED))
+
+    shown = [task["task_id"] for task in islice(tasks_without_end(generate, seed=2), 3 * TASKS_PER_SEED)]
+    assert [name for name in shown if "rare" in name] == ["rare-2000", "rare-2001", "rare-2002"]
+    assert len(set(shown)) == len(shown)
 
 
 @pytest.mark.parametrize("faulty_share", [0.0, 1.0])

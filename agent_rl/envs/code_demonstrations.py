@@ -1,7 +1,7 @@
 """Demonstrations for the warm start of the code agent: conversations in which a teacher writes the function.
 
 The teacher is careless on purpose: a share of its first programs pass the examples and forget a case. Of these some
-are mended after the tool's answer, the others left as they are. Nothing here is used while training by reinforcement.
+are mended after the tool's answer, the others called done. Nothing here is used while training by reinforcement.
 """
 
 import random
@@ -17,6 +17,8 @@ from agent_rl.envs.demonstrations import Demonstration, Turns, tasks_without_end
 
 MENDED_SHARE = 0.3
 """Of the careless programs, those that the teacher mends."""
+GIVES_UP = "The examples pass, so this is done."
+"""What it says of the others."""
 _REPLY = f"examples: {NUM_EXAMPLES} of {NUM_EXAMPLES} passed\n{NOT_ALL_HIDDEN_PASS}"
 
 
@@ -32,6 +34,5 @@ def _turns(task: Task, rng: random.Random, faulty_share: float) -> Turns:
     right = (handed_in(reference(task)), ())
     if rng.random() >= faulty_share:
         return [right]
-    if rng.random() < MENDED_SHARE:
-        return [(handed_in(careless(task)), (Message.tool(_REPLY, name="code_exec"),)), right]
-    return [(handed_in(careless(task)), ())]
+    first = (handed_in(careless(task)), (Message.tool(_REPLY, name="code_exec"),))
+    return [first, right if rng.random() < MENDED_SHARE else (Message.assistant(GIVES_UP), ())]

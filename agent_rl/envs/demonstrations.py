@@ -16,12 +16,16 @@ Demonstration = tuple[list[Message], Turns, tuple[ToolSpec, ...]]
 """First messages as the environment gives them, the teacher's turns, the tools."""
 
 
+TASKS_PER_SEED = 1000
+"""Of the many more that there are for a seed: the further a generator goes, the more families have run out of rules."""
+
+
 def seeds_without_end(seed: int) -> Iterator[int]:
     """Seeds of task generators, other ones for every `seed` (below 1000 of each)."""
     return itertools.count(1000 * seed)
 
 
 def tasks_without_end(generate: Callable[[int, Sequence[Split]], Iterator[Task]], seed: int) -> Iterator[Task]:
-    """The tasks that may be shown, worded anew whenever a generator has no more."""
+    """The tasks that may be shown, all families alike often, drawn anew by another seed after every thousand."""
     for each in seeds_without_end(seed):
-        yield from generate(each, ["sft"])
+        yield from itertools.islice(generate(each, ["sft"]), TASKS_PER_SEED)
