@@ -141,6 +141,17 @@ class TrainingSample:
     """0.0 where the mask is 0."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedSample:
+    """What a step made of a training sample; for logs only."""
+
+    episode: Trajectory
+    sample: TrainingSample
+    """With the mask and the advantages that were trained on."""
+    trainer_logprobs: tuple[float, ...] | None
+    """Of the drawn ids, as the step first computed them; None where it did not, as for a sample without gradient."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A run of tokens of a flat micro-batch: `Segment(5, 3, prefix=0)` is tokens 5, 6, 7, which continue segment 0."""

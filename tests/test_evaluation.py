@@ -6,7 +6,16 @@ from fakes import EchoEnv, ScriptedPolicy
 from rich.console import Console
 
 from agent_rl.core.episode import EpisodeLimits
-from agent_rl.core.evaluation import comparison_table, eval_metrics, evaluate, one_line, summarize, to_record, verdict
+from agent_rl.core.evaluation import (
+    comparison_table,
+    eval_metrics,
+    evaluate,
+    evaluated_record,
+    one_line,
+    summarize,
+    to_record,
+    verdict,
+)
 from agent_rl.core.rollout import RolloutWorker
 from agent_rl.envs.base import EnvFactory
 from agent_rl.records import SamplingParams, StopReason, Trajectory
@@ -51,9 +60,30 @@ def test_every_evaluation_plays_each_task_once_with_the_same_draws() -> None:
 
 
 def test_the_record_has_one_row_per_task() -> None:
-    record = to_record(summarize(EPISODES, temperature=0.0, step=3), EPISODES)
+    tasks = [{"task_id": "t", "metadata": {"family": "sums"}}, *([{"task_id": "t", "level": 2}] * 3)]
+    record = to_record(summarize(EPISODES, temperature=0.0, step=3), EPISODES, tasks)
     assert record["result"]["num_successes"] == 1
     assert [row["reward"] for row in record["episodes"]] == [1.0, 0.5, 0.0, None]
+    assert [row["family"] for row in record["episodes"]] == ["sums", None, None, None]
+    assert [row["level"] for row in record["episodes"]] == [None, 2, 2, 2]
+
+
+def test_a_row_has_the_conversation_and_what_the_environment_noted_at_the_end() -> None:
+    rollout = RolloutWorker(
+        ScriptedPolicy(["x", "done"]), EnvFactory(EchoEnv), limits=EpisodeLimits(max_new_tokens=9), seed=0
+    )
+    tasks = [{"task_id": "t0", "family": "echo", "level": 1, "difficulty": "easy"}]
+    _, episodes = evaluate(rollout, tasks, temperature=0.0, step=0)
+    last = replace(episodes[0].turns[-1], info={"problems": ["tests, hold: one fails"]})
+    row = evaluated_record(replace(episodes[0], turns=(*episodes[0].turns[:-1], last)), tasks[0])
+    assert [row[name] for name in ("family", "level", "difficulty")] == ["echo", 1, "easy"]
+    other = replace(episodes[0], turns=(replace(last, info={"problems": 3}),))
+    assert evaluated_record(other, tasks[0])["problems"] == []  # an environment may note what it likes
+    assert (row["num_turns"], row["num_tokens"], row["problems"]) == (2, 7, ["tests, hold: one fails"])
+    assert [(m["role"], m["content"]) for m in row["messages"] if m["role"] == "assistant"] == [
+        ("assistant", "x"),
+        ("assistant", "done"),
+    ]
 
 
 def results(successes: int, *, step: int) -> object:

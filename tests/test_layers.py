@@ -27,10 +27,11 @@ RANKS = {
     "envs": 6,
     "core": 7,
     "planning": 8,
+    "reports": 8,
     "scripts": 9,
 }
 DATA_SIDE = {"rewards", "code_tasks", "math_tasks", "search_tasks", "tools", "envs", "data"}
-NO_TORCH = {"sandbox", "nat", "agent", "config", "errors"} | DATA_SIDE
+NO_TORCH = {"sandbox", "nat", "agent", "config", "errors", "reports"} | DATA_SIDE
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 

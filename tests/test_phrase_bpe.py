@@ -96,6 +96,17 @@ def test_document_share_counts_documents_and_not_occurrences() -> None:
     assert tokens_of(tokenizer, "alpha beta") == ["alpha", " beta"]
 
 
+def test_with_kinds_a_phrase_is_what_most_documents_of_one_kind_say() -> None:
+    texts = ["alpha beta"] * 2 + ["alpha beta, gamma delta"] * 2 + ["one two"] * 16
+    kinds = ["rare"] * 4 + ["common"] * 16
+    apart = train_phrase_bpe(texts, kinds=kinds, min_document_share=0.6)
+    assert tokens_of(apart, "alpha beta") == ["alpha beta"]
+    assert "gamma delta" not in tokens_of(apart, "gamma delta")
+    together = train_phrase_bpe(texts, min_document_share=0.6)
+    assert "alpha beta" not in tokens_of(together, "alpha beta")
+    assert tokens_of(apart, "one two") == tokens_of(together, "one two") == ["one two"]
+
+
 def test_no_phrase_reaches_over_a_line_break_real_or_escaped() -> None:
     tokenizer = train_phrase_bpe(["one two\n  three four\\n  five six"] * 10)
     assert tokens_of(tokenizer, "one two\n  three four\\n  five six") == ["one two\n  ", "three four\\n  ", "five six"]

@@ -17,6 +17,7 @@ from agent_rl.agent.chat_template import THINK_CLOSE, THINK_OPEN, ChatTemplate, 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.phrase_bpe import TOOLS_FOOTER, TOOLS_HEADER
 from agent_rl.agent.segments import Segment, SegmentEncoder
+from agent_rl.agent.token_texts import token_texts
 from agent_rl.agent.tool_parser import LLAMA_OPEN, MISTRAL_OPEN, CallStyle, dump_call, parse_tool_calls, write_calls
 from agent_rl.errors import UserError
 
@@ -125,6 +126,10 @@ class ChatFormat:
         end-of-turn id, which is then missing, to be read.
         """
         return None
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each id, special tokens included, for people to read; joined, that of all of them."""
+        return token_texts(token_ids, self._encoder.decode)
 
     def _head(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Segment]:
         parts = [_part(message) for message in messages]

@@ -3,7 +3,8 @@ r"""A byte-level BPE for one domain: whole words first, then whole phrases, in o
 A from-scratch model of a few million parameters needs short sequences (boilerplate folded into few tokens) and
 names it can copy (a package name, a unit, a digit is the same token wherever it stands). So merges are chosen in
 two stages. Stage 1 is the usual BPE inside word pieces. Stage 2 joins neighbouring tokens found together in at
-least `min_document_share` of the documents: what most documents say becomes one token, what one task says stays apart.
+least `min_document_share` of the documents, or of those of one kind: what most documents say becomes one token, what
+one task says stays apart.
 
 Why one merge list is enough. Encoding cuts a text into *lines* (`_LINE`), not words, and applies all merges by rank.
 Stage-1 merges still cannot join two words: no stage-1 merge spans two pieces of `_WORD`, by the characters at the
@@ -96,6 +97,7 @@ _MERGES_PER_ROUND = 24
 def train_phrase_bpe(
     texts: Sequence[str],
     *,
+    kinds: Sequence[str] = (),
     word_vocab_size: int = 2048,
     max_vocab_size: int = 4096,
     min_document_share: float = 0.12,
@@ -104,7 +106,8 @@ def train_phrase_bpe(
     """Train on whole documents (rendered conversations, special tokens included); the same texts give the same result.
 
     `word_vocab_size` bounds special tokens, the 256 bytes and stage-1 merges together; `max_vocab_size` bounds it all.
-    Stage 2 counts on the first `phrase_documents` texts. A phrase never holds a digit, so that numbers stay copyable.
+    Stage 2 counts on the first `phrase_documents` texts, for every kind apart where `kinds` names that of each text.
+    A phrase never holds a digit, so that numbers stay copyable.
     `decode(encode(text).ids, skip_special_tokens=False) == text` for every string. Raises DataError without texts.
     """
     if not texts:
@@ -113,7 +116,8 @@ def train_phrase_bpe(
     tokenizer = _build(merges)
     budget = max_vocab_size - tokenizer.get_vocab_size()
     documents = _lines_of_documents(tokenizer, texts[:phrase_documents])
-    merges += _phrase_merges(documents, budget=budget, min_document_share=min_document_share)
+    kinds = list(kinds[:phrase_documents]) or [""] * len(documents)
+    merges += _phrase_merges(documents, kinds, budget=budget, min_document_share=min_document_share)
     return _build(merges)
 
 
@@ -200,7 +204,9 @@ def _lines_of_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[set[
     return documents
 
 
-def _phrase_merges(documents: list[set[tuple[str, ...]]], *, budget: int, min_document_share: float) -> list[Pair]:
+def _phrase_merges(
+    documents: list[set[tuple[str, ...]]], kinds: Sequence[str], *, budget: int, min_document_share: float
+) -> list[Pair]:
     """Stage 2: rounds of merges, most widespread first, at most one merge per token and round.
 
     Within a round no token is part of two merges, so applying them at once is what BPE does one rank after the other.
@@ -208,14 +214,11 @@ def _phrase_merges(documents: list[set[tuple[str, ...]]], *, budget: int, min_do
     current = {line: list(line) for document in documents for line in document}
     merges: list[Pair] = []
     while budget > 0:
-        pairs_of_line = {line: set(pairwise(tokens)) for line, tokens in current.items()}
-        num_documents: Counter[Pair] = Counter()
-        for document in documents:
-            num_documents.update(set().union(*(pairs_of_line[line] for line in document)))
+        shares = _largest_shares(documents, kinds, {line: set(pairwise(tokens)) for line, tokens in current.items()})
         chosen: dict[Pair, str] = {}
         taken: set[str] = set()
-        for pair, count in sorted(num_documents.items(), key=lambda item: (-item[1], item[0])):
-            if count < min_document_share * len(documents) or len(chosen) == min(_MERGES_PER_ROUND, budget):
+        for pair, share in sorted(shares.items(), key=lambda item: (-item[1], item[0])):
+            if share < min_document_share or len(chosen) == min(_MERGES_PER_ROUND, budget):
                 break
             if taken.isdisjoint(pair) and not _has_digit(pair):
                 chosen[pair] = pair[0] + pair[1]
@@ -226,6 +229,20 @@ def _phrase_merges(documents: list[set[tuple[str, ...]]], *, budget: int, min_do
         budget -= len(chosen)
         current = {line: _merge(tokens, chosen) for line, tokens in current.items()}
     return merges
+
+
+def _largest_shares(
+    documents: list[set[tuple[str, ...]]], kinds: Sequence[str], pairs_of_line: dict[tuple[str, ...], set[Pair]]
+) -> dict[Pair, float]:
+    """Of every pair its share of the documents of the kind that has it most often."""
+    found: dict[str, Counter[Pair]] = {kind: Counter() for kind in kinds}
+    for document, kind in zip(documents, kinds, strict=True):
+        found[kind].update(set().union(*(pairs_of_line[line] for line in document)))
+    shares: dict[Pair, float] = {}
+    for kind, num_documents in Counter(kinds).items():
+        for pair, count in found[kind].items():
+            shares[pair] = max(shares.get(pair, 0.0), count / num_documents)
+    return shares
 
 
 def _has_digit(pair: Pair) -> bool:

@@ -22,6 +22,7 @@ from agent_rl.envs.base import Task
 from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.records import Trajectory
 from agent_rl.telemetry.metrics import newcombe_interval, wilson_interval
+from agent_rl.telemetry.transcripts import episode_record, task_labels
 
 EVAL_SEED_STEP = -1
 """Stands for the step in the seeds: the same for every evaluation, and no training step's."""
@@ -103,20 +104,22 @@ def summarize(episodes: Sequence[Trajectory], *, temperature: float, step: int) 
     )
 
 
-def to_record(result: EvalResult, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """The result and one row per task, as plain JSON values."""
-    rows = [
-        {
-            "task_id": episode.task_id,
-            "reward": episode.reward,
-            "reward_parts": episode.reward_parts,
-            "stop_reason": episode.stop_reason.value,
-            "num_turns": len(episode.turns),
-            "error": episode.error,
-        }
-        for episode in episodes
-    ]
+def to_record(result: EvalResult, episodes: Sequence[Trajectory], tasks: Sequence[Task]) -> dict[str, Any]:
+    """The result and one row per task, as plain JSON values; `tasks` are those that the episodes played, in order."""
+    rows = [evaluated_record(episode, task) for episode, task in zip(episodes, tasks, strict=True)]
     return {"result": asdict(result), "episodes": rows}
+
+
+def evaluated_record(episode: Trajectory, task: Task) -> dict[str, Any]:
+    """One episode with its conversation, what its task is labelled with, and what the environment noted at its end."""
+    problems = episode.turns[-1].info.get("problems") if episode.turns else None
+    return {
+        **task_labels(task),
+        **episode_record(episode),
+        "num_turns": len(episode.turns),
+        "problems": [str(problem) for problem in problems] if isinstance(problems, list | tuple) else [],
+        "error": episode.error,
+    }
 
 
 def eval_metrics(result: EvalResult) -> dict[str, float]:

@@ -45,7 +45,7 @@ class RunEvaluation:
         """Play every held-out task once at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
         result, episodes = evaluate(self._rollout, self._tasks, temperature=temperature, step=step)
         path = self._run.eval_file(step, temperature)
-        self._processes.on_main(lambda: write_json(path, to_record(result, episodes)))
+        self._processes.on_main(lambda: write_json(path, to_record(result, episodes, self._tasks)))
         self._results.append(result)
         return result
 

@@ -1,6 +1,6 @@
 """The folder of one run: where its files are, what an earlier start left there, and from where to go on.
 
-`config.yaml  environment.json  metrics.jsonl  transcripts/  eval/  checkpoints/`.
+`config.yaml  environment.json  metrics.jsonl  transcripts/  samples/  eval/  checkpoints/`.
 Nothing here knows models or episodes.
 """
 
@@ -66,6 +66,9 @@ class RunFolder:
 
     def transcript_file(self, step: int) -> Path:
         return self.path / "transcripts" / f"step_{step:05d}.jsonl"
+
+    def samples_file(self, step: int) -> Path:
+        return self.path / "samples" / f"step_{step:05d}.jsonl.gz"
 
     def eval_file(self, step: int, temperature: float) -> Path:
         return self.path / "eval" / f"step_{step:05d}_t{temperature:g}.json"

@@ -24,6 +24,7 @@ from agent_rl.core.run_evaluation import RunEvaluation
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
 from agent_rl.core.sampler_sync import make_sampler_sync, module_to_train
+from agent_rl.core.token_samples import TokenSamples
 from agent_rl.core.trained_model import TrainedModel, save_trained
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.data.tasks import Task, read_tasks
@@ -93,6 +94,9 @@ class GRPOTrainer:
         )
         weights = config.vllm.weight_folder or run.path / "weights"
         self._sync = make_sampler_sync(config, policy, model, self._updater, backend, folder=weights)
+        self._token_samples = TokenSamples(
+            config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process
+        )
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0
@@ -209,6 +213,7 @@ class GRPOTrainer:
             metrics |= group_metrics(drawn.played, has_signal=has_signal) | drawn.metrics
             metrics |= clock.metrics(drawn.played)
             output.step(self.step, metrics, drawn.played)
+            self._token_samples.write(self.step, drawn.played)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
         warn_of_env_errors(drawn.played, self.step, output)
         self._heed(fired, output)
@@ -257,7 +262,12 @@ class GRPOTrainer:
         Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
         `optim/skipped` is 1 when nothing was learned because no group had signal, or loss or gradient was not finite.
         """
-        metrics = self._updater.update(groups, step=self.step, rate_factor=self._rate_factor)
+        metrics = self._updater.update(
+            groups,
+            step=self.step,
+            rate_factor=self._rate_factor,
+            observe=self._token_samples.observer(self.step + 1),
+        )
         self.step += 1
         return metrics | self._sync.renew(self.step)
 

@@ -6,7 +6,7 @@ Not here: episodes, the loop, checkpoints, when the sampler takes the new weight
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from agent_rl.core.throughput import Throughput
 from agent_rl.core.update_record import ScoredSample, UpdateRecord
 from agent_rl.distributed.backend import Backend, set_learning_rate
 from agent_rl.errors import CheckpointError, TrainingStoppedError
-from agent_rl.records import Batch, TrainingSample, TrajectoryGroup
+from agent_rl.records import Batch, LearnedSample, TrainingSample, TrajectoryGroup
 from model.sharding import full_shape
 
 MAX_REFUSED_IN_A_ROW = 3
@@ -68,11 +68,19 @@ class PolicyUpdater:
             self._reference.prepare()
         self._num_refused_in_a_row = 0
 
-    def update(self, groups: Sequence[TrajectoryGroup], *, step: int, rate_factor: float = 1.0) -> dict[str, float]:
+    def update(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        *,
+        step: int,
+        rate_factor: float = 1.0,
+        observe: Callable[[list[LearnedSample]], None] | None = None,
+    ) -> dict[str, float]:
         """Learn from `groups` at the learning rate of `step` (0 is the first) times `rate_factor`; returns metrics.
 
         All processes give all groups. No update is made, and `optim/skipped` is 1, when no group has signal or no loss
-        or gradient was finite. Raises TrainingStoppedError when loss or gradient was not finite three updates in a row.
+        or gradient was finite. `observe` is told of all samples, learned from or not.
+        Raises TrainingStoppedError when loss or gradient was not finite three updates in a row.
         """
         started = time.perf_counter()
         algorithm = self._config.algorithm
@@ -98,6 +106,8 @@ class PolicyUpdater:
         record = UpdateRecord.merged(self._backend.all_gather_object(record.fetched()))
         metrics = self._metrics(record, columns, num_episodes=len(collected.episodes))
         metrics |= self._throughput.metrics(record, time.perf_counter() - started)
+        if observe is not None:
+            observe(record.learned(collected, samples, columns.get("prox_logprobs")))
         return metrics | {
             "optim/learning_rate": learning_rate,
             "batch/num_samples": float(len(samples)),

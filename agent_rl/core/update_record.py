@@ -10,8 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from agent_rl.core.credit import StepSamples
 from agent_rl.core.scoring import Scores
-from agent_rl.records import Batch
+from agent_rl.records import Batch, LearnedSample, TrainingSample
 
 
 class ScoredSample(NamedTuple):
@@ -83,6 +84,25 @@ class UpdateRecord:
             for name, part in share.loss_parts.items():
                 whole.loss_parts[name] = whole.loss_parts.get(name, 0.0) + part
         return whole
+
+    def learned(
+        self, step: StepSamples, samples: Sequence[TrainingSample], prox_logprobs: Sequence[Tensor] | None
+    ) -> list[LearnedSample]:
+        """The step's samples, each with the log-probs of its first update, or those from before it where there are any.
+
+        In a step of several minibatches the first update of a sample comes after those of earlier minibatches.
+        """
+        last_first = sorted(self.scored, key=lambda scored: scored.num_updates_before, reverse=True)
+        known = {scored.index: scored.logprobs for scored in last_first}
+        known |= dict(enumerate(prox_logprobs or ()))
+        return [
+            LearnedSample(
+                episode=step.episodes[episode],
+                sample=sample,
+                trainer_logprobs=tuple(known[index].tolist()) if index in known else None,
+            )
+            for index, (sample, episode) in enumerate(zip(samples, step.episode_of, strict=True))
+        ]
 
     def metrics(self) -> dict[str, float]:
         """Means over updates; without an update only what says so."""

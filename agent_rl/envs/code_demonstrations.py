@@ -27,7 +27,8 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
     for task in tasks_without_end(generate_tasks, seed):
         request = parse_call_task(task, task["task_id"]).request
         messages = [Message.system(SYSTEM_PROMPT), Message.user(request)]
-        yield messages, _turns(task, random.Random(f"demo-{seed}-{task['task_id']}"), faulty_share), TOOL_SPECS
+        turns = _turns(task, random.Random(f"demo-{seed}-{task['task_id']}"), faulty_share)
+        yield Demonstration(messages, turns, TOOL_SPECS)
 
 
 def _turns(task: Task, rng: random.Random, faulty_share: float) -> Turns:

@@ -5,6 +5,7 @@ Not here: any teacher (`nat_demonstrations.py` and its neighbours).
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.data.splits import Split
@@ -12,8 +13,17 @@ from agent_rl.data.tasks import Task
 
 Turns = list[tuple[Message, tuple[Message, ...]]]
 """Assistant messages, each with the tool replies to it."""
-Demonstration = tuple[list[Message], Turns, tuple[ToolSpec, ...]]
-"""First messages as the environment gives them, the teacher's turns, the tools."""
+
+
+class Demonstration(NamedTuple):
+    """One conversation."""
+
+    messages: list[Message]
+    """The first ones, as the environment gives them."""
+    turns: Turns
+    tools: tuple[ToolSpec, ...]
+    kind: str = ""
+    """The task's family, where the tokenizer has to know what is common to one family alone."""
 
 
 TASKS_PER_SEED = 1000

@@ -21,7 +21,7 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
         rng = random.Random(f"demo-{seed}-{task['task_id']}")
         expression = (careless if rng.random() < faulty_share else reference)(task)
         messages = [Message.system(system_prompt), Message.user(task["question"])]
-        yield messages, _turns(expression), (calculator.spec,)
+        yield Demonstration(messages, _turns(expression), (calculator.spec,))
 
 
 def _turns(expression: str) -> Turns:

@@ -29,7 +29,8 @@ CHECKING_SHARE = 0.15
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
     """Of ever new specs of the starter's families and levels."""
     for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True):
-        yield initial_messages(spec), demonstration_turns(spec, faulty_share=faulty_share, seed=seed), TOOL_SPECS
+        turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+        yield Demonstration(initial_messages(spec), turns, TOOL_SPECS)
 
 
 def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:

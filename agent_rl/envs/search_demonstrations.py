@@ -31,7 +31,8 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
         for task in itertools.islice(generate_tasks(world_seed, ["sft"]), TASKS_PER_WORLD):
             rng = random.Random(f"demo-{seed}-{task['task_id']}")
             messages = [Message.system(system_prompt), Message.user(task["question"])]
-            yield messages, _turns(task, tool, is_faulty=rng.random() < faulty_share), (tool.spec,)
+            turns = _turns(task, tool, is_faulty=rng.random() < faulty_share)
+            yield Demonstration(messages, turns, (tool.spec,))
 
 
 def _turns(task: Task, tool: SearchTool, *, is_faulty: bool) -> Turns:

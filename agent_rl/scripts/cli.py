@@ -4,15 +4,18 @@ import typer
 
 from agent_rl.scripts import (
     check_data,
+    evaluate_model,
     nat_tools,
     plan,
     preflight,
     prepare_dataset,
     prepare_tasks,
+    report,
     sandbox_info,
     serve_vllm,
     train,
     train_sft,
+    view,
 )
 from agent_rl.scripts.common import run_app
 
@@ -23,12 +26,15 @@ app = typer.Typer(
     help="Train tool-using language-model agents with GRPO.",
 )
 app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
+app.command("eval", help="Evaluate a checkpoint or any model on a task file.")(evaluate_model.main)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
 app.command("prepare-tasks", help="Make the task files of the code, search and math agents.")(prepare_tasks.main)
 app.command("check-data", help="Check task files without a model: references succeed, sabotage does not.")(
     check_data.main
 )
 app.command("sft", help="Train the warm start on demonstrations.")(train_sft.main)
+app.command("report", help="Say what happened in a training run: a page, data, a few lines.")(report.main)
+app.command("view", help="Browse a run's episodes and tokens on a local page.")(view.main)
 app.command("serve-vllm", help="Start vLLM servers for `vllm.servers` and watch over them.")(serve_vllm.main)
 app.command("plan", help="What a run needs on every GPU, and whether it fits.")(plan.main)
 app.command("preflight", help="Check this machine for a run before it starts.")(preflight.main)

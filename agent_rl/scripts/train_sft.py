@@ -16,13 +16,16 @@ import typer
 
 from agent_rl.agent.agent_types import make_chat_format
 from agent_rl.config import AgentType
+from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import TaskDomain, make_folder, run_app
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 TOKENIZER_DOCUMENTS = 3000
-
+PHRASE_SHARE_OF_KIND = 0.3
+"""A name, an operation or a unit is in up to a quarter of the documents of one family, and has to stay apart."""
+PHRASE_DOCUMENTS_OF_KINDS = 1200
 
 Domain = Literal["nat", TaskDomain]
 
@@ -99,30 +102,33 @@ def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None
     print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
 
-def _train_tokenizer(demonstrations: Iterator[tuple], agent_type: AgentType):
+def _train_tokenizer(demonstrations: Iterator[Demonstration], agent_type: AgentType):
     """A tokenizer of the very texts that a model with it will read and write."""
     from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
     from agent_rl.core.sft import render_conversation
 
     bytes_alone = as_pretrained(train_phrase_bpe([""]))
     chat = make_chat_format(bytes_alone, agent_type)
-    texts = []
-    for messages, turns, tools in itertools.islice(demonstrations, TOKENIZER_DOCUMENTS):
-        conversation = render_conversation(chat, messages, turns, tools)
-        texts.append(bytes_alone.decode(conversation.token_ids))
-    return as_pretrained(train_phrase_bpe(texts))
+    shown = list(itertools.islice(demonstrations, TOKENIZER_DOCUMENTS))
+    texts = [
+        bytes_alone.decode(render_conversation(chat, each.messages, each.turns, each.tools).token_ids) for each in shown
+    ]
+    if not any(each.kind for each in shown):
+        return as_pretrained(train_phrase_bpe(texts))
+    options = {"min_document_share": PHRASE_SHARE_OF_KIND, "phrase_documents": PHRASE_DOCUMENTS_OF_KINDS}
+    return as_pretrained(train_phrase_bpe(texts, kinds=[each.kind for each in shown], max_vocab_size=6144, **options))
 
 
-def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[tuple]:
+def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[Demonstration]:
     module = importlib.import_module(f"agent_rl.envs.{domain}_demonstrations")
     return module.demonstrations(seed, faulty_share=faulty_share)
 
 
-def _conversations(chat, demonstrations: Iterator[tuple], num_read: int) -> Iterator:
+def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int) -> Iterator:
     from agent_rl.core.sft import render_conversation
 
-    for number, (messages, turns, tools) in enumerate(demonstrations):
-        conversation = render_conversation(chat, messages, turns, tools)
+    for number, each in enumerate(demonstrations):
+        conversation = render_conversation(chat, each.messages, each.turns, each.tools)
         # What is read repeats names much more often than what is written: from it a model learns to copy them.
         yield conversation.with_all_learnt() if number < num_read else conversation
 

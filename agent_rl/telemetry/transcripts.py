@@ -1,7 +1,8 @@
-"""Readable records of a step's best and worst episodes: one JSON object per line, messages in full.
+"""Readable records of episodes, messages in full; and files of a step's best and worst ones, one JSON object per line.
 
-For people: nothing reads these files back. Token ids and log-probs are not written. What the environment noted on a
-turn (its `info`, such as `prediction`, `problems`, `search_history`) stands with the reply it was noted on.
+For people and for reports: training reads none of it back. Token ids and log-probs are not written. What the
+environment noted on a turn (its `info`, such as `prediction`, `problems`, `search_history`) stands with the reply it
+was noted on.
 """
 
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.agent.messages import Message
+from agent_rl.data.tasks import Task
 from agent_rl.records import Trajectory, TrajectoryGroup
 
 MAX_INFO_CHARS = 4000
@@ -32,7 +34,8 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
     best_first = [episode for _, episode in sorted(scored, key=lambda pair: pair[0], reverse=True)]
     best, rest = best_first[:per_step], best_first[per_step:]
     worst = rest[::-1][:per_step]
-    records = [_record(e, "best", step) for e in best] + [_record(e, "worst", step) for e in worst]
+    ranked = [("best", episode) for episode in best] + [("worst", episode) for episode in worst]
+    records = [{"step": step, "rank": rank, **episode_record(episode)} for rank, episode in ranked]
     if not records:
         return
     path = Path(path)
@@ -42,14 +45,13 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
+def episode_record(episode: Trajectory) -> dict[str, Any]:
+    """One episode as plain JSON values, its conversation in full."""
     messages = [_message(message) for message in episode.initial_messages]
     for turn in episode.turns:
         noted = {"info": _readable(turn.info)} if turn.info else {}
         messages += [_message(turn.message) | noted, *map(_message, turn.env_messages)]
     return {
-        "step": step,
-        "rank": rank,
         "task_id": episode.task_id,
         "group_id": episode.group_id,
         "reward": episode.reward,
@@ -59,6 +61,16 @@ def _record(episode: Trajectory, rank: str, step: int) -> dict[str, Any]:
         "num_tokens": sum(len(turn.completion.token_ids) for turn in episode.turns),
         "duration_s": round(episode.duration_s, 3),
         "messages": messages,
+    }
+
+
+def task_labels(task: Task) -> dict[str, Any]:
+    """`family`, `level` and `difficulty` of a task row, from the row or its `metadata`; None where it has none."""
+    metadata = task.get("metadata")
+    places = (task, metadata if isinstance(metadata, dict) else {})
+    return {
+        name: next((place[name] for place in places if isinstance(place.get(name), str | int)), None)
+        for name in ("family", "level", "difficulty")
     }
 
 

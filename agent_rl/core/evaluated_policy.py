@@ -1,0 +1,84 @@
+"""A policy that is only evaluated: of a checkpoint or any model, drawing as a run with this configuration would.
+
+Not here: playing (`rollout.py`), counting (`evaluation.py`).
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_rl.config import Config
+from agent_rl.core.hf_model import ADAPTER_FILE
+from agent_rl.core.make_policy import make_model_and_policy
+from agent_rl.core.policy import BasePolicy
+from agent_rl.core.sampler_sync import make_sampler_sync, module_to_train
+from agent_rl.core.update import PolicyUpdater
+from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.checkpoint import MANIFEST_FILE, MODEL_FOLDER, verify_checkpoint
+from agent_rl.errors import CheckpointError, ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedModel:
+    """What is evaluated: `EvaluatedModel.find(config, "runs/nat_grpo/checkpoints/step_00080")`."""
+
+    config: Config
+    """With `model.path` as it has to be."""
+    weights: Path | None
+    """Model folder of a checkpoint, or of adapters; None reads `model.path`."""
+    name: str
+    """What the caller gave."""
+
+    @classmethod
+    def find(cls, config: Config, given: str | None) -> "EvaluatedModel":
+        """The model that `given` names: a checkpoint's folder, or whatever `model.path` takes; None: `model.path`.
+
+        Raises CheckpointError for a checkpoint that is not whole.
+        """
+        if given is None:
+            return cls(config=config, weights=None, name=config.model.path)
+        folder = Path(given)
+        if (folder / MODEL_FOLDER).is_dir():
+            if (folder / MANIFEST_FILE).exists():
+                verify_checkpoint(folder)
+            return cls(config=config, weights=folder / MODEL_FOLDER, name=given)
+        if (folder / "checkpoints").is_dir():
+            raise CheckpointError(
+                f"{given} is the folder of a run; name one of its checkpoints, {folder}/checkpoints/*"
+            )
+        if (folder / ADAPTER_FILE).is_file():
+            return cls(config=config, weights=folder, name=given)
+        model = config.model.model_copy(update={"path": given})
+        return cls(config=config.model_copy(update={"model": model}), weights=None, name=given)
+
+    def digest(self) -> str | None:
+        """SHA-256 over the files of the model; None for a name on a hub."""
+        source = self.weights or Path(self.config.model.path)
+        files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
+        if not files[0].is_file():
+            return None
+        digest = hashlib.sha256()
+        for path in files:
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+    @contextmanager
+    def open(self, run_folder: Path) -> Iterator[BasePolicy]:
+        """The policy, with vLLM too once its weights have been sent and proven; files of weights go to `run_folder`.
+
+        Raises a UserError for what cannot be read, does not fit the configuration, or does not answer.
+        """
+        config = self.config
+        backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
+        if backend.num_processes > 1:
+            raise ConfigError(f"an evaluation is one process, got {backend.num_processes}; start it without a launcher")
+        model, policy = make_model_and_policy(config, backend, run_folder=run_folder, checkpoint=self.weights)
+        with closing(policy):
+            if config.policy.type == "vllm":  # what draws has weights of its own
+                updater = PolicyUpdater(module_to_train(model, policy, backend), config, backend)
+                folder = config.vllm.weight_folder or run_folder / "weights"
+                make_sampler_sync(config, policy, model, updater, backend, folder=folder).renew(0)
+            yield policy

@@ -1,0 +1,127 @@
+"""Plots of reports: shares with intervals, counts, a histogram, a curve; as PNG files and as SVG inside a page.
+
+Readable in black and white. matplotlib is imported where something is drawn; no window system is asked for and no
+global state is changed. Not here: what is plotted.
+"""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, ACCENT, SECOND, FAINT = "#333333", "#2c6e9b", "#d98032", "#c9d3da"
+"""Text and lines, what is shown, what it is compared with, what stands back. Told apart without colours too."""
+WIDTH_IN = 6.4
+Interval = tuple[float, float, float]
+"""Value, low, high."""
+
+
+def new_figure(height_in: float, *, width_in: float = WIDTH_IN) -> tuple["Figure", "Axes"]:
+    """An empty figure with one plain pair of axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    axes = figure.add_subplot()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9, length=0)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def save_png(figure: "Figure", path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png", dpi=150)
+
+
+def svg_uri(figure: "Figure") -> str:
+    """The figure as a `data:` address of an SVG image, for `<img src=...>`: nothing is fetched, no ids collide."""
+    held = io.BytesIO()
+    figure.savefig(held, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(held.getvalue()).decode()
+
+
+def rate_marks(groups: Mapping[str, Interval], *, label: str, others: Mapping[str, Interval] | None = None) -> "Figure":
+    """Shares in [0, 1] as marks with their intervals, first on top; `others` (a baseline) as hollow ones below each."""
+    others = others or {}
+    shift = 0.16 if others else 0.0
+    figure, axes = new_figure(0.7 + (0.36 if others else 0.27) * max(1, len(groups)))
+    for place, name in enumerate(groups):
+        _mark(axes, place - shift, groups[name], colour=ACCENT, filled=True)
+        if name in others:
+            _mark(axes, place + shift, others[name], colour=SECOND, filled=False)
+    axes.set_yticks(range(len(groups)), [_plain(name) for name in groups])
+    axes.set_ylim(len(groups) - 0.4, -0.6)
+    axes.set_xlim(-2, 102)
+    axes.set_xlabel(label, color=INK, fontsize=9)
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    return figure
+
+
+def _mark(axes: "Axes", at: float, interval: Interval, *, colour: str, filled: bool) -> None:
+    value, low, high = (100 * share for share in interval)
+    axes.plot([low, high], [at, at], color=colour, linewidth=1.4)
+    axes.plot([value], [at], "o", color=colour, markerfacecolor=colour if filled else "white", markersize=5.5)
+
+
+def count_bars(counts: Mapping[str, int], *, label: str, others: Mapping[str, int] | None = None) -> "Figure":
+    """Horizontal bars of counts with the number behind each, first on top; `others` beside them where given."""
+    height = 0.38 if others is not None else 0.6
+    figure, axes = new_figure(0.7 + (0.42 if others is not None else 0.3) * max(1, len(counts)))
+    for place, (name, count) in enumerate(counts.items()):
+        shown = [(place - height / 2, count, ACCENT)] if others is not None else [(place, count, ACCENT)]
+        if others is not None:
+            shown.append((place + height / 2, others.get(name, 0), SECOND))
+        for at, number, colour in shown:
+            hatch = "//" if colour == SECOND else ""
+            axes.barh(at, number, height=height, color=colour, alpha=0.85, hatch=hatch, edgecolor="white")
+            axes.annotate(f" {number}", (number, at), va="center", fontsize=8, color=INK)
+    axes.set_yticks(range(len(counts)), [_plain(name) for name in counts])
+    axes.invert_yaxis()
+    axes.margins(x=0.08)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(label, color=INK, fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    return figure
+
+
+def histogram(values: Sequence[float], *, label: str, unit: str, num_bins: int = 24) -> "Figure":
+    """How often values fall where; `unit` is what is counted."""
+    figure, axes = new_figure(2.4)
+    axes.hist(values, bins=num_bins, color=ACCENT, alpha=0.85, edgecolor="white", linewidth=0.6)
+    axes.set_xlabel(label, color=INK, fontsize=9)
+    axes.set_ylabel(unit, color=INK, fontsize=9)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    return figure
+
+
+def pass_curve(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
+    """pass@k over k, one line per name."""
+    figure, axes = new_figure(2.6)
+    styles = ((ACCENT, "o-"), (SECOND, "s--"))
+    for (name, curve), (colour, style) in zip(curves.items(), styles, strict=False):
+        axes.plot(list(curve), [100 * value for value in curve.values()], style, color=colour, label=_plain(name))
+    ticks = sorted({k for curve in curves.values() for k in curve})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(k) for k in ticks])
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("k", color=INK, fontsize=9)
+    axes.set_ylabel("pass@k in %", color=INK, fontsize=9)
+    axes.grid(axis="y", color=FAINT, linewidth=0.6)
+    if len(curves) > 1:
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _plain(text: str) -> str:
+    """A label as it stands: matplotlib takes what is between two dollar signs for a formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,187 @@
+"""The figures of an evaluation, as plain JSON values; and the tables that a terminal shows of them.
+
+Success is counted as in training (`core/evaluation.py`): with one episode a task the figures are the same.
+Not here: files (`evaluation_files.py`), the page (`evaluation_html.py`).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.table import Table
+from rich.text import Text
+
+from agent_rl.reports.episodes import Episode, by_task
+from agent_rl.reports.failure_modes import failure_counts
+from agent_rl.reports.statistics import clustered_interval, ks_of, pass_at_k
+
+Figures = dict[str, Any]
+GROUPINGS = ("difficulty", "level", "family")
+"""By what success is shown apart, where tasks say so and more than one kind is there."""
+FAILURE_MODES = "Failure modes, of failed episodes"
+_LABEL_CHARS = 28
+_SHARE = "share/"
+
+
+def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] | None = None) -> Figures:
+    """Figures of `episodes`, at least one of them scored.
+
+    `num_tasks`, `num_episodes`, `num_env_errors` (episodes without a score, left out of all but lengths and ends);
+    `success` as in `success_of`; `by`: label -> value -> the same of those tasks; `reward`: mean, min, max; `parts`:
+    mean of every part of the reward; `components`: shares in [0, 1], those parts named `share/*` and the parts of
+    `part_weights` without their weights; `pass_at_k`: k -> rate; `turns`, `tokens`, `seconds`: means of an episode,
+    None where no record says; `stop_reasons`, `failure_modes`, `flags`: episodes by name, most frequent first.
+    Raises ValueError when nothing was scored.
+    """
+    scored = [episode for episode in episodes if episode.is_scored]
+    if not scored:
+        raise ValueError("no episode was scored")
+    names = sorted({name for episode in scored for name in episode.reward_parts})
+    parts = {name: fmean(e.reward_parts.get(name, 0.0) for e in scored) for name in names if name != "success"}
+    weighted = {name: parts[name] / weight for name, weight in (part_weights or {}).items() if weight and name in parts}
+    shares = {name.removeprefix(_SHARE): mean for name, mean in parts.items() if name.startswith(_SHARE)}
+    return {
+        "num_tasks": len({episode.task_id for episode in episodes}),
+        "num_episodes": len(episodes),
+        "num_env_errors": len(episodes) - len(scored),
+        "success": success_of(scored),
+        "by": {name: groups for name in GROUPINGS if len(groups := _grouped(scored, name)) > 1},
+        "reward": {
+            "mean": fmean(_reward(e) for e in scored),
+            "min": min(map(_reward, scored)),
+            "max": max(map(_reward, scored)),
+        },
+        "components": {**weighted, **shares},
+        "parts": parts,
+        "pass_at_k": mean_pass_at_k(scored),
+        "turns": _mean(episodes, lambda e: e.num_turns),
+        "tokens": _mean(episodes, lambda e: e.num_tokens),
+        "seconds": _mean(episodes, lambda e: e.duration_s),
+        "stop_reasons": dict(Counter(episode.stop_reason for episode in episodes).most_common()),
+        "failure_modes": failure_counts(scored),
+        "flags": dict(Counter(flag for episode in episodes for flag in set(episode.flags)).most_common()),
+    }
+
+
+def success_of(episodes: Sequence[Episode]) -> Figures:
+    """Success of scored episodes: the mean over tasks of the share that succeeded, with `clustered_interval`."""
+    groups = [[episode.is_success for episode in group] for group in by_task(episodes).values() if group]
+    rates = [fmean(group) for group in groups]
+    low, high = clustered_interval(rates, len(episodes))
+    return {
+        "rate": fmean(rates) if rates else 0.0,
+        "low": low,
+        "high": high,
+        "num_tasks": len(rates),
+        "num_episodes": len(episodes),
+        "num_successes": sum(map(sum, groups)),
+    }
+
+
+def mean_pass_at_k(episodes: Sequence[Episode]) -> dict[str, float]:
+    """pass@k over tasks, for k up to the fewest scored episodes that a task has; JSON has no whole numbers as keys."""
+    groups = [group for group in by_task(episodes).values() if group]
+    return {
+        str(k): fmean(pass_at_k(len(group), sum(e.is_success for e in group), k) for group in groups)
+        for k in ks_of(min(map(len, groups)))
+    }
+
+
+def _grouped(episodes: Sequence[Episode], name: str) -> dict[str, Figures]:
+    """Success by a label of the tasks; easy comes before hard, other labels in alphabetical order."""
+    values = {str(value) for episode in episodes if (value := getattr(episode, name)) is not None}
+    order = {"easy": "0", "medium": "1", "hard": "2"}
+    return {
+        value: success_of([episode for episode in episodes if str(getattr(episode, name)) == value])
+        for value in sorted(values, key=lambda value: order.get(value, value))
+    }
+
+
+def _reward(episode: Episode) -> float:
+    assert episode.reward is not None, "only scored episodes have a reward"
+    return episode.reward
+
+
+def _mean(episodes: Sequence[Episode], value_of: Callable[[Episode], float | None]) -> float | None:
+    values = [value for episode in episodes if (value := value_of(episode)) is not None]
+    return fmean(values) if values else None
+
+
+def percent(success: Figures) -> str:
+    """`54.0 [47.1, 60.8]`."""
+    return f"{100 * success['rate']:.1f} [{100 * success['low']:.1f}, {100 * success['high']:.1f}]"
+
+
+def group_table(figures: Figures, baseline: Figures | None = None) -> Table:
+    """Success by group, of a baseline too; fits 80 columns."""
+    table = Table(title="Solved % (95 % intervals)", box=SIMPLE, title_justify="left")
+    table.add_column("", no_wrap=True, max_width=_LABEL_CHARS, overflow="ellipsis")
+    for column in ("tasks", *(["baseline"] if baseline else []), "solved %"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, success, other in group_rows(figures, baseline):
+        before = [] if baseline is None else ["" if other is None else percent(other)]
+        table.add_row(Text(name), str(success["num_tasks"]), *before, percent(success))
+    return table
+
+
+def group_rows(figures: Figures, baseline: Figures | None = None) -> list[tuple[str, Figures, Figures | None]]:
+    """`all` and every group, each with the baseline's success where that has the group."""
+    rows = [("all", figures["success"], baseline["success"] if baseline else None)]
+    for name, groups in figures["by"].items():
+        others = baseline["by"].get(name, {}) if baseline else {}
+        rows += [(f"{name} {value}", success, others.get(value)) for value, success in groups.items()]
+    return rows
+
+
+def figure_table(figures: Figures, baseline: Figures | None = None) -> Table:
+    """Everything else, with the baseline's figures in a column of their own; fits 80 columns."""
+    table = Table(box=SIMPLE, show_header=False)
+    table.add_column("", no_wrap=True, max_width=34, overflow="ellipsis")
+    for _ in figure_rows(figures, baseline)[0][1][0][1:]:
+        table.add_column("", justify="right", no_wrap=True)
+    for title, rows in figure_rows(figures, baseline):
+        table.add_row(
+            f"[bold]{title}[/bold]", *(["[bold]baseline[/bold]", "[bold]this model[/bold]"] if baseline else [])
+        )
+        for name, *values in rows:
+            table.add_row(Text(f"  {name}"), *values)
+    return table
+
+
+def figure_rows(figures: Figures, baseline: Figures | None = None) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """Titles with rows of a name, the baseline's value if there is a baseline, and the value; no empty sections."""
+    if baseline is None:
+        return [(title, list(rows.items())) for title, rows in _sections(figures).items() if rows]
+    before, now = _sections(baseline), _sections(figures)
+    return [
+        (title, [(name, before[title].get(name, ""), rows.get(name, "")) for name in {**rows, **before[title]}])
+        for title, rows in now.items()
+        if rows or before[title]
+    ]
+
+
+def _sections(figures: Figures) -> dict[str, dict[str, str]]:
+    num_episodes, num_failed = figures["num_episodes"], sum(figures["failure_modes"].values())
+    reward, pass_at = figures["reward"], figures["pass_at_k"]
+    components, parts = figures["components"], figures["parts"]
+    lengths = {"turns": figures["turns"], "tokens drawn": figures["tokens"], "seconds": figures["seconds"]}
+    return {
+        "Reward": {"mean": f"{reward['mean']:.3f}", "range": f"{reward['min']:.3f} to {reward['max']:.3f}"},
+        "Components, mean share": _decimals(components),
+        "Parts of the reward, mean": {} if components else _decimals(parts),
+        "pass@k": {f"pass@{k}": f"{100 * rate:.1f} %" for k, rate in pass_at.items()} if len(pass_at) > 1 else {},
+        "Mean of an episode": {name: f"{mean:.1f}" for name, mean in lengths.items() if mean is not None},
+        "Ends of episodes": _shares(figures["stop_reasons"], num_episodes),
+        FAILURE_MODES: _shares(figures["failure_modes"], num_failed),
+        "Attempts on the verdict, episodes": _shares(figures["flags"], num_episodes),
+    }
+
+
+def _decimals(values: Mapping[str, float]) -> dict[str, str]:
+    return {name: f"{value:.3f}" for name, value in values.items()}
+
+
+def _shares(counts: Mapping[str, int], total: int) -> dict[str, str]:
+    return {name: f"{count} ({100 * count / total:.1f} %)" for name, count in counts.items()}

@@ -1,0 +1,177 @@
+"""Evaluate a checkpoint or any model on a task file: success with intervals, failure modes, a page to read.
+
+    python agent_rl/scripts/evaluate_model.py --config configs/nat_grpo.yaml \\
+        --checkpoint runs/nat_grpo/checkpoints/step_00080 --output-dir runs/eval
+    python agent_rl/scripts/evaluate_model.py --config configs/math_grpo.yaml --samples 8 --temperature 1 \\
+        --output-dir runs/eval_math --baseline model/math_minimind
+
+One episode a task at one temperature plays exactly what a run's own evaluation plays. Episodes are saved as they are
+played: after Ctrl-C the same command goes on. Anything of the form section.key=value overrides the config file.
+"""
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent_rl.errors import ConfigError
+from agent_rl.scripts.common import make_folder, run_app
+
+if TYPE_CHECKING:
+    from agent_rl.config import Config
+    from agent_rl.core.evaluated_policy import EvaluatedModel
+    from agent_rl.data.tasks import Task
+    from agent_rl.envs.base import EnvFactory
+    from agent_rl.reports.episodes import Episode
+    from agent_rl.reports.evaluation_files import EvaluationFolder
+    from agent_rl.reports.evaluation_settings import Settings
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+MIN_EPISODES_PER_CHUNK = 32
+"""A chunk ends with its slowest episode, so it holds many; and it is what is played again after a stop."""
+
+
+@app.command(help=__doc__)
+def main(
+    config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
+    output_dir: Annotated[Path, typer.Option(help="Folder of this evaluation; one that was stopped is continued.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Checkpoint of a run, or any model; default: model.path.")
+    ] = None,
+    tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Episodes of every task.")] = 1,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="0 is greedy; default: 0 for one sample, else policy.temperature.")
+    ] = None,
+    max_tasks: Annotated[
+        int | None, typer.Option(min=1, help="Tasks from the top of the file; default: data.max_eval_tasks.")
+    ] = None,
+    task_timeout: Annotated[
+        float | None, typer.Option(help="Seconds of one episode; default: rollout.episode_timeout_s.")
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Another model, evaluated alike and compared with.")] = None,
+    compare: Annotated[Path | None, typer.Option(help="Folder of an earlier evaluation to compare with.")] = None,
+) -> None:
+    if baseline is not None and compare is not None:
+        raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
+    from agent_rl.config import load_config
+
+    flags = {
+        "data.eval_path": tasks,
+        "data.max_eval_tasks": max_tasks,
+        "rollout.episode_timeout_s": task_timeout,
+    }
+    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    resolved = load_config(config, [*given, *(overrides or [])])
+    if temperature is None:
+        temperature = 0.0 if samples == 1 else resolved.policy.temperature
+    if samples > 1 and temperature == 0.0:
+        raise ConfigError(f"--samples {samples} at temperature 0 would all be the same; give a temperature above 0")
+    make_folder(output_dir, "--output-dir")
+    evaluation = Evaluation(resolved, samples=samples, temperature=temperature)
+    with closing(evaluation):
+        try:
+            evaluation.report(output_dir, checkpoint, baseline=baseline, compare=compare)
+        except KeyboardInterrupt:
+            print(f"\nWhat was played so far is in {output_dir}; the same command goes on from there", flush=True)
+            raise
+
+
+class Evaluation:
+    """One configuration, its tasks and its environments, for one model or two."""
+
+    def __init__(self, config: "Config", *, samples: int, temperature: float) -> None:
+        """Read the tasks; nothing is started or loaded. A UserError for what a person can mend."""
+        from agent_rl.data.tasks import read_tasks
+        from agent_rl.envs.registry import check_agent_type, make_env_factory
+
+        self.config = config
+        self.samples = samples
+        self.temperature = temperature
+        self.factory: EnvFactory = make_env_factory(
+            config.env.name, config.env.options, seed=config.run.seed, tools=config.tools
+        )
+        check_agent_type(config.agent.type, self.factory)
+        every = read_tasks(config.data.eval_path, self.factory.check_task)
+        self.tasks: list[Task] = every[: config.data.max_eval_tasks]
+        self.num_left_out = len(every) - len(self.tasks)
+        self._is_started = False
+
+    def close(self) -> None:
+        self.factory.close()
+
+    def report(self, output: Path, checkpoint: str | None, *, baseline: str | None, compare: Path | None) -> None:
+        """Evaluate, compare, write everything and print the tables."""
+        from agent_rl.reports.evaluation_files import EvaluationFolder
+        from agent_rl.reports.evaluation_output import write_report
+        from agent_rl.reports.evaluation_settings import check_comparable
+
+        if self.num_left_out:
+            print(f"the first {len(self.tasks)} of {len(self.tasks) + self.num_left_out} tasks; --max-tasks takes more")
+        model, settings = self._prepare(checkpoint)
+        other = EvaluationFolder(compare or output / "baseline")
+        other_name = None
+        if compare is not None:
+            check_comparable(settings, other.settings(), str(compare))
+            other_name = str(compare)
+            other.episodes()  # whether they are all there is said before anything is played
+        episodes = self._play(model, settings, EvaluationFolder(output))
+        if baseline is not None:
+            model, other_settings = self._prepare(baseline)
+            make_folder(other.path, "--output-dir")
+            print(f"Baseline {baseline}:", flush=True)
+            self._play(model, other_settings, other)
+            other_name = baseline
+        write_report(
+            EvaluationFolder(output), episodes, self.config, baseline=other if other_name else None, name=other_name
+        )
+
+    def _prepare(self, given: str | None) -> "tuple[EvaluatedModel, Settings]":
+        from agent_rl.core.evaluated_policy import EvaluatedModel
+        from agent_rl.reports.evaluation_settings import make_settings
+
+        model = EvaluatedModel.find(self.config, given)
+        settings = make_settings(
+            model.config,
+            name=model.name,
+            digest=model.digest(),
+            num_tasks=len(self.tasks),
+            samples=self.samples,
+            temperature=self.temperature,
+        )
+        return model, settings
+
+    def _play(self, model: "EvaluatedModel", settings: "Settings", folder: "EvaluationFolder") -> "list[Episode]":
+        """All episodes of a model; it is loaded only where some are still to be played."""
+        from agent_rl.core.rollout import make_worker
+        from agent_rl.envs.registry import check_agent_type
+        from agent_rl.reports.evaluation_files import to_episodes
+        from agent_rl.reports.evaluation_run import play
+
+        done = folder.begin(settings)
+        if len(done) == len(self.tasks) * self.samples:
+            print(f"{folder.path}: all {len(done)} episodes were played before", flush=True)
+            return to_episodes(done, folder.episodes_file)
+        if not self._is_started:
+            self.factory.start()
+            check_agent_type(self.config.agent.type, self.factory)
+            self._is_started = True
+        at_once = max(MIN_EPISODES_PER_CHUNK, self.config.rollout.async_workers // 2)
+        options: dict[str, Any] = {"samples": self.samples, "temperature": self.temperature}
+        with model.open(folder.path) as policy:
+            return play(
+                make_worker(model.config, policy, self.factory),
+                self.tasks,
+                folder,
+                done,
+                tasks_per_chunk=max(1, at_once // self.samples),
+                say=lambda line: print(line, flush=True),
+                **options,
+            )
+
+
+if __name__ == "__main__":
+    run_app(app)

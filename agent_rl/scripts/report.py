@@ -1,0 +1,56 @@
+"""`agent-rl report`: what happened in a training run, as a page, as data and in a few lines.
+
+    agent-rl report runs/nat_grpo
+    agent-rl report runs/nat_grpo --compare runs/second --output nat.html
+
+Reads the run's folder, also while the run goes on, and writes `report.html` (one file, opened without a network) and
+`report.json` into it, or both beside each other where --output says. Loads no model and plays nothing.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="Folder of the run, such as runs/nat_grpo.")],
+    output: Annotated[
+        Path | None, typer.Option(help="The page; the data go beside it.", show_default="RUN/report.html")
+    ] = None,
+    compare: Annotated[Path | None, typer.Option(help="Folder of another run to set it against.")] = None,
+) -> None:
+    """Say what a run learned, what to change, and show its curves and the held-out tasks that turned."""
+    from rich.console import Console
+
+    from agent_rl.core.run_folder import write_json
+    from agent_rl.errors import ConfigError
+    from agent_rl.reports.run_data import read_run
+    from agent_rl.reports.run_html import run_page
+    from agent_rl.reports.run_report import as_data, make_report, show
+    from agent_rl.scripts.common import make_folder
+
+    report = make_report(read_run(run), None if compare is None else read_run(compare))
+    page_file = output or run / "report.html"
+    if page_file.suffix != ".html":
+        raise ConfigError(f"--output is {page_file}, expected a file that ends with .html; name one")
+    make_folder(page_file.parent, "the folder of --output")
+    data_file = page_file.with_suffix(".json")
+    try:
+        page_file.write_text(run_page(report), encoding="utf-8")
+        write_json(data_file, as_data(report))
+    except OSError as error:
+        raise ConfigError(
+            f"{page_file} and {data_file.name} cannot be written ({error.strerror}); give --output"
+        ) from None
+    show(report, Console(width=None if sys.stdout.isatty() else 80))
+    print(f"Report: {page_file}, {data_file}")
+
+
+if __name__ == "__main__":
+    from agent_rl.scripts.common import run_app
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=__doc__)(main)
+    run_app(app)

@@ -1,0 +1,36 @@
+"""`agent-rl view`: a local page to browse a run's steps, groups, episodes and every token.
+
+    agent-rl view runs/nat_grpo
+
+Shows the steps that `log.samples_every` has kept, of a run that still goes on too. Reads only; Ctrl-C ends it.
+"""
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent_rl.reports.view_data import RunSamples
+from agent_rl.reports.view_server import ViewServer
+from agent_rl.scripts.common import run_app
+
+RunPath = Annotated[Path, typer.Argument(help="Folder of a run, such as runs/nat_grpo.")]
+Port = Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)]
+Host = Annotated[str, typer.Option(help="Address to listen on; others than the default let other machines read.")]
+NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")]
+
+
+def main(run: RunPath, port: Port = 0, host: Host = "127.0.0.1", no_browser: NoBrowser = False) -> None:
+    """Serve a page about a run until Ctrl-C."""
+    with ViewServer(RunSamples.open(run), host=host, port=port) as server:
+        print(f"{run} is shown at {server.address} until Ctrl-C", flush=True)
+        if not no_browser:
+            webbrowser.open(server.address)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    run_app(app)
