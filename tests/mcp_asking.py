@@ -32,8 +32,14 @@ def ask(connections: MCPConnections, name: str, **arguments: Any) -> ToolResult:
 
 def descendants() -> set[int]:
     """Without those that have ended: a fork server takes note of its branches' ends at the next request."""
-    living = psutil.Process().children(recursive=True)
-    return {process.pid for process in living if process.status() != psutil.STATUS_ZOMBIE}
+    return {process.pid for process in psutil.Process().children(recursive=True) if _lives(process)}
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 class HttpServer:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from run_outcomes import lasting_metrics
 from safetensors.torch import load_file
 
 from agent_rl.config import Config
@@ -240,11 +241,6 @@ def train(config: Config, steps: int | None = None, env: type[LetterEnv] = Lette
     factory = EnvFactory(env)
     with GRPOTrainer.from_config(config, env_factory=factory, train_tasks=TASKS, eval_tasks=TASKS) as trainer:
         return trainer.train()
-
-
-def lasting_metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows]
 
 
 def run_config(folder: Path, name: str, *, curriculum: dict[str, Any] | None = None, **checkpoint: Any) -> Config:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from run_outcomes import lasting_metrics
 from safetensors.torch import load_file
 from tiny_models import save_tiny_causal_lm
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -57,11 +58,6 @@ def hf_config(folder: Path, *, lora: dict[str, Any] | None = None, **sections: d
 def make_trainer(config: Config) -> GRPOTrainer:
     factory = EnvFactory(LetterEnv)
     return GRPOTrainer.from_config(config, env_factory=factory, train_tasks=LETTER_TASKS, eval_tasks=LETTER_TASKS)
-
-
-def lasting_metrics(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows]
 
 
 def scores(policy: HuggingFacePolicy, prompt: Sequence[int], drawn: Sequence[int], temperature: float) -> torch.Tensor:

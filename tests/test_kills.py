@@ -1,16 +1,15 @@
 """`kill -9` at any moment of a run: every restart goes on, and the end is that of a run nobody disturbed."""
 
-import json
 import multiprocessing
 import os
 import random
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from run_outcomes import outcome
 
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.distributed import checkpoint
@@ -59,20 +58,6 @@ def wait_for_a_save(folder: Path) -> None:
         time.sleep(0.002)
 
 
-def outcome(folder: Path, num_steps: int) -> dict[str, Any]:
-    """Everything that a run leaves but times."""
-    path = folder / "runs/tiny"
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return {
-        "metrics": [
-            {key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows
-        ],
-        "weights": (path / f"checkpoints/step_{num_steps:05d}/model/model.safetensors").read_bytes(),
-        "evals": {file.name: json.loads(file.read_text()) for file in sorted((path / "eval").iterdir())},
-        "transcripts": sorted(file.name for file in (path / "transcripts").iterdir()),
-    }
-
-
 @pytest.mark.parametrize(
     ("num_kills", "num_steps"), [(4, 20), pytest.param(30, 150, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
@@ -100,4 +85,4 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(
     assert last.exitcode == 0
     assert num_finished == 0, "the run ended before it was killed often enough; make it longer"
     assert num_torn > 0, "no kill hit a save"
-    assert outcome(tmp_path / "killed", num_steps) == outcome(tmp_path / "quiet", num_steps)
+    assert outcome(tmp_path / "killed/runs/tiny", num_steps) == outcome(tmp_path / "quiet/runs/tiny", num_steps)

@@ -3,12 +3,12 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from distributed.ranks import start_ranks
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from run_outcomes import outcome
 from safetensors.torch import load_file
 
 from agent_rl.core.trainer_grpo import GRPOTrainer
@@ -53,17 +53,6 @@ def launch(folder: Path, kind: str, name: str, steps: int, total: int) -> list[s
     codes = ranks.wait(timeout_s=110)
     assert codes == [0, 0], ranks.log(0) + ranks.log(1)
     return [ranks.log(0), ranks.log(1)]
-
-
-def outcome(path: Path, last: int) -> dict[str, Any]:
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return {
-        "metrics": [
-            {key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows
-        ],
-        "evals": {file.name: json.loads(file.read_text()) for file in sorted((path / "eval").iterdir())},
-        "weights": (path / f"checkpoints/step_{last:05d}/model/model.safetensors").read_bytes(),
-    }
 
 
 @pytest.mark.parametrize("kind", ["zero3", "ddp"])
