@@ -150,6 +150,9 @@ class LearnedSample:
     """With the mask and the advantages that were trained on."""
     trainer_logprobs: tuple[float, ...] | None
     """Of the drawn ids, as the step first computed them; None where it did not, as for a sample without gradient."""
+    num_updates: int
+    """Optimizer steps with it in the loss that changed the policy; 0 for a sample without gradient, where loss or
+    gradient was not finite, and while the critic learns alone."""
 
 
 @dataclass(frozen=True, slots=True)

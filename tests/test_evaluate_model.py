@@ -10,6 +10,7 @@ from tiny_models import save_tiny_causal_lm
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import load_config
+from agent_rl.core.evaluation_play import tasks_per_chunk
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.base import EnvFactory, Task
@@ -33,8 +34,14 @@ class InterruptedEnv(LetterEnv):
 
 
 class BrokenEnv(LetterEnv):
+    """Fails from task `first_broken` on."""
+
+    first_broken = 0
+
     def reset(self, task: Task) -> list[Message]:
-        raise OSError("no space left")
+        if int(task["task_id"][1:]) >= BrokenEnv.first_broken:
+            raise OSError("no space left")
+        return super().reset(task)
 
 
 register_env("letters")(lambda _options, _seed: EnvFactory(LetterEnv))
@@ -170,7 +177,7 @@ def test_a_baseline_is_evaluated_alike_and_compared_with(folder: Path, capsys: p
     config, output = write_config(folder), folder / "out"
     main(config, output, samples=2, baseline=str(folder / "other"))
     report = report_of(output)
-    assert report["comparison"]["method"] == "paired bootstrap over tasks"
+    assert report["comparison"]["method"] == "sign-flip"
     assert (report["comparison"]["num_tasks"], report["comparison"]["num_episodes"]) == (4, 8)
     expected = report["summary"]["reward"]["mean"] - report["baseline"]["reward"]["mean"]
     assert report["comparison"]["reward_change"]["mean"] == pytest.approx(expected)
@@ -232,8 +239,79 @@ def test_a_checkpoint_that_is_not_whole_is_refused(folder: Path) -> None:
         main(config, folder / "out", checkpoint=str(checkpoint))
 
 
+def test_a_folder_that_is_no_model_is_refused_with_a_sentence(folder: Path) -> None:
+    config = write_config(folder)
+    checkpoints = folder / "run/checkpoints"
+    (checkpoints / "step_00002/model").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"holds no files of a model; name .* such as .*step_00002"):
+        main(config, folder / "out", checkpoint=str(checkpoints))
+    with pytest.raises(CheckpointError, match="step_00002"):  # without a manifest it was not written whole
+        main(config, folder / "out", checkpoint=str(checkpoints / "step_00002"))
+
+
+def test_a_baseline_that_cannot_be_evaluated_is_refused_before_anything_is_played(folder: Path) -> None:
+    config = write_config(folder)
+    with pytest.raises(CheckpointError, match="no_such"):
+        main(config, folder / "out", baseline=str(folder / "no_such"))
+    assert not (folder / "out/episodes.jsonl").exists()
+
+
+def test_the_folder_of_a_run_is_no_place_for_an_evaluation(folder: Path) -> None:
+    config = write_config(folder)
+    (folder / "run").mkdir()
+    (folder / "run/metrics.jsonl").touch()
+    with pytest.raises(ConfigError, match="run is the folder of a run; name another --output-dir"):
+        main(config, folder / "run")
+
+
+def test_a_checkpoint_played_otherwise_than_its_run_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(folder, train={"steps": 1})
+    with GRPOTrainer.from_config(load_config(config)) as trainer:
+        trainer.train()
+    checkpoint = str(folder / "runs/tiny/checkpoints/step_00001")
+    main(folder / "runs/tiny/config.yaml", folder / "alike", checkpoint=checkpoint)
+    assert "played otherwise" not in capsys.readouterr().out
+    main(config, folder / "otherwise", checkpoint=checkpoint, overrides=["rollout.max_turns=3"])
+    assert f"note: the run of {checkpoint} played otherwise: max_turns: " in capsys.readouterr().out
+
+
+def test_machine_and_versions_are_kept_beside_the_settings(folder: Path) -> None:
+    main(write_config(folder), folder / "out")
+    assert report_of(folder / "out")["environment"]["packages"]["torch"]
+
+
+def test_tasks_whose_environment_failed_are_played_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, output = write_config(folder, env={"name": "broken_letters"}), folder / "out"
+    BrokenEnv.first_broken = 2
+    main(config, output)
+    assert "2 of 4 episodes dropped by environment errors." in capsys.readouterr().out
+    assert "2 of 4 episodes dropped by environment errors." in (output / "report.html").read_text(encoding="utf-8")
+    BrokenEnv.first_broken = 4
+    main(config, output)
+    assert "2 of 4 tasks were played before; going on with 2" in capsys.readouterr().out
+    assert report_of(output)["summary"]["num_env_errors"] == 0
+
+
+def test_an_environment_that_fails_later_on_ends_it_too(folder: Path) -> None:
+    tasks = [{"task_id": f"t{n}", "question": "post"} for n in range(70)]
+    sections = {"env": {"name": "broken_letters"}, "rollout": {"async_workers": 8}}
+    config, output = write_config(folder, tasks=tasks, **sections), folder / "out"
+    BrokenEnv.first_broken = 32
+    with pytest.raises(SandboxError, match="all 32 episodes failed in their environment"):
+        main(config, output)
+    assert len(lines_of(output)) == 32
+
+
+@pytest.mark.parametrize(
+    ("workers", "samples", "tasks"), [(0, 1, 32), (8, 1, 32), (24, 1, 48), (128, 1, 128), (8, 4, 8)]
+)
+def test_a_chunk_fills_the_workers_a_whole_number_of_times(workers: int, samples: int, tasks: int) -> None:
+    assert tasks_per_chunk(workers, samples) == tasks
+
+
 def test_environments_that_all_fail_end_it_and_nothing_is_kept(folder: Path) -> None:
     config = write_config(folder, env={"name": "broken_letters"})
+    BrokenEnv.first_broken = 0
     with pytest.raises(SandboxError, match="all 4 episodes failed in their environment"):
         main(config, folder / "out")
     assert lines_of(folder / "out") == []

@@ -7,6 +7,8 @@ from rich.console import Console
 
 from agent_rl.core.episode import EpisodeLimits
 from agent_rl.core.evaluation import (
+    EvalResult,
+    change_of,
     comparison_table,
     eval_metrics,
     evaluate,
@@ -17,8 +19,9 @@ from agent_rl.core.evaluation import (
     verdict,
 )
 from agent_rl.core.rollout import RolloutWorker
-from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.records import SamplingParams, StopReason, Trajectory
+from agent_rl.telemetry.paired import paired_change
 
 
 def episode(reward: float | None, success: float | None, reason: StopReason = StopReason.FINISHED) -> Trajectory:
@@ -32,10 +35,11 @@ EPISODES = [
     episode(0.0, None, StopReason.MAX_TURNS),
     episode(None, None, StopReason.ENV_ERROR),
 ]
+TASKS: list[Task] = [{"task_id": f"t{number}"} for number in range(4)]
 
 
 def test_an_episode_without_a_score_counts_for_nothing_but_itself() -> None:
-    result = summarize(EPISODES, temperature=1.0, step=3)
+    result = summarize(EPISODES, TASKS, temperature=1.0, step=3)
     assert (result.num_scored, result.num_successes, result.num_env_errors) == (3, 1, 1)
     assert result.mean_reward == 0.5
     assert result.mean_reward_parts["tools"] == 0.3 / 3
@@ -61,7 +65,7 @@ def test_every_evaluation_plays_each_task_once_with_the_same_draws() -> None:
 
 def test_the_record_has_one_row_per_task() -> None:
     tasks = [{"task_id": "t", "metadata": {"family": "sums"}}, *([{"task_id": "t", "level": 2}] * 3)]
-    record = to_record(summarize(EPISODES, temperature=0.0, step=3), EPISODES, tasks)
+    record = to_record(summarize(EPISODES, tasks, temperature=0.0, step=3), EPISODES, tasks)
     assert record["result"]["num_successes"] == 1
     assert [row["reward"] for row in record["episodes"]] == [1.0, 0.5, 0.0, None]
     assert [row["family"] for row in record["episodes"]] == ["sums", None, None, None]
@@ -86,15 +90,47 @@ def test_a_row_has_the_conversation_and_what_the_environment_noted_at_the_end() 
     ]
 
 
-def results(successes: int, *, step: int) -> object:
-    return summarize([episode(1.0, float(i < successes)) for i in range(100)], temperature=0.0, step=step)
+class NotingEnv(EchoEnv):
+    """Notes on an episode that is cut off what an ended one would have got."""
+
+    def truncate(self, reason: StopReason) -> StepResult:
+        return StepResult(reward=0.0, terminated=True, info={"problems": ["files, all files: missing a.py"]})
 
 
-def test_the_verdict_calls_a_change_real_only_when_its_interval_leaves_zero_out() -> None:
-    low, same, high = results(10, step=0), results(14, step=5), results(60, step=5)
-    assert verdict(low, high).startswith("At temperature 0 tasks solved rose from 10/100 to 60/100: beyond chance")
-    assert "fell from 60/100 to 10/100: beyond chance" in verdict(high, low)
-    assert "went from 10/100 to 14/100: within chance" in verdict(low, same)
+def test_what_is_noted_of_an_episode_that_was_cut_off_is_kept() -> None:
+    limits = EpisodeLimits(max_new_tokens=9, max_turns=1)
+    rollout = RolloutWorker(ScriptedPolicy(["x"]), EnvFactory(NotingEnv), limits=limits, seed=0)
+    _, episodes = evaluate(rollout, TASKS[:1], temperature=0.0, step=0)
+    row = evaluated_record(episodes[0], TASKS[0])
+    assert (row["stop_reason"], row["problems"]) == ("max_turns", ["files, all files: missing a.py"])
+    assert episodes[0].turns[-1].info["note"] == "seen"  # beside what was noted on the turn
+
+
+def results(successes: int, *, step: int, first: int = 0, of: str = "") -> EvalResult:
+    """Of 100 tasks those from number `first` on are solved, as many as `successes`."""
+    episodes = [episode(1.0, float(first <= i < first + successes)) for i in range(100)]
+    tasks = [{"task_id": f"t{i}", "question": of} for i in range(100)]
+    return summarize(episodes, tasks, temperature=0.0, step=step)
+
+
+def test_the_verdict_is_the_paired_one_that_reports_give() -> None:
+    low, same, high = results(10, step=0), results(14, step=5, first=2), results(60, step=5)
+    assert verdict(low, high).startswith(
+        "At temperature 0 success rose from 10.0 % to 60.0 % on 100 tasks (50 tasks better, 0 worse): beyond chance"
+    )
+    assert "success fell from 60.0 % to 10.0 % on 100 tasks (0 tasks better, 50 worse): beyond chance" in verdict(
+        high, low
+    )
+    assert "(6 tasks better, 2 worse): within chance" in verdict(low, same)
+    change = change_of(low, high)
+    assert change == paired_change([[i < 10] for i in range(100)], [[i < 60] for i in range(100)])
+
+
+def test_tasks_that_are_not_the_same_are_not_compared() -> None:
+    other = results(60, step=5, of="another question")
+    assert change_of(results(10, step=0), other) is None
+    assert "no task is known to be the same" in verdict(results(10, step=0), other)
+    assert "no task is known to be the same" in verdict(replace(other, solved={}), other)  # of an earlier version
 
 
 def test_the_table_fits_80_columns() -> None:
@@ -103,12 +139,13 @@ def test_the_table_fits_80_columns() -> None:
     text = console.export_text()
     assert "10.0 [5.5, 17.4]" in text
     assert "60.0 [50.2, 69.1]" in text
-    assert "+50.0 [+37.7, +60.1]" in text
+    assert "+50.0 [+39." in text
     assert "after 5 steps" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_line_and_the_metrics_name_the_temperature_and_dropped_episodes() -> None:
-    result = summarize(EPISODES, temperature=0.0, step=3)
+    result = summarize(EPISODES, TASKS, temperature=0.0, step=3)
     assert one_line(result) == (
         "eval at step 3, temperature 0: 1/3 solved, 33.3 [6.1, 79.2] %, mean reward 0.500, "
         "1 dropped by environment errors"

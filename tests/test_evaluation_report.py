@@ -16,9 +16,10 @@ from agent_rl.reports.comparison import compare
 from agent_rl.reports.episodes import Episode, read_episode_lines, read_eval_file
 from agent_rl.reports.evaluation_files import as_csv
 from agent_rl.reports.evaluation_html import MAX_TRANSCRIPT_CHARS, choose, draw, render, write_plots
-from agent_rl.reports.evaluation_settings import difference, part_weights
+from agent_rl.reports.evaluation_settings import difference, how_it_plays, part_weights
 from agent_rl.reports.html_parts import MAX_MESSAGE_CHARS, block
-from agent_rl.reports.summary import figure_table, group_table, summarize
+from agent_rl.reports.redacted import redacted
+from agent_rl.reports.summary import dropped, figure_rows, figure_table, group_table, summarize
 from agent_rl.telemetry.metrics import wilson_interval
 
 ROOT = Path(__file__).parents[1]
@@ -68,8 +69,19 @@ def test_tasks_weigh_the_same_whatever_was_dropped_of_their_episodes() -> None:
     episodes += [episode("b", float(i == 0), sample=i) for i in range(3)] + [episode("b", None, sample=3)]
     figures = summarize(episodes)
     assert figures["success"]["rate"] == pytest.approx((1 + 1 / 3) / 2)
-    # Of b, 1 of 3 is right: 1/3, 2/3 and 1; k stops at the fewest episodes of a task.
-    assert figures["pass_at_k"] == pytest.approx({"1": (1 + 1 / 3) / 2, "2": (1 + 2 / 3) / 2, "3": 1.0})
+    # Of b, 1 of 3 is right: 1/3 and 2/3; pass@4 is of a alone, and says so.
+    assert figures["pass_at_k"] == pytest.approx({"1": (1 + 1 / 3) / 2, "2": (1 + 2 / 3) / 2, "4": 1.0})
+    assert figures["pass_at_k_tasks"] == {"1": 2, "2": 2, "4": 1}
+    assert ("pass@4", "100.0 % (1 of 2 tasks)") in dict(figure_rows(figures))["pass@k"]
+    assert dropped(figures) == ["1 of 8 episodes dropped by environment errors."]
+    whole = summarize(episodes[:4])
+    assert dropped(whole, figures) == ["1 of 8 episodes of the baseline dropped by environment errors."]
+    assert dropped(whole, whole) == []
+
+
+def test_levels_stand_in_the_order_of_their_numbers() -> None:
+    levels = [episode(str(level), 1.0, level=level) for level in (10, 2, "all", 1)]
+    assert list(summarize(levels)["by"]["level"]) == ["1", "2", "10", "all"]
 
 
 def test_nothing_scored_has_no_figures() -> None:
@@ -89,10 +101,51 @@ def test_a_comparison_names_the_tasks_that_changed() -> None:
     after = [episode("c", 0.0), episode("a", 1.0), episode("b", 0.0), episode("d", None)]
     found = compare(before, after, "runs/first")
     assert (found["gained"], found["lost"], found["num_tasks"], found["p_value"]) == (["a"], ["b"], 3, 1.0)
-    assert found["method"] == "McNemar's exact test"
+    assert found["method"] == "McNemar"
     assert found["reward_change"]["mean"] == 0.0
     with pytest.raises(DataError, match="runs/first: 4 tasks, of which 3 are among the 3 of this evaluation"):
         compare(before, after[:3], "runs/first")
+
+
+def test_tasks_that_only_share_an_id_are_not_compared() -> None:
+    before, after = [episode("a", 0.0, task_sha256="1")], [episode("a", 1.0, task_sha256="2")]
+    with pytest.raises(DataError, match=r"runs/first: task 'a' is another one there \(1 such in all\)"):
+        compare(before, after, "runs/first")
+    asked = [({"role": "user", "content": text}, {"role": "assistant", "content": ""}) for text in ("one", "other")]
+    old, new = (episode("a", 0.0, messages=messages) for messages in asked)  # of earlier versions, without a digest
+    assert old.is_of_another_task(new)
+    assert not old.is_of_another_task(old)
+    assert not old.is_of_another_task(before[0])  # nothing tells
+
+
+def test_settings_show_no_credentials_and_differ_by_them_all_the_same(tmp_path: Path) -> None:
+    def playing(password: str) -> dict[str, Any]:
+        address = f"https://me:{password}@host/mcp?key={password}#{password}"
+        overrides = [f"tools.mcp=[{{url: '{address}'}}]", f"env.options.server={address}"]
+        return how_it_plays(load_config(ROOT / "configs/math_grpo.yaml", overrides))
+
+    one, other = playing("first"), playing("second")
+    assert one["env_options"] == {"server": "https://host/mcp?(not shown)"}
+    assert "first" not in str(one) and "me:" not in str(one)
+    assert difference(one, other).startswith("not_shown_sha256")
+    assert redacted({"default_params": {"key": "k"}, "a": "x@y"}) == {
+        "default_params": {"key": "(not shown)"},
+        "a": "x@y",
+    }
+
+
+def test_a_search_corpus_is_part_of_how_episodes_are_played(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    overrides = ["tools.use=[search]", "tools.search.mode=corpus", f"tools.search.corpus_path={corpus}"]
+    config = load_config(ROOT / "configs/search_qa_grpo.yaml", overrides)
+    digests = []
+    for text in ("one", "other"):
+        corpus.write_text(text, encoding="utf-8")
+        digests.append(how_it_plays(config)["corpus_sha256"])
+    assert len(set(digests)) == 2
+    corpus.unlink()
+    with pytest.raises(DataError, match=r"corpus\.jsonl cannot be read"):
+        how_it_plays(config)
 
 
 def test_the_first_difference_of_settings_is_named() -> None:
@@ -223,6 +276,8 @@ def test_records_of_earlier_versions_are_read(tmp_path: Path) -> None:
 def test_a_damaged_line_is_named_and_a_torn_last_one_left_out(tmp_path: Path) -> None:
     path = tmp_path / "episodes.jsonl"
     path.write_text('{"task_id": "a"}\n{"task_id": "b', encoding="utf-8")
+    assert read_episode_lines(path) == [{"task_id": "a"}]
+    path.write_bytes('{"task_id": "a"}\n{"task_id": "20 °'.encode()[:-1])
     assert read_episode_lines(path) == [{"task_id": "a"}]
     path.write_text('{"task_id": \n{"task_id": "b"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"episodes.jsonl:1: not a record"):

@@ -138,11 +138,9 @@ def code(share: float, *, programs: int = 1, stop_reason: str = "max_turns") -> 
     return Episode(task_id="c", reward=0.0, reward_parts=parts, stop_reason=stop_reason, messages=(last,))
 
 
-def question(*infos: dict[str, Any], calls: int = 1, stop_reason: str = "finished") -> Episode:
-    messages = tuple(
-        {"role": "assistant", "content": "", "info": info, **({"tool_calls": [{"name": "t"}]} if calls else {})}
-        for info in infos
-    )
+def question(*infos: dict[str, Any], tool: str | None = "t", stop_reason: str = "finished") -> Episode:
+    calls = {"tool_calls": [{"name": tool}]} if tool else {}
+    messages = tuple({"role": "assistant", "content": "", "info": info, **calls} for info in infos)
     parts = {"success": 0.0}
     return Episode(task_id="q", reward=0.0, reward_parts=parts, stop_reason=stop_reason, messages=messages)
 
@@ -151,12 +149,14 @@ def question(*infos: dict[str, Any], calls: int = 1, stop_reason: str = "finishe
     ("episode", "label"),
     [
         (code(0.0, programs=0, stop_reason="finished"), "no program"),
+        (code(0.0, programs=0), "no program"),
         (code(0.0), "no test passes"),
         (code(0.25), "some tests fail"),
         (code(0.25, stop_reason="max_tokens"), "ran out of tokens"),
         (code(1.0), None),
         (question({"prediction": ""}), "no answer"),
-        (question({"prediction": "7"}, calls=0), "wrong answer, no tool used"),
+        (question({"prediction": "7"}, tool=None), "wrong answer, no tool used"),
+        (question({"prediction": "7"}, tool="answer"), "wrong answer, no tool used"),
         (question({"tool_errors": 1}, {"prediction": "7"}), "wrong answer, a call failed"),
         (question({"tool_errors": 0}, {"prediction": "7"}), "wrong answer"),
         (question({}, stop_reason="max_turns"), "ran out of turns"),

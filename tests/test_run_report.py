@@ -2,6 +2,7 @@
 
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -185,6 +186,45 @@ def test_only_tasks_that_both_sides_scored_are_compared():
     assert compare(evaluation(episode("a", 0.0)), evaluation(episode("c", 1.0))) is None
 
 
+def test_tasks_that_only_share_an_id_are_left_out_with_a_sentence(tmp_path):
+    """Within one run, as after a change of the task file, and against another run."""
+    before = [episode("a", 0.0) | {"task_sha256": "1"}, episode("b", 0.0)]
+    after = [episode("a", 1.0) | {"task_sha256": "2"}, episode("b", 1.0)]
+    evals = {"step_00000_t1": before, "step_00004_t1": after}
+    one = read_run(write_run(tmp_path / "one", ROWS, evals=evals))
+    found = make_report(one)
+    assert [pair.after.task_id for pair in found.held_out[0].gained] == ["b"]
+    said = "held-out tasks with the same id that are different tasks on both sides are not compared: 1, such as 'a'"
+    assert found.notes == (f"temperature 1, steps 0 and 4: {said}",)
+    two = read_run(write_run(tmp_path / "two", ROWS, evals={"step_00004_t1": before}))
+    against = make_report(two, one)
+    assert against.against[0].change.num_tasks == 1
+    assert against.notes == (f"compared with small, temperature 1, steps 4 and 4: {said}",)
+    assert "Note: compared with small" in run_page(against)
+
+
+def test_the_rates_of_a_row_are_those_of_the_tasks_that_are_compared(tmp_path):
+    lost = episode("b", 0.0) | {"reward": None, "reward_parts": {}, "stop_reason": "env_error"}
+    evals = {
+        "step_00000_t1": [episode("a", 0.0), episode("b", 1.0)],
+        "step_00004_t1": [episode("a", 1.0), lost],
+    }
+    report = make_report(read_run(write_run(tmp_path / "run", ROWS, evals=evals)))
+    (held_out,) = as_data(report)["held_out"]
+    assert (held_out["before"]["num_successes"], held_out["before"]["num_scored"]) == (0, 1)
+    assert held_out["reward"] == {"before": 0.0, "after": 1.0}
+    assert report.notes == ("temperature 1, step 4: 1 of 2 held-out episodes were dropped by environment errors",)
+
+
+def test_evaluations_beyond_the_last_step_of_the_metrics_are_left_out(tmp_path):
+    evals = EVALS | {"step_00009_t1": AFTER}
+    run = read_run(write_run(tmp_path / "run", ROWS, evals=evals))
+    assert [each.step for each in run.evaluations] == [0, 4]
+    assert run.notes == [
+        "evaluations of step 9 are left out: the metrics end at step 4, as after going back to an earlier checkpoint"
+    ]
+
+
 # Curves
 
 
@@ -220,7 +260,8 @@ def test_every_plot_can_be_drawn_of_one_step_and_of_values_that_are_not_numbers(
     names = [name for panels in PANELS.values() for panel in panels for name in panel.names]
     metrics = {name.replace("/*", "/some"): 0.5 for name in names if name != "other"} | {"time/step_s": 2.0}
     whole, holes = step(1, **metrics), step(2, **dict.fromkeys(metrics))
-    for number, rows in enumerate(([whole], [whole, holes, step(3, **metrics)])):
+    evaluated = {"step": 4, "eval/t1/success": 0.5}
+    for number, rows in enumerate(([whole, evaluated], [whole, holes, step(3, **metrics), evaluated])):
         run = read_run(write_run(tmp_path / str(number), rows, evals=EVALS))
         for panels in PANELS.values():
             for panel in panels:
@@ -277,6 +318,27 @@ def test_two_runs_are_set_against_each_other(tmp_path):
     assert "no evaluation of the same tasks" in run_page(make_report(elsewhere, one))
 
 
+def test_addresses_are_shown_without_credentials(tmp_path):
+    tools = {"mcp": [{"url": "https://me:secret@host/mcp?key=secret"}], "search": {"default_params": {"k": "secret"}}}
+    one = read_run(write_run(tmp_path / "one", ROWS, evals=EVALS, tools=tools))
+    other = read_run(write_run(tmp_path / "other", ROWS, evals=EVALS))
+    page = run_page(make_report(one, other))
+    assert "https://host/mcp?(not shown)" in page
+    assert "secret" not in page + json.dumps(as_data(make_report(one, other)))
+
+
+def test_alarms_are_said_to_be_asked_again_also_where_none_went_off(tmp_path):
+    page = run_page(make_report(read_run(write_run(tmp_path / "run", ROWS, evals=EVALS, log={"alarms": []}))))
+    assert "None went off" in page
+    assert "infinite values, which the metrics hold as null, are not seen" in page
+
+
+def test_reports_load_no_torch():
+    modules = "agent_rl.reports.run_html, agent_rl.reports.evaluation_output, agent_rl.scripts.report"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(8.4, "8 s"), (90, "1 min 30 s"), (7260, "2 h 1 min")])
 def test_clock(seconds, text):
     assert clock(seconds) == text
@@ -313,11 +375,16 @@ def test_the_command_writes_both_files_and_a_summary_of_80_columns(tmp_path, mon
         (("run", "--compare", "nowhere"), "holds neither config.yaml nor metrics.jsonl"),
         (("run", "--output", "page.pdf"), "expected a file that ends with .html"),
         (("run", "--output", "run/config.yaml/x.html"), "cannot be a folder"),
+        (("run", "--output", "taken.html"), "cannot be written (Is a directory)"),
+        (("unread",), "metrics.jsonl: cannot be read (Is a directory)"),
     ],
 )
 def test_a_wrong_word_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys, words, complaint):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "run", ROWS)
+    (tmp_path / "taken.html").mkdir()
+    (write_run(tmp_path / "unread", ROWS) / "metrics.jsonl").unlink()
+    (tmp_path / "unread/metrics.jsonl").mkdir()
     assert called(monkeypatch, *words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and complaint in line

@@ -11,6 +11,7 @@ from agent_rl.config import Config
 from agent_rl.reports.run_evidence import Evidence, HeldOut, is_clear, percent
 from agent_rl.reports.run_recommendations import recommend
 from agent_rl.telemetry.alarms import DEFAULT_ALARMS
+from agent_rl.telemetry.paired import PairedChange, paired_change
 
 NAN = math.nan
 SETTINGS = {
@@ -53,10 +54,24 @@ HEALTHY = {
 HELD_OUT = (HeldOut(0, 40, 200), HeldOut(60, 120, 200))
 
 
+def change_of(held_out) -> PairedChange | None:
+    """Of the first and the last evaluation; tasks that one side solved are among those of the other."""
+    if len(held_out) < 2:
+        return None
+    sides = ([[task < each.num_successes] for task in range(each.num_scored)] for each in (held_out[0], held_out[-1]))
+    return paired_change(*sides)
+
+
+def evidence_of(changed, *, held_out=HELD_OUT, settings=SETTINGS):
+    """A healthy run but for `changed` metrics."""
+    change = change_of(held_out)
+    return Evidence(metrics=HEALTHY | changed, held_out=held_out, held_out_change=change, settings=settings)
+
+
 def said(changed, *, held_out=HELD_OUT, **settings):
-    """What is recommended for a healthy run but for `changed` metrics: rule -> recommendation."""
-    evidence = Evidence(metrics=HEALTHY | changed, held_out=held_out, settings=SETTINGS | settings)
-    return {each.rule: each for each in recommend(evidence)}
+    """What is recommended for it: rule -> recommendation."""
+    found = recommend(evidence_of(changed, held_out=held_out, settings=SETTINGS | settings))
+    return {each.rule: each for each in found}
 
 
 def is_key(name: str) -> bool:
@@ -117,11 +132,11 @@ CASES = [
         ("longer episodes", "hint", "from 100 to 160 drawn tokens"),
         "penalty for length",
     ),
-    ({"loss/clip_frac": [0.25] * 60}, ("clipping", "hint", "25 % of trained tokens"), "lower the learning rate"),
+    ({"loss/clip_frac": [0.25] * 60}, ("clipping", "hint", "25 % of trained tokens"), "sampler and trainer"),
     ({"mismatch/k3": [0.02] * 60}, ("sampler mismatch", "problem", "0.02 nats a token"), "turn on a correction"),
     (
         {"optim/grad_norm": [0.2] * 57 + [5.0, 8.0, 6.0]},
-        ("gradient spikes", "hint", "3 of 60 steps had a gradient norm above 5 times the median of 0.2, the largest 8"),
+        ("gradient spikes", "hint", "3 of 60 steps had a gradient norm above the clip of 1, the largest 8"),
         "clip nearer",
     ),
     ({"optim/nonfinite": [0.0] * 59 + [1.0]}, ("not finite", "problem", "1 updates were not made"), "float32"),
@@ -157,7 +172,7 @@ CASES = [
     ),
     (
         {"hacks/episodes": [1.0] + [0.0] * 59, "hacks/exit": [1.0] + [NAN] * 59},
-        ("attempts on the verdict", "hint", "1 episodes tried to reach the verdict by other means (exit 1)"),
+        ("attempts on the verdict", "hint", "1 episode tried to reach the verdict by other means (exit 1)"),
         "look at these flags",
     ),
     (
@@ -221,14 +236,61 @@ def test_advice_depends_on_what_is_set():
     no_signal = {"group/frac_no_signal": [0.5] * 60}
     assert "rollout.max_attempts" in said(no_signal)["no signal"].keys
     assert "rollout.max_attempts" not in said(no_signal, **{"rollout.max_attempts": 4})["no signal"].keys
+    clipped = said({"loss/clip_frac": [0.25] * 60}, **{"train.minibatches": 2})["clipping"]
+    assert "lower the learning rate" in clipped.advice
+    assert clipped.keys == {"train.learning_rate": "lower", "train.minibatches": "lower"}
     slow = {"time/rollout_s": [14.0] * 60, "time/update_s": [1.0] * 60}
-    assert said(slow)["slow rollouts"].keys == ("env.options",)
+    assert said(slow)["slow rollouts"].keys == {"env.options": "set"}
     narrow = {"rollout.async_workers": 16, "env.options.checkers": 2, "policy.type": "vllm"}
-    assert said(slow, **narrow)["slow rollouts"].keys == (
-        "rollout.async_workers",
-        "env.options.checkers",
-        "rollout.max_staleness",
-    )
+    assert list(said(slow, **narrow)["slow rollouts"].keys.items()) == [
+        ("rollout.async_workers", "raise"),
+        ("env.options.checkers", "raise"),
+        ("rollout.max_staleness", "raise"),
+        ("algorithm.correction.kind", "set"),
+    ]
+    spikes = {"optim/grad_norm": [0.4] * 57 + [5.0, 8.0, 6.0]}
+    assert "above 5 times the median of 0.4, the largest 8" in said(spikes)["gradient spikes"].figure
+
+
+def test_groups_without_signal_do_not_matter_to_estimators_that_compare_none():
+    no_signal = {"group/frac_no_signal": [0.9] * 60}
+    assert said(no_signal, **{"algorithm.advantage": "reinforce_plus_plus"}) == {}
+    assert "no signal" in said(no_signal, **{"algorithm.advantage": "rloo"})
+
+
+def test_a_single_late_attempt_on_the_verdict_is_a_hint():
+    late = {"hacks/episodes": [0.0] * 59 + [1.0], "hacks/exit": [NAN] * 59 + [1.0]}
+    assert said(late)["attempts on the verdict"].severity == "hint"
+
+
+def test_steps_are_named_by_their_numbers():
+    falling = {"reward/mean": [0.5, 0.6] * 20 + [0.3, 0.4] * 10}
+    evidence = Evidence(metrics=falling, steps=range(41, 101))
+    assert "in steps 41 to 60" in recommend(evidence)[0].figure
+
+
+def test_a_window_without_any_reward_is_no_fall():
+    found = recommend(Evidence(metrics={"reward/mean": [0.5, 0.6] * 20 + [0.3, 0.4] * 10 + [NAN] * 20}))
+    assert "falling reward" not in {each.rule for each in found}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        ({"reward/mean": [0.5, 0.6] * 20 + [0.3, 0.4] * 10}, "falling reward"),
+        ({"reward/mean": [0.2, 0.4] * 30, "success/mean": [0.3] * 60}, "no progress"),
+        (
+            {"rollout/tokens_mean": [100.0] * 30 + [160.0] * 30, "reward/mean": [0.5] * 30 + [0.48] * 30},
+            "longer episodes",
+        ),
+        ({"success/mean": [0.3] * 30 + [0.6] * 30}, "held-out behind training"),
+    ],
+)
+def test_windows_with_tasks_of_other_levels_are_not_compared(changed, rule):
+    held_out = (HeldOut(0, 40, 200), HeldOut(60, 44, 200))
+    assert rule in said(changed, held_out=held_out)
+    assert rule in said(changed | {"curriculum/max_level": [2.0] * 60}, held_out=held_out)
+    assert rule not in said(changed | {"curriculum/max_level": [1.0] * 40 + [2.0] * 20}, held_out=held_out)
 
 
 def test_a_run_that_never_had_tools_is_not_told_that_it_stopped_calling_them():
@@ -285,5 +347,5 @@ NUMBERS = st.one_of(st.just(NAN), st.floats(0.0, 10.0), st.just(math.inf))
     st.lists(st.builds(HeldOut, st.integers(0, 50), st.integers(0, 5), st.just(5)), max_size=3),
 )
 def test_any_series_is_judged_without_an_error_and_problems_come_first(metrics, held_out):
-    found = [each.severity for each in recommend(Evidence(metrics=metrics, held_out=held_out, settings=SETTINGS))]
-    assert found == sorted(found, key=lambda severity: severity != "problem")
+    severities = [each.severity for each in recommend(evidence_of(metrics, held_out=held_out))]
+    assert severities == sorted(severities, key=lambda severity: severity != "problem")

@@ -68,6 +68,17 @@ def test_stopped_and_resumed_a_run_of_two_processes_ends_the_same_bit_for_bit(tm
     assert all(row["batch/num_samples"] == 12 for row in straight["metrics"] if "loss/policy" in row)
     assert "step 4/4" in logs[0]
     assert "step" not in logs[1]
+    # Tokens of both processes' episodes are kept, with what either of them computed of its share.
+    kept = straight["samples"]
+    assert list(kept) == ["step_00001.jsonl.gz", "step_00004.jsonl.gz"]
+    columns = [sample for episode in kept["step_00001.jsonl.gz"] for sample in episode["samples"]]
+    assert len(columns) == 12
+    assert all(
+        [value is None for value in each["trainer_logprobs"]] == [value is None for value in each["sampling_logprobs"]]
+        and any(each["loss_mask"])
+        and each["num_updates"] == 2  # one in each epoch; the KL makes one of samples without an advantage too
+        for each in columns
+    )
     start = load_file(tmp_path / "model/model.safetensors")
     end = load_file(tmp_path / "runs/straight/checkpoints/step_00004/model/model.safetensors")
     assert start.keys() == end.keys()

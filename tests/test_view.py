@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from view_runs import HOSTILE, make_run, record, write_step
+from view_runs import HOSTILE, make_run, record, sample, write_step
+from waiting import wait_for
 
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.reports.view_data import RunSamples
@@ -35,9 +37,9 @@ def server(run: Path) -> Iterator[ViewServer]:
 
 
 def fetch(server: ViewServer, target: str, *, method: str = "GET", **headers: str) -> tuple[int, str, Any]:
-    """Status, kind and content; the target is sent as it is, without being tidied up."""
+    """Status, kind and content of what stands behind the server's key."""
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
-    connection.putrequest(method, target, skip_host="Host" in headers)
+    connection.putrequest(method, f"/{server.key}{target}", skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
@@ -55,7 +57,14 @@ def test_the_overview_has_the_kept_steps_with_their_metrics(run: Path) -> None:
     }
 
 
-def test_a_step_is_summaries_and_the_largest_values(run: Path) -> None:
+def test_lines_that_are_no_metrics_of_a_step_are_left_out(run: Path) -> None:
+    lines = ["[1]", '"reward/mean"', '{"reward/mean": 9}', '{"step": "1", "reward/mean": 9}', "[" * 100_000, "\xff"]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("\n" + "\n".join(lines) + "\n")
+    assert RunSamples.open(run).overview()["steps"][0] == {"step": 1, "reward": 0.5, "success": 0.5}
+
+
+def test_a_step_is_summaries_and_the_ends_of_scales(run: Path) -> None:
     samples = RunSamples.open(run)
     step = samples.episodes(1)
     assert step["scales"] == {"advantage": 1.0, "log_ratio": pytest.approx(0.2)}
@@ -72,11 +81,50 @@ def test_a_step_is_summaries_and_the_largest_values(run: Path) -> None:
         "duration_s": 0.5,
         "success": False,
         "flags": ["reads_tests"],
+        "greedy": False,
         "advantage": 0.0,
     }
     lost = samples.episodes(10)
     assert lost["scales"] == {"advantage": 0.0, "log_ratio": 0.0}
     assert [(each["reward"], each["success"], each["advantage"]) for each in lost["episodes"]] == [(None, None, None)]
+
+
+def test_means_and_scales_are_of_tokens_that_counted(run: Path) -> None:
+    cut_off = sample(loss_mask=[0] * 6, advantages=[None, None, 9.0, 9.0, None, 9.0])
+    half = sample(loss_mask=[0, 0, 0, 1, 0, 1], trainer_logprobs=[None, None, -9.0, -2.75, None, "nan"])
+    write_step(run, 2, [record(0, samples=[cut_off]), record(1, samples=[half])])
+    step = RunSamples.open(run).episodes(2)
+    assert [each["advantage"] for each in step["episodes"]] == [None, -0.25]  # (0.5 - 1) / 2
+    assert step["scales"] == {"advantage": 1.0, "log_ratio": 0.25}  # -2.75 + 2.5; the other is not finite
+
+
+def test_a_scale_ends_at_what_one_in_a_hundred_exceeds(run: Path) -> None:
+    columns = {"sampling_logprobs": [-1.0] * 200, "trainer_logprobs": [-1.0] * 200, "segments": []}
+    values = [0.5] * 198 + [70.0, -80.0]
+    write_step(run, 2, [record(0, samples=[columns | {"loss_mask": [1] * 200, "advantages": values}])])
+    write_step(run, 3, [record(0, samples=[columns | {"loss_mask": [1] * 200, "advantages": [0.0] * 199 + [-2.0]}])])
+    samples = RunSamples.open(run)
+    assert samples.episodes(2)["scales"]["advantage"] == 0.5
+    assert samples.episodes(3)["scales"]["advantage"] == 2.0  # of nothing but one value
+
+
+@pytest.mark.parametrize(
+    ("parts", "success"), [({"success": True}, True), ({"success": 0.0}, False), ({"success": float("nan")}, None)]
+)
+def test_success_may_be_unknown(run: Path, parts: dict[str, Any], success: bool | None) -> None:
+    write_step(run, 2, [record(0, reward_parts=parts)])
+    assert RunSamples.open(run).episodes(2)["episodes"][0]["success"] is success
+
+
+def test_whatever_is_shown_of_an_episode_is_found(run: Path) -> None:
+    said = {"role": "assistant", "content": "x", "reasoning": "Hmm", "info": {"note": {"list": ['"quoted"', 17]}}}
+    labels = {"family": 4711, "flags": ["reads_tests"], "error": "the sandbox is gone", "stop_reason": "env_error"}
+    write_step(run, 2, [record(0), record(1, messages=[said], **labels)])
+    samples = RunSamples.open(run)
+    for text in ("hmm", '"QUOTED"', "17", "4711", "reads_tests", "sandbox is", "env_error"):
+        assert samples.search(2, text) == [1], text
+    assert samples.search(2, "task-0") == [0, 1]
+    assert samples.search(2, "\ud83d") == []
 
 
 def test_texts_are_found_in_messages_and_calls_in_any_case(run: Path) -> None:
@@ -107,11 +155,8 @@ def test_a_damaged_file_is_one_sentence(run: Path, content: bytes | None) -> Non
     if content is not None:
         path.write_bytes(content)
     samples = RunSamples.open(run)
-    if content == b"":
-        assert samples.episodes(3)["episodes"] == []
-    else:
-        with pytest.raises(DataError, match="not a file of token samples"):
-            samples.episodes(3)
+    with pytest.raises(DataError, match="holds no episode" if content == b"" else "not a file of token samples"):
+        samples.episodes(3)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -123,7 +168,9 @@ def test_the_server_gives_the_page_and_the_data(server: ViewServer) -> None:
     status, kind, page = fetch(server, "/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert '<script src="view.js" defer></script>' in page
-    assert [fetch(server, f"/{name}")[0] for name in ("view.css", "view.js", "view_tokens.js")] == [200] * 3
+    for name in ("view.css", "view.js", "view_messages.js", "view_tokens.js"):
+        assert name in page
+        assert fetch(server, f"/{name}")[0] == 200
     assert fetch(server, "/api/run")[2]["run"] == "tiny"
     assert [each["index"] for each in fetch(server, "/api/steps/1")[2]["episodes"]] == [0, 1, 2, 3]
     assert fetch(server, "/api/steps/1/episodes/1")[2]["messages"][3]["content"] == HOSTILE
@@ -167,14 +214,43 @@ def test_what_is_not_there_is_a_sentence(server: ViewServer) -> None:
     ],
 )
 def test_no_address_leads_out_of_what_is_offered(server: ViewServer, target: str) -> None:
+    for whole in (target, f"/{server.key}/{target.removeprefix('/')}"):
+        connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
+        connection.connect()
+        connection.sock.sendall(f"GET {whole} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = connection.sock.makefile("rb").read().decode()
+        connection.close()
+        assert answer.split()[1] in ("400", "404" if whole != target else "403")
+        assert "root:" not in answer
+        assert "samples_every: 10" not in answer
+
+
+@pytest.mark.parametrize("key", ["", "/", "/view.js", "/api/run", "/x/api/run", "/é/", "/{}", "/{}x/api/run"])
+def test_without_the_key_there_is_nothing(server: ViewServer, key: str) -> None:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     connection.connect()
-    connection.sock.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    answer = connection.sock.makefile("rb").read().decode()
+    target = key.format(server.key[:-1])
+    connection.sock.sendall(f"GET {target or '*'} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert connection.sock.makefile("rb").readline().split()[1] == b"403"
     connection.close()
-    assert answer.split()[1] in ("400", "404")
-    assert "root:" not in answer
-    assert "samples_every: 10" not in answer
+
+
+def test_a_defect_is_an_answer_too(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Broken(RunSamples):
+        def overview(self) -> dict[str, Any]:
+            raise KeyError("step")
+
+    with ViewServer(Broken(run), host="127.0.0.1", port=0) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        status, _, answer = fetch(server, "/api/run")
+        server.shutdown()
+        thread.join()
+    assert (status, answer) == (
+        500,
+        {"error": "agent-rl view failed at this (KeyError: 'step'); its terminal says more"},
+    )
+    assert "Traceback" in capfd.readouterr().err
 
 
 def test_a_link_out_of_the_run_is_not_followed(run: Path, tmp_path: Path) -> None:
@@ -200,7 +276,18 @@ def test_a_run_may_itself_be_behind_a_link(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("127.0.0.1:80", 200), ("localhost", 200), ("LOCALHOST:9", 200), ("evil.example", 403), ("", 403), ("[", 403)],
+    [
+        ("127.0.0.1:80", 200),
+        ("192.168.0.7:80", 200),
+        ("[::1]:80", 200),
+        ("localhost", 200),
+        ("LOCALHOST:9", 200),
+        (f"{socket.gethostname()}:80", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("", 403),
+        ("[", 403),
+    ],
 )
 def test_other_sites_that_point_their_name_here_get_nothing(server: ViewServer, host: str, status: int) -> None:
     assert fetch(server, "/api/run", Host=host)[0] == status
@@ -213,11 +300,12 @@ def test_nothing_can_be_written(server: ViewServer, method: str) -> None:
 
 def test_scripts_in_a_text_would_not_run(server: ViewServer) -> None:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
-    connection.request("GET", "/")
+    connection.request("GET", f"/{server.key}/")
     headers = connection.getresponse().headers
     connection.close()
     assert headers["Content-Security-Policy"].startswith("default-src 'none'; script-src 'self';")
     assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such name"])
@@ -226,9 +314,10 @@ def test_an_address_that_is_not_ours_is_refused(run: Path, host: str) -> None:
         ViewServer(RunSamples.open(run), host=host, port=0)
 
 
-def command(*args: str) -> subprocess.Popen[str]:
+def command(*args: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "agent_rl.scripts.cli", "view", *args, "--no-browser"],
+        [sys.executable, "-m", "agent_rl.scripts.cli", "view", *args],
+        env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -237,7 +326,7 @@ def command(*args: str) -> subprocess.Popen[str]:
 
 
 def test_the_command_says_where_it_is_and_ends_with_ctrl_c(run: Path) -> None:
-    process = command(str(run))
+    process = command(str(run), "--no-browser")
     try:
         line = process.stdout.readline()
         assert line.startswith(f"{run} is shown at http://127.0.0.1:")
@@ -249,8 +338,24 @@ def test_the_command_says_where_it_is_and_ends_with_ctrl_c(run: Path) -> None:
     assert "Traceback" not in errors
 
 
+def test_a_browser_that_holds_up_its_caller_gets_the_page(run: Path, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(
+        f"#!{sys.executable}\nimport sys, urllib.request\n"
+        "page = urllib.request.urlopen(sys.argv[1], timeout=20).read()\n"
+        f"open({str(tmp_path / 'seen')!r}, 'wb').write(page)\n"
+    )
+    browser.chmod(0o700)
+    process = command(str(run), BROWSER=str(browser))
+    try:
+        wait_for(lambda: (tmp_path / "seen").exists() and "view.js" in (tmp_path / "seen").read_text())
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_the_command_refuses_what_is_no_run(tmp_path: Path) -> None:
-    process = command(str(tmp_path))
+    process = command(str(tmp_path), "--no-browser")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert errors.startswith("error: ")

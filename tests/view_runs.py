@@ -9,7 +9,7 @@ HOSTILE = "<script>window.harmed = 1</script><img src=x onerror='window.harmed =
 CALL = {"name": "calculator", "arguments": {"expression": "2+3"}}
 
 
-def sample() -> dict[str, Any]:
+def sample(**changes: Any) -> dict[str, Any]:
     """Reads two tokens, draws two, reads a result, draws one; the half of a character is the third."""
     return {
         "token_ids": [1, 7, 195, 169, 9, 5],
@@ -20,11 +20,12 @@ def sample() -> dict[str, Any]:
         "advantages": [None, None, 0.5, 0.5, None, -1.0],
         "segments": [
             {"kind": "prompt", "turn": 0, "start": 0, "end": 2},
-            {"kind": "assistant", "turn": 0, "start": 2, "end": 4},
+            {"kind": "assistant", "turn": 0, "start": 2, "end": 4, "weight_version": [0, 1]},
             {"kind": "tool", "turn": 1, "start": 4, "end": 5},
-            {"kind": "assistant", "turn": 1, "start": 5, "end": 6},
+            {"kind": "assistant", "turn": 1, "start": 5, "end": 6, "weight_version": 1},
         ],
-    }
+        "num_updates": 2,
+    } | changes
 
 
 def record(number: int, **changes: Any) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class LogConfig(Section):
     """Best and worst episodes of a step written to transcripts/, this many of each."""
     samples_every: Annotated[int, Field(ge=0)] = 10
     """Steps between those whose episodes are all kept with every token in samples/, for `agent-rl view`; the first and
-    the last step are kept too. 0 keeps none."""
+    the last step are kept too, and one at which an alarm stops the run. 0 keeps none."""
     progress: bool = True
     """Show the live progress display; plain lines when off or not on a terminal."""
 

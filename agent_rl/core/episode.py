@@ -233,7 +233,11 @@ class _Episode:
         return result, None
 
     def _truncate(self, reason: StopReason) -> StopReason:
-        self._take_reward(in_env(self._env.truncate, reason))
+        """Tell the environment; what it notes of the end joins what it noted on the last turn, if there is one."""
+        result = in_env(self._env.truncate, reason)
+        self._take_reward(result)
+        if self.turns and result.info:
+            self.turns[-1] = replace(self.turns[-1], info={**self.turns[-1].info, **result.info})
         return reason
 
     def _take_reward(self, result: StepResult) -> None:

@@ -7,7 +7,7 @@ its `success` part is 1. Not here: when to evaluate, and what an episode is wort
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -21,8 +21,9 @@ from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.base import Task
 from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.records import Trajectory
-from agent_rl.telemetry.metrics import newcombe_interval, wilson_interval
-from agent_rl.telemetry.transcripts import episode_record, task_labels
+from agent_rl.telemetry.metrics import rate_text, wilson_interval
+from agent_rl.telemetry.paired import PairedChange, paired_change
+from agent_rl.telemetry.transcripts import episode_record, task_digest, task_labels
 
 EVAL_SEED_STEP = -1
 """Stands for the step in the seeds: the same for every evaluation, and no training step's."""
@@ -50,6 +51,8 @@ class EvalResult:
     num_env_errors: int
     mean_tokens: float
     """Tokens the model drew, per episode."""
+    solved: dict[str, bool] = field(default_factory=dict)
+    """Scored tasks, by id and digest of the row; empty in checkpoints of earlier versions."""
 
     @property
     def success_rate(self) -> float:
@@ -62,7 +65,7 @@ def evaluate(
     """Play one episode per task; the result, and the episodes in task order."""
     groups = rollout.collect(tasks, group_size=1, step=EVAL_SEED_STEP, temperature=temperature)
     episodes = [group.trajectories[0] for group in groups]
-    return summarize(episodes, temperature=temperature, step=step), episodes
+    return summarize(episodes, tasks, temperature=temperature, step=step), episodes
 
 
 def evaluate_policy(
@@ -83,10 +86,10 @@ def evaluate_policy(
         return evaluate(make_worker(config, policy, factory), tasks, temperature=temperature, step=0)
 
 
-def summarize(episodes: Sequence[Trajectory], *, temperature: float, step: int) -> EvalResult:
-    """Count what `episodes` did; at least one of them must be scored."""
+def summarize(episodes: Sequence[Trajectory], tasks: Sequence[Task], *, temperature: float, step: int) -> EvalResult:
+    """Count what `episodes` did, one of each of `tasks`; at least one of them must be scored."""
     scored = [(episode.reward, episode) for episode in episodes if episode.reward is not None]
-    num_successes = sum(episode.reward_parts.get("success", 0.0) >= 1.0 for _, episode in scored)
+    num_successes = sum(_is_success(episode) for _, episode in scored)
     low, high = wilson_interval(num_successes, len(scored))
     names = sorted({name for _, episode in scored for name in episode.reward_parts})
     return EvalResult(
@@ -101,7 +104,16 @@ def summarize(episodes: Sequence[Trajectory], *, temperature: float, step: int) 
         stop_reasons=dict(Counter(episode.stop_reason.value for episode in episodes)),
         num_env_errors=len(episodes) - len(scored),
         mean_tokens=fmean(sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes),
+        solved={
+            f"{task['task_id']} {task_digest(task)}": _is_success(episode)
+            for episode, task in zip(episodes, tasks, strict=True)
+            if episode.reward is not None
+        },
     )
+
+
+def _is_success(episode: Trajectory) -> bool:
+    return episode.reward_parts.get("success", 0.0) >= 1.0
 
 
 def to_record(result: EvalResult, episodes: Sequence[Trajectory], tasks: Sequence[Task]) -> dict[str, Any]:
@@ -116,6 +128,7 @@ def evaluated_record(episode: Trajectory, task: Task) -> dict[str, Any]:
     return {
         **task_labels(task),
         **episode_record(episode),
+        "task_sha256": task_digest(task),
         "num_turns": len(episode.turns),
         "problems": [str(problem) for problem in problems] if isinstance(problems, list | tuple) else [],
         "error": episode.error,
@@ -145,22 +158,20 @@ def one_line(result: EvalResult) -> str:
 
 
 def comparison_table(before: Mapping[float, EvalResult], after: Mapping[float, EvalResult]) -> Table:
-    """Before against after, two rows per temperature, narrow enough for 80 columns; brackets are 95 % intervals."""
-    table = Table(title="Held-out tasks (95 % intervals)", box=SIMPLE, title_justify="left")
+    """Before against after, two rows per temperature, narrow enough for 80 columns; brackets are 95 % intervals.
+
+    Success is over the tasks that both scored, where these are known.
+    """
+    table = Table(title="Held-out tasks (95 % intervals, the change paired)", box=SIMPLE, title_justify="left")
     steps = max((result.step for result in after.values()), default=0)
     table.add_column("")
     for column in ("before", f"after {steps} step{'' if steps == 1 else 's'}", "change"):
         table.add_column(column, justify="right", no_wrap=True)
     for temperature, result in after.items():
         first = before[temperature]
-        low, high = _difference(first, result)
-        change = 100 * (result.success_rate - first.success_rate)
-        table.add_row(
-            f"solved %, T={temperature:g}",
-            _percent(first),
-            _percent(result),
-            f"{change:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
-        )
+        change = change_of(first, result)
+        rates = _percent(first), _percent(result), f"{100 * (result.success_rate - first.success_rate):+.1f}"
+        table.add_row(f"solved %, T={temperature:g}", *(rates if change is None else _paired(change)))
         table.add_row(
             f"reward, T={temperature:g}",
             f"{first.mean_reward:.3f}",
@@ -172,21 +183,24 @@ def comparison_table(before: Mapping[float, EvalResult], after: Mapping[float, E
 
 def verdict(before: EvalResult, after: EvalResult) -> str:
     """One sentence: did the success rate move by more than chance explains?"""
-    low, high = _difference(before, after)
-    counts = f"from {before.num_successes}/{before.num_scored} to {after.num_successes}/{after.num_scored}"
-    interval = f"[{100 * low:+.1f}, {100 * high:+.1f}] points"
-    where = f"At temperature {after.temperature:g}"
-    if low > 0:
-        return f"{where} tasks solved rose {counts}: beyond chance, the 95 % interval {interval} is above 0."
-    if high < 0:
-        return f"{where} tasks solved fell {counts}: beyond chance, the 95 % interval {interval} is below 0."
-    return f"{where} tasks solved went {counts}: within chance, the 95 % interval {interval} holds 0."
+    where, change = f"At temperature {after.temperature:g}", change_of(before, after)
+    if change is None:
+        return f"{where} before and after are not compared: no task is known to be the same in both evaluations."
+    return f"{where} {change.sentence[:1].lower()}{change.sentence[1:]}"
 
 
-def _difference(before: EvalResult, after: EvalResult) -> tuple[float, float]:
-    """Newcombe interval of after - before; wider than a paired one would be, as both saw the same tasks."""
-    return newcombe_interval(after.num_successes, after.num_scored, before.num_successes, before.num_scored)
+def change_of(before: EvalResult, after: EvalResult) -> PairedChange | None:
+    """The change on the tasks that both evaluations scored; None without one, as for results of earlier versions."""
+    both = [task for task in before.solved if task in after.solved]
+    if not both:
+        return None
+    return paired_change([[before.solved[task]] for task in both], [[after.solved[task]] for task in both])
+
+
+def _paired(change: PairedChange) -> tuple[str, str, str]:
+    rates = [rate_text(round(rate * change.num_tasks), change.num_tasks) for rate in (change.before, change.after)]
+    return rates[0], rates[1], change.points
 
 
 def _percent(result: EvalResult) -> str:
-    return f"{100 * result.success_rate:.1f} [{100 * result.success_low:.1f}, {100 * result.success_high:.1f}]"
+    return rate_text(result.num_successes, result.num_scored)

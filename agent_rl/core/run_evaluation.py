@@ -22,10 +22,11 @@ from agent_rl.core.evaluation import (
     verdict,
 )
 from agent_rl.core.rollout import SpreadRollout
-from agent_rl.core.run_folder import RunFolder, write_json
+from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.processes import Processes
+from agent_rl.telemetry.files import write_json
 
 
 class RunEvaluation:
@@ -97,6 +98,6 @@ class RunEvaluation:
         if after:
             console.print(comparison_table(before, after))
             for temperature, result in after.items():
-                console.print(verdict(before[temperature], result), highlight=False)
-        console.print(f"Run folder: {self._run.path}", highlight=False, soft_wrap=True)
+                console.print(verdict(before[temperature], result), highlight=False, markup=False)
+        console.print(f"Run folder: {self._run.path}", highlight=False, markup=False, soft_wrap=True)
         return {"step": step, "run_folder": self._run.path, "before": before, "after": after}

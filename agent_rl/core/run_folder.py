@@ -4,9 +4,9 @@
 Nothing here knows models or episodes.
 """
 
-import json
 import os
 import platform
+import re
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,11 +16,13 @@ import yaml
 
 from agent_rl.config import Config
 from agent_rl.distributed.checkpoint import latest_checkpoint
-from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.errors import CheckpointError, ConfigError, DataError
+from agent_rl.telemetry.files import write_json, write_text
 
 _REPORTED_PACKAGES = (
     "agent_rl", "torch", "transformers", "tokenizers", "accelerate", "peft", "safetensors", "numpy", "pyarrow",
 )  # fmt: skip
+_FILE_OF_A_STEP = re.compile(r"step_(\d+)(?:\.jsonl(?:\.gz)?|_t.*\.json)(\.partial)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +85,25 @@ class RunFolder:
                 "give another one"
             ) from None
         changed = self._changed_keys(config)
-        _write_text(self.path / "config.yaml", config.to_yaml())
+        write_text(self.path / "config.yaml", config.to_yaml())
         write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})
         return changed
+
+    def remove_later(self, step: int) -> None:
+        """Remove what steps after `step` left of episodes and evaluations, and files that were never finished.
+
+        These steps are run again, perhaps differently, and what can be looked at must belong to the metrics.
+        DataError for a file that cannot be removed.
+        """
+        for path in (path for name in ("transcripts", "samples", "eval") for path in (self.path / name).glob("step_*")):
+            match = _FILE_OF_A_STEP.fullmatch(path.name)
+            if match and (match[2] or int(match[1]) > step):
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise DataError(
+                        f"{path}: left of a step that is run again, and cannot be removed ({error.strerror}); remove it"
+                    ) from None
 
     def _changed_keys(self, config: Config) -> list[str]:
         path = self.path / "config.yaml"
@@ -113,18 +131,6 @@ def describe_machine(config: Config) -> dict[str, Any]:
         "seed": config.run.seed,
         "device": config.run.device,
     }
-
-
-def write_json(path: Path, record: dict[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
-    _write_text(path, json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(partial, path)
 
 
 def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

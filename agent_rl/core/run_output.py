@@ -1,7 +1,7 @@
-"""What a run writes and shows while it trains: metrics, trackers, transcripts, the console.
+"""What a run writes and shows while it trains: metrics, trackers, the console.
 
-Of several processes only the main one does; the others call the same methods. Not here: what is measured, evaluations'
-files and checkpoints.
+Of several processes only the main one does; the others call the same methods. Not here: what is measured, episodes
+(`kept_episodes.py`), evaluations' files and checkpoints.
 """
 
 import time
@@ -14,7 +14,6 @@ from agent_rl.records import StopReason, TrajectoryGroup
 from agent_rl.telemetry.metrics import MetricsWriter
 from agent_rl.telemetry.progress import TrainingProgress
 from agent_rl.telemetry.trackers import MetricsLog, open_trackers
-from agent_rl.telemetry.transcripts import write_transcripts
 
 
 class RunOutput:
@@ -49,12 +48,10 @@ class RunOutput:
     def __exit__(self, *_exc: object) -> None:
         self._stack.close()
 
-    def step(self, step: int, metrics: Mapping[str, float], groups: Sequence[TrajectoryGroup]) -> None:
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A training step is done."""
         if self._is_main:
             self.write(step, metrics)
-            path, per_step = self._run.transcript_file(step), self._config.log.transcripts_per_step
-            write_transcripts(path, groups, per_step=per_step, step=step)
             self._progress.step(step, metrics)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:

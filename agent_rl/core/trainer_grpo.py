@@ -17,6 +17,7 @@ from agent_rl.core.async_source import AsyncGroupSource
 from agent_rl.core.evaluation import EvalResult
 from agent_rl.core.group_source import GroupSource, train_check
 from agent_rl.core.interrupts import deferred_interrupt
+from agent_rl.core.kept_episodes import KeptEpisodes
 from agent_rl.core.make_policy import load_reference_model, make_model_and_policy
 from agent_rl.core.policy import BasePolicy
 from agent_rl.core.rollout import make_rollout
@@ -24,7 +25,6 @@ from agent_rl.core.run_evaluation import RunEvaluation
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
 from agent_rl.core.sampler_sync import make_sampler_sync, module_to_train
-from agent_rl.core.token_samples import TokenSamples
 from agent_rl.core.trained_model import TrainedModel, save_trained
 from agent_rl.core.update import PolicyUpdater
 from agent_rl.data.tasks import Task, read_tasks
@@ -94,9 +94,7 @@ class GRPOTrainer:
         )
         weights = config.vllm.weight_folder or run.path / "weights"
         self._sync = make_sampler_sync(config, policy, model, self._updater, backend, folder=weights)
-        self._token_samples = TokenSamples(
-            config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process
-        )
+        self._kept = KeptEpisodes(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0
@@ -178,7 +176,7 @@ class GRPOTrainer:
         which it stops at different places, the last one saved counts. TrainingStoppedError when an alarm ends it.
         """
         environment = self._env_factory.describe()
-        changed = self._backend.on_main(lambda: self._run.begin(self.config, environment))
+        changed = self._backend.on_main(lambda: self._begin(environment))
         with RunOutput(self._run, self.config, step=self.step, is_main=self._backend.is_main_process) as output:
             if summary := environment.get("summary"):
                 output.message(summary)
@@ -210,20 +208,22 @@ class GRPOTrainer:
             with clock.stage("update"):
                 metrics = self.update(drawn.kept)
             self._source.commit()
+            with clock.stage("write"):
+                self._kept.write(self.step, drawn.played, report=output.message)
             metrics |= group_metrics(drawn.played, has_signal=has_signal) | drawn.metrics
             metrics |= clock.metrics(drawn.played)
-            output.step(self.step, metrics, drawn.played)
-            self._token_samples.write(self.step, drawn.played)
+            output.step(self.step, metrics)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
         warn_of_env_errors(drawn.played, self.step, output)
-        self._heed(fired, output)
+        self._heed(fired, drawn.played, output)
 
-    def _heed(self, fired: Sequence[FiredAlarm], output: RunOutput) -> None:
-        """Say what alarms went off; stop or go back when one of them wants it."""
+    def _heed(self, fired: Sequence[FiredAlarm], played: Sequence[TrajectoryGroup], output: RunOutput) -> None:
+        """Say what alarms went off at a step; stop or go back when one of them wants it."""
         for alarm in fired:
             output.message(alarm.sentence)
         for alarm in fired:
             if alarm.action == "stop" or (alarm.action == "rollback" and self._num_rollbacks == MAX_ROLLBACKS):
+                self._kept.write_samples(self.step, played, report=output.message)
                 self.save_checkpoint()
                 raise TrainingStoppedError(
                     f"stopped after step {self.step} by the alarm on {alarm.metric}; the checkpoint is kept in "
@@ -246,7 +246,7 @@ class GRPOTrainer:
             return
         state = load_state(path, self._backend)
         self._source.rewind(state["step"])
-        self._backend.on_main(lambda: remove_later_checkpoints(path))
+        self._backend.on_main(lambda: (remove_later_checkpoints(path), self._run.remove_later(state["step"])))
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
             self.model.load_weights(path / MODEL_FOLDER)
         self._load_learned(path, state)
@@ -263,10 +263,7 @@ class GRPOTrainer:
         `optim/skipped` is 1 when nothing was learned because no group had signal, or loss or gradient was not finite.
         """
         metrics = self._updater.update(
-            groups,
-            step=self.step,
-            rate_factor=self._rate_factor,
-            observe=self._token_samples.observer(self.step + 1),
+            groups, step=self.step, rate_factor=self._rate_factor, observe=self._kept.observer
         )
         self.step += 1
         return metrics | self._sync.renew(self.step)
@@ -329,6 +326,11 @@ class GRPOTrainer:
         self._updater.load_state_dict(state["updater"])
         self._updater.load_state(path)
         self._evaluation.load_state_dict(state["evals"])
+
+    def _begin(self, environment: dict[str, Any]) -> list[str]:
+        changed = self._run.begin(self.config, environment)
+        self._run.remove_later(self.step)
+        return changed
 
     def _announce(self, output: RunOutput, changed: Sequence[str]) -> None:
         if self.policy.chat_format.rewrites_history:

@@ -107,7 +107,8 @@ class PolicyUpdater:
         metrics = self._metrics(record, columns, num_episodes=len(collected.episodes))
         metrics |= self._throughput.metrics(record, time.perf_counter() - started)
         if observe is not None:
-            observe(record.learned(collected, samples, columns.get("prox_logprobs")))
+            prox = columns.get("prox_logprobs")
+            observe(record.learned(collected, samples, prox, is_critic_alone=is_critic_alone))
         return metrics | {
             "optim/learning_rate": learning_rate,
             "batch/num_samples": float(len(samples)),
@@ -270,7 +271,7 @@ class PolicyUpdater:
             is_loss_finite=bool(loss.isfinite()),
         )
         record.grad_norms.append(result.grad_norm)
-        record.num_refused += not result.applied
+        record.applied.append(result.applied)
         self._num_refused_in_a_row = 0 if result.applied else self._num_refused_in_a_row + 1
         if self._num_refused_in_a_row >= MAX_REFUSED_IN_A_ROW:
             raise TrainingStoppedError(

@@ -3,6 +3,7 @@
 Not here: learning, formulas of the metrics (`algorithms/`).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -36,8 +37,8 @@ class UpdateRecord:
     """Sums over micro-batches, one update after the other."""
     grad_norms: list[float] = field(default_factory=list)
     """One per update; equal on all processes, as is the next."""
-    num_refused: int = 0
-    """Updates that were not applied."""
+    applied: list[bool] = field(default_factory=list)
+    """Whether it changed the weights, one per update."""
     num_batches: int = 0
     segments: list[tuple[int, int]] = field(default_factory=list)
     """Tokens computed one after the other, and those of the shared prompt before them."""
@@ -69,6 +70,11 @@ class UpdateRecord:
         return replace(self, scored=scored, loss_parts={name: float(part) for name, part in self.loss_parts.items()})
 
     @property
+    def num_refused(self) -> int:
+        """Updates that were not applied."""
+        return self.applied.count(False)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens computed, shared prompts once."""
         return sum(length for length, _ in self.segments)
@@ -76,7 +82,7 @@ class UpdateRecord:
     @classmethod
     def merged(cls, shares: Sequence["UpdateRecord"]) -> "UpdateRecord":
         """All processes' notes as one; sums over them."""
-        whole = cls(grad_norms=shares[0].grad_norms, num_refused=shares[0].num_refused)
+        whole = cls(grad_norms=shares[0].grad_norms, applied=shares[0].applied)
         for share in shares:
             whole.scored += share.scored
             whole.num_batches += share.num_batches
@@ -86,12 +92,20 @@ class UpdateRecord:
         return whole
 
     def learned(
-        self, step: StepSamples, samples: Sequence[TrainingSample], prox_logprobs: Sequence[Tensor] | None
+        self,
+        step: StepSamples,
+        samples: Sequence[TrainingSample],
+        prox_logprobs: Sequence[Tensor] | None,
+        *,
+        is_critic_alone: bool,
     ) -> list[LearnedSample]:
         """The step's samples, each with the log-probs of its first update, or those from before it where there are any.
 
         In a step of several minibatches the first update of a sample comes after those of earlier minibatches.
         """
+        num_updates: Counter[int] = Counter()
+        if not is_critic_alone:
+            num_updates.update(scored.index for scored in self.scored if self.applied[scored.num_updates_before])
         last_first = sorted(self.scored, key=lambda scored: scored.num_updates_before, reverse=True)
         known = {scored.index: scored.logprobs for scored in last_first}
         known |= dict(enumerate(prox_logprobs or ()))
@@ -100,6 +114,7 @@ class UpdateRecord:
                 episode=step.episodes[episode],
                 sample=sample,
                 trainer_logprobs=tuple(known[index].tolist()) if index in known else None,
+                num_updates=num_updates[index],
             )
             for index, (sample, episode) in enumerate(zip(samples, step.episode_of, strict=True))
         ]

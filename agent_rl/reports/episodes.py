@@ -7,6 +7,7 @@ made of (`core/evaluation.py`, `telemetry/transcripts.py`).
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ class Episode:
     problems: tuple[str, ...] = ()
     """What the environment noted at the end, in words."""
     error: str | None = None
+    task_sha256: str | None = None
+    """Digest of the task's row; None in files of earlier versions."""
     messages: tuple[Mapping[str, Any], ...] = ()
     """As in `transcripts/`; empty in files of earlier versions."""
 
@@ -45,6 +48,17 @@ class Episode:
     @property
     def is_success(self) -> bool:
         return self.reward_parts.get("success", 0.0) >= 1.0
+
+    @property
+    def opening(self) -> tuple[Mapping[str, Any], ...]:
+        """The messages before the model's first."""
+        return tuple(takewhile(lambda message: message.get("role") != "assistant", self.messages))
+
+    def is_of_another_task(self, other: "Episode") -> bool:
+        """Whether the rows differ, whatever their ids are; told by the openings where a row's digest is not known."""
+        if self.task_sha256 and other.task_sha256:
+            return self.task_sha256 != other.task_sha256
+        return bool(self.opening and other.opening) and self.opening != other.opening
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], where: str) -> "Episode":
@@ -65,6 +79,7 @@ class Episode:
                 flags=tuple(record.get("flags", ())),
                 problems=tuple(record.get("problems", ())),
                 error=record.get("error"),
+                task_sha256=record.get("task_sha256"),
                 messages=tuple(record.get("messages", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -87,11 +102,15 @@ def read_eval_file(path: Path) -> list[Episode]:
 
 def read_episode_lines(path: Path) -> list[dict[str, Any]]:
     """The records of an `episodes.jsonl`; a last line that was cut off is left out. DataError for any other damage."""
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    try:
+        # Cut as bytes: a line may have been cut off within a character.
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); name another folder") from None
     return [_record(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
-def _record(line: str, where: str) -> dict[str, Any]:
+def _record(line: bytes, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except ValueError:
@@ -109,6 +128,30 @@ def by_task(episodes: Iterable[Episode]) -> dict[str, list[Episode]]:
     return groups
 
 
-def successes(groups: Mapping[str, Sequence[Episode]], task_ids: Iterable[str]) -> list[list[bool]]:
-    """Successes of the episodes of `task_ids`, as `statistics.paired_change` takes them."""
-    return [[episode.is_success for episode in groups[task_id]] for task_id in task_ids]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """What two evaluations have in common, by task id in the order of the first."""
+
+    before: dict[str, list[Episode]]
+    after: dict[str, list[Episode]]
+    """Scored episodes of the tasks that both scored; the keys of both are the same."""
+    others: tuple[str, ...]
+    """Ids that both scored of tasks which are not the same; left out of the two."""
+
+
+def in_common(before: Iterable[Episode], after: Iterable[Episode]) -> Common:
+    """The tasks that can be compared: the same id, the same task, scored on both sides."""
+    first, last = by_task(before), by_task(after)
+    both = [task_id for task_id in first if first[task_id] and last.get(task_id)]
+    others = tuple(task_id for task_id in both if first[task_id][0].is_of_another_task(last[task_id][0]))
+    same = [task_id for task_id in both if task_id not in others]
+    return Common(
+        before={task_id: first[task_id] for task_id in same},
+        after={task_id: last[task_id] for task_id in same},
+        others=others,
+    )
+
+
+def successes(groups: Mapping[str, Sequence[Episode]]) -> list[list[bool]]:
+    """Successes of every task's episodes, as `telemetry.paired.paired_change` takes them."""
+    return [[episode.is_success for episode in group] for group in groups.values()]

@@ -22,7 +22,7 @@ from agent_rl.reports.html_parts import (
     table,
 )
 from agent_rl.reports.plots import count_bars, histogram, pass_curve, rate_marks, save_png, svg_uri
-from agent_rl.reports.summary import FAILURE_MODES, Figures, figure_rows, group_rows, percent
+from agent_rl.reports.summary import FAILURE_MODES, Figures, dropped, figure_rows, group_rows, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,8 +35,13 @@ MAX_TRANSCRIPT_CHARS = 2_000_000
 """Of all conversations on a page together, which keeps a page at a few megabytes."""
 _INTERVALS = (
     "Intervals are 95 %: Wilson's, for several episodes of a task with the effective number of episodes, so that "
-    "episodes of one task do not count as independent."
+    "episodes of one task do not count as independent. Of many intervals, one in twenty misses what it is for."
 )
+METHODS = {
+    "McNemar": "Success is compared by McNemar's exact test and Newcombe's interval for pairs",
+    "sign-flip": "Success is compared by an exact sign-flip test and Student's t, both over tasks",
+}
+"""By `PairedChange.method`."""
 
 
 def draw(report: Report, episodes: Sequence[Episode]) -> dict[str, tuple["Figure", str]]:
@@ -86,6 +91,7 @@ def render(report: Report, episodes: Sequence[Episode], plots: Mapping[str, tupl
             "soft",
         ),
         paragraph(f"Solved: {percent(figures['success'])} %", "lead"),
+        *(paragraph(said, "bad") for said in dropped(figures, report["baseline"])),
         *_comparison(comparison, report["baseline_name"]),
         heading("Success"),
         _success_table(figures, report["baseline"]),
@@ -98,7 +104,7 @@ def render(report: Report, episodes: Sequence[Episode], plots: Mapping[str, tupl
         pictures["rewards"],
         *_transcripts(episodes),
         heading("Settings"),
-        folded("What the evaluation was made with", [_settings_table(settings)]),
+        folded("What the evaluation was made with", [_settings_table(settings), *_environment(report)]),
     ]
     return page(f"Evaluation of {model['name']}", body)
 
@@ -110,8 +116,8 @@ def _comparison(comparison: Mapping[str, Any] | None, name: str | None) -> list[
     return [
         paragraph(f"Against {name}: {comparison['sentence']}", "lead"),
         paragraph(
-            f"Mean reward {reward['mean']:+.3f} [{reward['low']:+.3f}, {reward['high']:+.3f}]. Success by "
-            f"{comparison['method']}, reward by a paired bootstrap over tasks.",
+            f"Mean reward {reward['mean']:+.3f} [{reward['low']:+.3f}, {reward['high']:+.3f}]. "
+            f"{METHODS[comparison['method']]}; of the reward, Student's t over tasks.",
             "soft",
         ),
         *(
@@ -155,6 +161,11 @@ def _figures(figures: Figures, baseline: Figures | None) -> list[Html]:
 def _settings_table(settings: Mapping[str, Any]) -> Html:
     rows = [(key, value) for part in ("model", "protocol") for key, value in settings[part].items()]
     return table(["setting", "value"], rows, num_text=2)
+
+
+def _environment(report: Report) -> list[Html]:
+    found = report.get("environment")
+    return [table(["machine", ""], list(found.items()), num_text=2)] if found else []
 
 
 def _transcripts(episodes: Sequence[Episode]) -> list[Html]:

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_rl.config import Config, validate_section
-from agent_rl.errors import DataError
+from agent_rl.config import Config, load_config, validate_section
+from agent_rl.errors import DataError, UserError
+from agent_rl.reports.redacted import redacted
 
 FORMAT = 1
 Settings = dict[str, Any]
@@ -20,18 +21,49 @@ _SPEED_ONLY = ("checkers", "workers", "nat_python", "nat_react_python")
 
 
 def make_settings(
-    config: Config, *, name: str, digest: str | None, num_tasks: int, samples: int, temperature: float
+    config: Config,
+    *,
+    name: str,
+    digest: str | None,
+    base_digest: str | None = None,
+    num_tasks: int,
+    samples: int,
+    temperature: float,
 ) -> Settings:
-    """The settings, as they come back from a file. `digest` is of the model's files, `name` what the caller gave."""
+    """The settings, as they come back from a file.
+
+    `digest` is of the model's files, `base_digest` of those of the model that adapters belong to, `name` what the
+    caller gave. Addresses stand in them as `redacted` shows them. DataError for a file that cannot be read.
+    """
     protocol = {
-        "tasks_sha256": hashlib.sha256(Path(config.data.eval_path).read_bytes()).hexdigest(),
+        "tasks_sha256": _digest_of(config.data.eval_path),
         "num_tasks": num_tasks,
         "samples": samples,
         "temperature": temperature,
+        **how_it_plays(config),
+    }
+    model = {
+        "name": name,
+        "sha256": digest,
+        "base_sha256": base_digest,
+        "path": config.model.path,
+        "policy": config.policy.type,
+        "dtype": config.model.dtype,
+        "lora_rank": config.model.lora.rank,
+        "tasks": str(config.data.eval_path),
+    }
+    return json.loads(json.dumps({"format": FORMAT, "model": model, "protocol": protocol}, default=str))
+
+
+def how_it_plays(config: Config) -> dict[str, Any]:
+    """What of a configuration decides how episodes are played and judged, as plain JSON values."""
+    options = {key: value for key, value in config.env.options.items() if key not in _SPEED_ONLY}
+    tools = config.tools.model_dump(mode="json")
+    found = {
         "seed": config.run.seed,
         "env": config.env.name,
-        "env_options": {key: value for key, value in config.env.options.items() if key not in _SPEED_ONLY},
-        "tools": config.tools.model_dump(mode="json"),
+        "env_options": redacted(options),
+        "tools": redacted(tools),
         "agent": config.agent.model_dump(mode="json"),
         "max_new_tokens": config.policy.max_new_tokens,
         "max_context": config.policy.max_context,
@@ -40,16 +72,19 @@ def make_settings(
         "max_invalid_turns": config.rollout.max_invalid_turns,
         "episode_timeout_s": config.rollout.episode_timeout_s,
     }
-    model = {
-        "name": name,
-        "sha256": digest,
-        "path": config.model.path,
-        "policy": config.policy.type,
-        "dtype": config.model.dtype,
-        "lora_rank": config.model.lora.rank,
-        "tasks": str(config.data.eval_path),
-    }
-    return json.loads(json.dumps({"format": FORMAT, "model": model, "protocol": protocol}, default=str))
+    if (redacted(options), redacted(tools)) != (options, tools):  # compared all the same
+        text = json.dumps([options, tools], sort_keys=True, default=str)
+        found["not_shown_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    if "search" in config.tools.use and (corpus := config.tools.search.corpus_path) is not None:
+        found["corpus_sha256"] = _digest_of(corpus)
+    return json.loads(json.dumps(found, default=str))
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); correct the path") from None
 
 
 def part_weights(config: Config) -> Mapping[str, float]:
@@ -60,6 +95,17 @@ def part_weights(config: Config) -> Mapping[str, float]:
 
     options = validate_section(NATEnvOptions, config.env.options, source="config", prefix="env.options")
     return {name: getattr(options.reward, name) for name in ("tools", "integration", "workflow")}
+
+
+def other_than_its_run(playing: Mapping[str, Any], config_file: Path | None) -> str | None:
+    """The first setting of `how_it_plays` that a checkpoint's own run had otherwise; None where none is known to be."""
+    if config_file is None:
+        return None
+    try:
+        own = how_it_plays(load_config(config_file, []))
+    except UserError:  # of another version, or with paths of another machine
+        return None
+    return difference(own, playing)
 
 
 def check_comparable(settings: Settings, other: Settings, where: str) -> None:

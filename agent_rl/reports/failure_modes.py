@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agent_rl.reports.episodes import Episode
+from agent_rl.tools.answer_tool import AnswerTool
 
 NOT_SCORED = "environment error"
 """The label of an episode that could not be scored: no failure of the model's, and not counted among failures."""
@@ -58,7 +59,9 @@ class _Facts:
 
     @property
     def used_a_tool(self) -> bool:
-        return any(message.get("tool_calls") for message in self.episode.messages)
+        """Whether any was called but `answer`, which hands in what others found."""
+        calls = [call for message in self.episode.messages for call in message.get("tool_calls", ())]
+        return any(call.get("name") != AnswerTool.name for call in calls)
 
     @property
     def had_failed_call(self) -> bool:

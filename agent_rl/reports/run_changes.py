@@ -1,17 +1,18 @@
 """Held-out tasks before and after: which turned, in what order to read them, and how failures shifted.
 
-Both sides played the same tasks with the same seeds, so they are compared task by task. Not here: the statistics
-(`statistics.py`), what a failure is called (`failure_modes.py`).
+Both sides played the same tasks with the same seeds, so they are compared task by task; of tasks that have nothing but
+the id in common, none is. Not here: the statistics (`telemetry/paired.py`), what a failure is called
+(`failure_modes.py`).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from agent_rl.reports.episodes import Episode, by_task, successes
+from agent_rl.reports.episodes import Episode, in_common, successes
 from agent_rl.reports.failure_modes import failure_counts, failure_mode
 from agent_rl.reports.run_data import Evaluation
-from agent_rl.reports.statistics import PairedChange, paired_change
+from agent_rl.telemetry.paired import PairedChange, paired_change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,8 @@ class BeforeAfter:
 
     before: Evaluation
     after: Evaluation
+    """Of these tasks only."""
     change: PairedChange
-    reward_before: float
-    reward_after: float
-    """Mean reward over those tasks."""
     gained: tuple[TaskPair, ...]
     """Failed before, solved after; those to read first stand first."""
     lost: tuple[TaskPair, ...]
@@ -52,22 +51,37 @@ class BeforeAfter:
 
 def compare(before: Evaluation, after: Evaluation) -> BeforeAfter | None:
     """Compare two evaluations; None when no task was scored in both."""
-    old, new = by_task(before.episodes), by_task(after.episodes)
-    common = [task_id for task_id in old if old[task_id] and new.get(task_id)]
-    if not common:
+    common = in_common(before.episodes, after.episodes)
+    if not common.before:
         return None
-    pairs = [TaskPair(before=old[task_id][0], after=new[task_id][0]) for task_id in common]
+    pairs = [TaskPair(before=group[0], after=common.after[task_id][0]) for task_id, group in common.before.items()]
     return BeforeAfter(
-        before=before,
-        after=after,
-        change=paired_change(successes(old, common), successes(new, common)),
-        reward_before=sum(pair.before.reward or 0.0 for pair in pairs) / len(pairs),
-        reward_after=sum(pair.after.reward or 0.0 for pair in pairs) / len(pairs),
+        before=replace(before, episodes=tuple(pair.before for pair in pairs)),
+        after=replace(after, episodes=tuple(pair.after for pair in pairs)),
+        change=paired_change(successes(common.before), successes(common.after)),
         gained=reading_order(p for p in pairs if p.after.is_success and not p.before.is_success),
         lost=reading_order(p for p in pairs if p.before.is_success and not p.after.is_success),
         failures_before=failure_counts(pair.before for pair in pairs),
         failures_after=failure_counts(pair.after for pair in pairs),
     )
+
+
+def what_is_left_out(before: Evaluation, after: Evaluation) -> list[str]:
+    """Sentences, without a full stop, on tasks and episodes that a comparison cannot count."""
+    where = f"temperature {after.temperature:g}, steps {before.step} and {after.step}"
+    said = []
+    if others := in_common(before.episodes, after.episodes).others:
+        said.append(
+            f"{where}: held-out tasks with the same id that are different tasks on both sides are not compared: "
+            f"{len(others)}, such as {others[0]!r}"
+        )
+    for each in (before, after):
+        if num_lost := len(each.episodes) - each.counted.num_scored:
+            said.append(
+                f"temperature {each.temperature:g}, step {each.step}: {num_lost} of {len(each.episodes)} held-out "
+                "episodes were dropped by environment errors"
+            )
+    return said
 
 
 def first_and_last(evaluations: Sequence[Evaluation]) -> BeforeAfter | None:

@@ -19,9 +19,10 @@ from pydantic import ValidationError
 from agent_rl.config import TrainConfig
 from agent_rl.core.schedule import learning_rate_at
 from agent_rl.errors import DataError
-from agent_rl.reports.episodes import Episode, read_eval_file
+from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
 from agent_rl.reports.run_evidence import Evidence, HeldOut, measured
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
+from agent_rl.telemetry.paired import PairedChange, paired_change
 
 _EVAL_FILE = re.compile(r"step_(\d+)_t([\d.e+-]+)\.json")
 
@@ -111,8 +112,14 @@ class Run:
         """For the rules; held-out tasks at the temperature that is trained at, or else the highest."""
         trained_at = self.settings.get("policy.temperature")
         chosen = trained_at if trained_at in self.temperatures else max(self.temperatures, default=0.0)
-        held_out = [each.counted for each in self.at(chosen)]
-        return Evidence(metrics=self.metrics, held_out=held_out, settings=self.settings)
+        evaluations = self.at(chosen)
+        return Evidence(
+            metrics=self.metrics,
+            steps=self.steps,
+            held_out=[each.counted for each in evaluations],
+            held_out_change=_change(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None,
+            settings=self.settings,
+        )
 
     def fired_alarms(self) -> list[FiredAlarm]:
         """The run's own rules asked again: alarms are told while a run goes on, and kept nowhere."""
@@ -145,6 +152,15 @@ def read_run(path: Path) -> Run:
         )
     notes: list[str] = []
     lines = _metrics_rows(path / "metrics.jsonl", notes)
+    evaluations = _evaluations(path / "eval")
+    last = max((row["step"] for row in lines), default=None)
+    if last is not None and (later := sorted({each.step for each in evaluations if each.step > last})):
+        numbers = ", ".join(map(str, later))
+        notes.append(
+            f"evaluations of step {numbers} are left out: the metrics end at step {last}, as after going back to an "
+            "earlier checkpoint"
+        )
+        evaluations = [each for each in evaluations if each.step <= last]
     rows = {row["step"]: row for row in lines if not _is_evaluation(row)}
     events = len(list((path / "tensorboard").glob("events.out.tfevents.*")))
     return Run(
@@ -153,7 +169,7 @@ def read_run(path: Path) -> Run:
         environment=_read_mapping(path / "environment.json", notes),
         rows=[rows[step] for step in sorted(rows)],
         evaluation_s=sum(measured([_number(row.get("time/eval_s")) for row in lines if _is_evaluation(row)])),
-        evaluations=_evaluations(path / "eval"),
+        evaluations=evaluations,
         num_starts=events or None,
         notes=notes,
     )
@@ -182,7 +198,10 @@ def _metrics_rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     if not path.exists():
         notes.append("there is no metrics.jsonl yet: no step is done")
         return []
-    *lines, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    try:
+        *lines, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise _unread(path, error) from None
     if rest.strip():
         notes.append("the last line of metrics.jsonl was cut off and is left out")
     return [_metrics_row(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
@@ -206,11 +225,22 @@ def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
         return {}
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unread(path, error) from None
     except (yaml.YAMLError, UnicodeDecodeError):
         tree = None
     if not isinstance(tree, dict):
         raise DataError(f"{path}: not a mapping of keys to values; restore the file or remove it to report without it")
     return tree
+
+
+def _unread(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read ({error.strerror}); mend that, or report on a copy of the folder")
+
+
+def _change(before: Evaluation, after: Evaluation) -> PairedChange | None:
+    common = in_common(before.episodes, after.episodes)
+    return paired_change(successes(common.before), successes(common.after)) if common.before else None
 
 
 def _evaluations(folder: Path) -> list[Evaluation]:

@@ -10,6 +10,7 @@ from statistics import fmean, variance
 from typing import Any, Literal
 
 from agent_rl.telemetry.alarms import DEFAULT_ALARMS
+from agent_rl.telemetry.paired import PairedChange
 
 WINDOW = 20
 """Steps of a window at most: over as many, a mean of 96 episodes a step is known to one or two per cent."""
@@ -41,14 +42,38 @@ class Evidence:
 
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Each as long as the run has steps; NaN where a step does not have it."""
+    steps: Sequence[int] = ()
+    """Their numbers; empty: 1, 2, 3, ..."""
     held_out: Sequence[HeldOut] = ()
     """Evaluations at one temperature, in order of steps."""
+    held_out_change: PairedChange | None = None
+    """From the first of them to the last, on the tasks that both scored; None where there are no two."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The configuration, flat: `{"train.steps": 80}`."""
 
     @property
     def num_steps(self) -> int:
         return max((len(values) for values in self.metrics.values()), default=0)
+
+    def step_at(self, index: int) -> int:
+        """The number of a step; indices count from 0."""
+        return self.steps[index] if self.steps else index + 1
+
+    @property
+    def updates_per_step(self) -> int:
+        return self.settings.get("train.epochs", 1) * self.settings.get("train.minibatches", 1)
+
+    @property
+    def has_correction(self) -> bool:
+        return self.settings.get("algorithm.correction.kind", "none") != "none"
+
+    def has_opened_levels(self, start: int = 0) -> bool:
+        """Whether the curriculum drew other levels in the window from index `start` than in the last: then neither
+        rewards nor lengths of the two can be compared."""
+        levels = self.metrics.get("curriculum/max_level", ())
+        size = min(WINDOW, len(levels) // 2)
+        then, now = measured(levels[start : start + size]), measured(levels[len(levels) - size :])
+        return bool(then and now) and fmean(then) != fmean(now)
 
     def last(self, name: str) -> list[float]:
         """What was measured in the last `WINDOW` steps."""
@@ -96,6 +121,9 @@ def is_clear(before: Sequence[float], after: Sequence[float], standard_errors: f
 
 
 Severity = Literal["problem", "hint"]
+Turn = Literal["raise", "lower", "set"]
+Keys = Mapping[str, Turn]
+"""Keys of the configuration, the likeliest first, and which way to turn each; `set` where there is no more or less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +135,15 @@ class Recommendation:
     """`problem`: the run is worth less until it is mended. `hint`: it could be better."""
     figure: str
     advice: str
-    keys: tuple[str, ...] = ()
-    """Keys of the configuration, the likeliest first."""
+    keys: Keys = field(default_factory=dict)
 
 
 Rule = Callable[[Evidence], Recommendation | None]
+
+
+def where_not(turned: bool, keys: Keys) -> Keys:
+    """`keys`, or none where what they would do is done."""
+    return {} if turned else keys
 
 
 def percent(share: float) -> str:

@@ -24,18 +24,19 @@ from agent_rl.reports.html_parts import (
     text,
 )
 from agent_rl.reports.plots import count_bars, svg_uri
+from agent_rl.reports.redacted import redacted
 from agent_rl.reports.run_changes import BeforeAfter, TaskPair
 from agent_rl.reports.run_curves import PANELS, Panel, draw, is_zero, part_panels, series_of, smoothing
 from agent_rl.reports.run_data import Run
 from agent_rl.reports.run_evidence import MIN_STEPS, Recommendation, measured
 from agent_rl.reports.run_report import (
     RunReport,
-    change_text,
     clock,
     different_settings,
     facts,
-    rate_text,
+    solved_text,
     status,
+    turns,
     verdicts,
 )
 
@@ -64,7 +65,7 @@ def run_page(report: RunReport) -> str:
         Html(f"<style>{_STYLE}</style>"),
         heading(run.name, 1),
         paragraph(_subtitle(run), "soft"),
-        *(paragraph(f"Note: {note}.", "bad") for note in run.notes),
+        *(paragraph(f"Note: {note}.", "bad") for note in report.notes),
         *_held_out(report),
         *_advice(report.recommendations, run),
         *_curves(report),
@@ -97,8 +98,10 @@ def _held_out(report: RunReport) -> Iterator[Html]:
         return
     yield table(("", "", "before", "after", "change", "gained / lost", "McNemar p"), rows, num_text=2)
     yield paragraph(
-        "Brackets are 95 % intervals: Wilson's of each side; of the change, Newcombe's for pairs, as both sides "
-        "played the same tasks with the same seeds.",
+        "Over the tasks that both sides scored. Brackets are 95 % intervals: Wilson's of each side; of the change, "
+        "Newcombe's for pairs, as both sides played the same tasks with the same seeds. A change is beyond chance when "
+        "its interval leaves 0 out and McNemar's exact test has p below 0.05. Of many intervals, one in twenty misses "
+        "what it is for.",
         "soft",
     )
 
@@ -108,16 +111,16 @@ def _held_out_rows(report: RunReport, temperature: float) -> Iterator[tuple[str,
     found = next((each for each in report.held_out if each.after.temperature == temperature), None)
     if found is None:
         for each in report.run.at(temperature)[-1:]:
-            yield f"T={temperature:g}, step {each.step}", "solved %", rate_text(each), "", "", "", ""
+            yield f"T={temperature:g}, step {each.step}", "solved %", solved_text(each), "", "", "", ""
             yield "", "reward", f"{each.mean_reward:.3f}", "", "", "", ""
         return
     turned = f"{len(found.gained)} / {len(found.lost)}"
-    p_value = "" if found.change.p_value is None else f"{found.change.p_value:.2g}"
-    rates = rate_text(found.before), rate_text(found.after), change_text(found)
-    rewards = f"{found.reward_before:.3f}", f"{found.reward_after:.3f}"
+    p_value = f"{found.change.p_value:.2g}"
+    rates = solved_text(found.before), solved_text(found.after), found.change.points
+    before, after = found.before.mean_reward, found.after.mean_reward
     steps = f"T={temperature:g}, steps {found.before.step} and {found.after.step}"
     yield steps, "solved %", *rates, turned, p_value
-    yield "", "reward", *rewards, f"{found.reward_after - found.reward_before:+.3f}", "", ""
+    yield "", "reward", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "", ""
 
 
 def _advice(recommendations: Sequence[Recommendation], run: Run) -> Iterator[Html]:
@@ -128,7 +131,7 @@ def _advice(recommendations: Sequence[Recommendation], run: Run) -> Iterator[Htm
         return
     items = []
     for said in recommendations:
-        keys = " ".join(element("code", key) for key in said.keys)
+        keys = " ".join(element("code", turn) for turn in turns(said))
         figure = element("strong", _sentence(said.figure))
         tag = element("span", said.severity, css="tag")
         items.append(f'<li class="{said.severity}">{figure}{tag}<br>{text(_sentence(said.advice))} {keys}</li>')
@@ -178,11 +181,14 @@ def _grid(title: str, panels: Iterable[Panel], report: RunReport) -> Iterator[Ht
 
 def _alarms(alarms: Sequence[str]) -> Iterator[Html]:
     yield heading("Alarms")
+    yield paragraph(
+        "The run's rules, asked again of its metrics: alarms of steps that a rollback undid are not among them, and "
+        "infinite values, which the metrics hold as null, are not seen.",
+        "soft",
+    )
     if not alarms:
         yield paragraph("None went off.")
         return
-    told = "The run's rules, asked again of its metrics; alarms of steps that a rollback undid are not among them."
-    yield paragraph(told, "soft")
     lines = [element("li", alarm) for alarm in alarms]
     yield Html("<ul>" + "\n".join(lines[:MAX_ALARMS]) + "</ul>")
     if rest := lines[MAX_ALARMS:]:
@@ -277,10 +283,10 @@ def _what_ran(run: Run) -> Iterator[Html]:
     yield heading("What ran")
     yield table(("", ""), facts(run), num_text=2)
     if run.config:
-        shown = yaml.safe_dump(dict(run.config), sort_keys=False, allow_unicode=True)
+        shown = yaml.safe_dump(redacted(run.config), sort_keys=False, allow_unicode=True)
         yield folded("Configuration", [block(shown)])
     if run.environment:
-        shown = yaml.safe_dump(dict(run.environment), sort_keys=False, allow_unicode=True)
+        shown = yaml.safe_dump(redacted(run.environment), sort_keys=False, allow_unicode=True)
         yield folded("Machine, versions, environment", [block(shown)])
 
 

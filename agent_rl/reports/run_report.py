@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_rl.reports.run_changes import BeforeAfter, TaskPair, compare, first_and_last
-from agent_rl.reports.run_data import Evaluation, Run
+from agent_rl.reports.redacted import redacted
+from agent_rl.reports.run_changes import BeforeAfter, TaskPair, compare, first_and_last, what_is_left_out
+from agent_rl.reports.run_data import Evaluation, Run, flatten
 from agent_rl.reports.run_evidence import Recommendation
 from agent_rl.reports.run_recommendations import recommend
-from agent_rl.telemetry.metrics import wilson_interval
+from agent_rl.telemetry.metrics import rate_text, wilson_interval
 
 _NOT_COMPARED = ("run.name", "run.output_dir", "checkpoint.resume")
 """Settings that say nothing about what two runs do."""
@@ -40,15 +41,19 @@ class RunReport:
     other: Run | None
     against: tuple[BeforeAfter, ...]
     """Last evaluation of `other` against the run's, by temperature."""
+    notes: tuple[str, ...]
+    """What could not be read or is not counted, sentences without a full stop."""
 
 
 def make_report(run: Run, other: Run | None = None) -> RunReport:
     """Judge a run, beside another one where given."""
     changes = [first_and_last(run.at(temperature)) for temperature in run.temperatures]
     against: list[BeforeAfter | None] = []
+    notes = [*run.notes, *(said for temperature in run.temperatures for said in _left_out(run.at(temperature)))]
     for temperature in run.temperatures if other is not None else ():
-        theirs, ours = other.at(temperature), run.at(temperature)
-        against.append(compare(theirs[-1], ours[-1]) if theirs and ours else None)
+        last = [*other.at(temperature)[-1:], *run.at(temperature)[-1:]]
+        against.append(compare(*last) if len(last) > 1 else None)
+        notes += [f"compared with {other.name}, {said}" for said in _left_out(last)]
     return RunReport(
         run=run,
         held_out=tuple(change for change in changes if change is not None),
@@ -56,7 +61,12 @@ def make_report(run: Run, other: Run | None = None) -> RunReport:
         alarms=tuple(alarm.sentence for alarm in run.fired_alarms()),
         other=other,
         against=tuple(change for change in against if change is not None),
+        notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _left_out(evaluations: Sequence[Evaluation]) -> list[str]:
+    return what_is_left_out(evaluations[0], evaluations[-1]) if evaluations else []
 
 
 def status(run: Run) -> str:
@@ -114,17 +124,9 @@ def clock(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def rate_text(evaluation: Evaluation) -> str:
+def solved_text(evaluation: Evaluation) -> str:
     """`54.0 [47.1, 60.8]`: per cent solved with the 95 % Wilson interval."""
-    counted = evaluation.counted
-    low, high = wilson_interval(counted.num_successes, counted.num_scored)
-    return f"{100 * counted.rate:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def change_text(compared: BeforeAfter) -> str:
-    """`+15.5 [+6.0, +24.6]`: points, with the interval of the paired comparison."""
-    change = compared.change
-    return f"{100 * change.change:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
+    return rate_text(evaluation.counted.num_successes, evaluation.counted.num_scored)
 
 
 def verdicts(compared: Sequence[BeforeAfter]) -> list[str]:
@@ -137,9 +139,10 @@ def verdicts(compared: Sequence[BeforeAfter]) -> list[str]:
 
 
 def different_settings(run: Run, other: Run) -> list[tuple[str, str, str]]:
-    """Key, the other run's value, this run's; where both have the key or one of them."""
-    keys = [key for key in other.settings | run.settings if key not in _NOT_COMPARED]
-    pairs = [(key, str(other.settings.get(key, "-")), str(run.settings.get(key, "-"))) for key in keys]
+    """Key, the other run's value, this run's; where both have the key or one of them. What is private is left out."""
+    theirs, ours = (flatten(redacted(each.config)) for each in (other, run))
+    keys = [key for key in theirs | ours if key not in _NOT_COMPARED]
+    pairs = [(key, str(theirs.get(key, "-")), str(ours.get(key, "-"))) for key in keys]
     return [row for row in pairs if row[1] != row[2]]
 
 
@@ -172,7 +175,7 @@ def as_data(report: RunReport) -> dict[str, Any]:
             for name, pair in ends.items()
         },
         "compared_with": compared_with,
-        "notes": list(run.notes),
+        "notes": list(report.notes),
     }
 
 
@@ -187,10 +190,15 @@ def show(report: RunReport, console: Console) -> None:
     for sentence in verdicts(report.against):
         console.print(Text(f"Compared with {report.other.name if report.other else ''}. {sentence}"))
     for said in report.recommendations:
-        keys = f" ({', '.join(said.keys)})" if said.keys else ""
+        keys = f" ({', '.join(turns(said))})" if said.keys else ""
         console.print(Text(f"{said.severity}: {said.figure}; {said.advice}{keys}"))
-    for note in run.notes:
+    for note in report.notes:
         console.print(Text(f"note: {note}"))
+
+
+def turns(said: Recommendation) -> list[str]:
+    """`lower train.learning_rate`, or the key alone where there is no more or less."""
+    return [key if turn == "set" else f"{turn} {key}" for key, turn in said.keys.items()]
 
 
 def _table(compared: Sequence[BeforeAfter]) -> Table:
@@ -200,9 +208,9 @@ def _table(compared: Sequence[BeforeAfter]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for each in compared:
         label = f"T={each.after.temperature:g}"
-        table.add_row(f"solved %, {label}", rate_text(each.before), rate_text(each.after), change_text(each))
-        change = each.reward_after - each.reward_before
-        table.add_row(f"reward, {label}", f"{each.reward_before:.3f}", f"{each.reward_after:.3f}", f"{change:+.3f}")
+        table.add_row(f"solved %, {label}", *map(solved_text, (each.before, each.after)), each.change.points)
+        before, after = each.before.mean_reward, each.after.mean_reward
+        table.add_row(f"reward, {label}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
     return table
 
 
@@ -212,7 +220,7 @@ def _compared_data(each: BeforeAfter) -> dict[str, Any]:
         "before": _evaluation_data(each.before),
         "after": _evaluation_data(each.after),
         "paired": asdict(each.change) | {"change": each.change.change, "is_real": each.change.is_real},
-        "reward": {"before": each.reward_before, "after": each.reward_after},
+        "reward": {"before": each.before.mean_reward, "after": each.after.mean_reward},
         "sentence": each.change.sentence,
         "gained": [_pair_data(pair) for pair in each.gained],
         "lost": [_pair_data(pair) for pair in each.lost],

@@ -8,12 +8,15 @@ from statistics import fmean
 from agent_rl.reports.run_evidence import (
     ALARM_LIMITS,
     Evidence,
+    Keys,
     Recommendation,
     Rule,
     Severity,
+    is_clear,
     measured,
     percent,
     rise,
+    where_not,
 )
 
 TRUNCATED_HINT = 0.2
@@ -54,12 +57,12 @@ def environment_errors(evidence: Evidence) -> Recommendation | None:
         severity="problem",
         figure=f"{sum(counts):.0f} episodes were dropped by environment errors {evidence.span('rollout/env_errors')}",
         advice="the run's output says what failed first: look at memory, time limits and services of the environment",
-        keys=("env.options", "rollout.async_workers"),
+        keys={"env.options": "set", "rollout.async_workers": "lower"},
     )
 
 
 def hacks(evidence: Evidence) -> Recommendation | None:
-    """Noticed attempts on the verdict; spreading ones are a problem."""
+    """Noticed attempts on the verdict; such that clearly spread are a problem."""
     values = evidence.metrics.get("hacks/episodes", ())
     total = sum(measured(values))
     if not total:
@@ -68,14 +71,15 @@ def hacks(evidence: Evidence) -> Recommendation | None:
     kinds.pop("hacks/episodes")
     named = ", ".join(f"{name.removeprefix('hacks/')} {count:.0f}" for name, count in sorted(kinds.items()))
     ends = evidence.ends("hacks/episodes")
-    spreads = ends is not None and fmean(ends[1]) > fmean(ends[0])
+    spreads = ends is not None and rise(*ends) > 0 and is_clear(*ends)
     return Recommendation(
         rule="attempts on the verdict",
         severity="problem" if spreads else "hint",
-        figure=f"{total:.0f} episodes tried to reach the verdict by other means ({named or 'kind unknown'})"
+        figure=f"{total:.0f} episode{'s' * (total != 1)} tried to reach the verdict by other means "
+        + f"({named or 'kind unknown'})"
         + (f", {fmean(ends[1]):.2g} a step at the end after {fmean(ends[0]):.2g} at the start" if spreads else ""),
         advice="look at these flags in the transcripts: if such episodes earn reward, mend the checks before going on",
-        keys=("env.options",),
+        keys={"env.options": "set"},
     )
 
 
@@ -90,7 +94,7 @@ def stopped_calling(evidence: Evidence) -> Recommendation | None:
         severity="problem",
         figure=f"{now:.2g} tool calls a turn {evidence.span(name)}, {highest:.2g} at best",
         advice="the model stopped calling tools: go back to the best checkpoint and lower the learning rate",
-        keys=("checkpoint.resume", "train.learning_rate", "algorithm.kl.coef"),
+        keys={"checkpoint.resume": "set", "train.learning_rate": "lower", "algorithm.kl.coef": "raise"},
     )
 
 
@@ -104,7 +108,7 @@ def unreadable_calls(evidence: Evidence) -> Recommendation | None:
         severity="problem" if share > ALARM_LIMITS[name] else "hint",
         figure=f"{percent(share)} of turns held a call that could not be read {evidence.span(name)}",
         advice="compare the transcripts with the model's chat template; another agent type or warm start may be needed",
-        keys=("agent.type", "model.path"),
+        keys={"agent.type": "set", "model.path": "set"},
     )
 
 
@@ -124,22 +128,29 @@ def truncated(evidence: Evidence) -> Recommendation | None:
         severity=severity,
         figure=f"{figure}, most by {reason} ({percent(ends[reason])})",
         advice="raise that budget if the transcripts show work cut short, or shape the reward by length",
-        keys=(_BUDGETS[reason], "algorithm.overlong.buffer"),
+        keys={_BUDGETS[reason]: "raise", **_overlong(evidence)},
     )
+
+
+def _overlong(evidence: Evidence) -> Keys:
+    """The penalty for length; it means nothing without the length that is too much."""
+    if evidence.settings.get("algorithm.overlong.buffer", 0):
+        return {"algorithm.overlong.weight": "raise"}
+    return {"algorithm.overlong.buffer": "raise", "algorithm.overlong.max_tokens": "set"}
 
 
 def longer_episodes(evidence: Evidence) -> Recommendation | None:
     """Growing lengths that bring nothing."""
     lengths, rewards = evidence.ends("rollout/tokens_mean"), evidence.ends("reward/mean")
-    if lengths is None or rewards is None:
+    if lengths is None or rewards is None or evidence.has_opened_levels():
         return None
     first, last = fmean(lengths[0]), fmean(lengths[1])
     if first <= 0.0 or last < LONGER * first or rise(*rewards) > 0.0:
         return None
-    advice, keys = "subtract a penalty for length", ("algorithm.overlong.buffer",)
+    advice, keys = "subtract a penalty for length", _overlong(evidence)
     if evidence.settings.get("algorithm.aggregation") == "seq_mean_token_mean":
         advice += ", and aggregate so that the tokens of long failures do not weigh less"
-        keys = (*keys, "algorithm.aggregation")
+        keys = {**keys, "algorithm.aggregation": "set"}
     return Recommendation(
         rule="longer episodes",
         severity="hint",
@@ -159,7 +170,7 @@ def failed_calls(evidence: Evidence) -> Recommendation | None:
         severity="hint",
         figure=f"{percent(share)} of attempted tool calls failed or could not be read {evidence.span(name)}",
         advice="read in the transcripts what the tools answer: errors should say what to do, descriptions how to call",
-        keys=("env.options", "tools.use"),
+        keys={"env.options": "set", "tools.use": "set"},
     )
 
 
@@ -174,7 +185,11 @@ def slow_stage(evidence: Evidence) -> Recommendation | None:
             severity="hint",
             figure=f"updates take {percent(update / step)} of a step, {update:.3g} s of {step:.3g} s",
             advice="larger micro-batches if memory allows, bfloat16 on GPUs, or fewer passes over the episodes",
-            keys=("train.micro_batch_tokens", "train.autocast", "train.epochs"),
+            keys={
+                "train.micro_batch_tokens": "raise",
+                **where_not(evidence.settings.get("train.autocast", "none") == "bfloat16", {"train.autocast": "set"}),
+                **where_not(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
+            },
         )
     if rollout < ROLLOUT_SHARE * step:
         return None
@@ -182,36 +197,46 @@ def slow_stage(evidence: Evidence) -> Recommendation | None:
     slowest, mean = evidence.recent("time/episode_s_max"), evidence.recent("time/episode_s_mean")
     if slowest is not None and mean and slowest > STRAGGLER * mean:
         figure += f"; the slowest episode takes {slowest / mean:.1f} times the mean"
-        advice, keys = "a few long episodes hold up the step: bound them", ("rollout.episode_timeout_s",)
-        keys = (*keys, "rollout.max_turns", *_staleness(evidence))
+        advice = "a few long episodes hold up the step: bound them"
+        keys: Keys = {"rollout.episode_timeout_s": "lower", "rollout.max_turns": "lower", **_staleness(evidence)}
         return Recommendation(rule="slow rollouts", severity="hint", figure=figure, advice=advice, keys=keys)
     return Recommendation(
         rule="slow rollouts",
         severity="hint",
         figure=figure,
         advice="play and draw more at the same time; give the environment more workers where cores are idle",
-        keys=(*_narrow(evidence), *_workers(evidence), *_staleness(evidence)),
+        keys={**_narrow(evidence), **_workers(evidence), **_staleness(evidence)},
     )
 
 
-def _narrow(evidence: Evidence) -> tuple[str, ...]:
-    """Keys that keep the episodes of a step from being played all at the same time."""
+def _narrow(evidence: Evidence) -> Keys:
+    """Keys that keep the episodes of a step from being played all at the same time; servers of vLLM have their own."""
     settings = evidence.settings
     episodes = settings.get("rollout.groups_per_step", 0) * settings.get("rollout.group_size", 0)
-    return tuple(key for key in ("policy.max_batch_size", "rollout.async_workers") if settings.get(key, 0) < episodes)
+    names = (
+        ("rollout.async_workers",)
+        if settings.get("vllm.servers")
+        else ("policy.max_batch_size", "rollout.async_workers")
+    )
+    return {name: "raise" for name in names if settings.get(name, 0) < episodes}
 
 
-def _workers(evidence: Evidence) -> tuple[str, ...]:
+def _workers(evidence: Evidence) -> Keys:
     """The option for the number of an environment's workers, by the names that environments give it."""
     known = ("env.options.checkers", "env.options.workers")
-    return tuple(key for key in known if key in evidence.settings) or ("env.options",)
+    return {key: "raise" for key in known if key in evidence.settings} or {"env.options": "set"}
 
 
-def _staleness(evidence: Evidence) -> tuple[str, ...]:
-    """Playing while the trainer updates, where that can be had and is not."""
+def _staleness(evidence: Evidence) -> Keys:
+    """Playing while the trainer updates, where that can be had and is not; old tokens need a correction."""
     settings = evidence.settings
-    possible = settings.get("policy.type") == "vllm" and not settings.get("rollout.max_staleness", 0)
-    return ("rollout.max_staleness",) if possible else ()
+    is_possible = settings.get("policy.type") == "vllm" and settings.get("rollout.async_workers", 0) > 0
+    if not is_possible or settings.get("rollout.max_staleness", 0):
+        return {}
+    return {
+        "rollout.max_staleness": "raise",
+        **where_not(evidence.has_correction, {"algorithm.correction.kind": "set"}),
+    }
 
 
 ROLLOUT_RULES: tuple[Rule, ...] = (
@@ -222,5 +247,7 @@ ROLLOUT_RULES: tuple[Rule, ...] = (
     truncated,
     longer_episodes,
     failed_calls,
-    slow_stage,
 )
+"""What goes wrong in episodes."""
+SPEED_RULES: tuple[Rule, ...] = (slow_stage,)
+"""What would make a step shorter."""

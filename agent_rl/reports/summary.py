@@ -22,6 +22,7 @@ GROUPINGS = ("difficulty", "level", "family")
 """By what success is shown apart, where tasks say so and more than one kind is there."""
 FAILURE_MODES = "Failure modes, of failed episodes"
 _LABEL_CHARS = 28
+_DIFFICULTIES = ("easy", "medium", "hard")
 _SHARE = "share/"
 
 
@@ -31,8 +32,9 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
     `num_tasks`, `num_episodes`, `num_env_errors` (episodes without a score, left out of all but lengths and ends);
     `success` as in `success_of`; `by`: label -> value -> the same of those tasks; `reward`: mean, min, max; `parts`:
     mean of every part of the reward; `components`: shares in [0, 1], those parts named `share/*` and the parts of
-    `part_weights` without their weights; `pass_at_k`: k -> rate; `turns`, `tokens`, `seconds`: means of an episode,
-    None where no record says; `stop_reasons`, `failure_modes`, `flags`: episodes by name, most frequent first.
+    `part_weights` without their weights; `pass_at_k`: k -> rate, of the tasks with as many scored episodes, whose
+    number is in `pass_at_k_tasks`; `turns`, `tokens`, `seconds`: means of an episode, None where no record says;
+    `stop_reasons`, `failure_modes`, `flags`: episodes by name, most frequent first.
     Raises ValueError when nothing was scored.
     """
     scored = [episode for episode in episodes if episode.is_scored]
@@ -56,6 +58,7 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
         "components": {**weighted, **shares},
         "parts": parts,
         "pass_at_k": mean_pass_at_k(scored),
+        "pass_at_k_tasks": {k: len(groups) for k, groups in _enough(scored).items()},
         "turns": _mean(episodes, lambda e: e.num_turns),
         "tokens": _mean(episodes, lambda e: e.num_tokens),
         "seconds": _mean(episodes, lambda e: e.duration_s),
@@ -81,22 +84,43 @@ def success_of(episodes: Sequence[Episode]) -> Figures:
 
 
 def mean_pass_at_k(episodes: Sequence[Episode]) -> dict[str, float]:
-    """pass@k over tasks, for k up to the fewest scored episodes that a task has; JSON has no whole numbers as keys."""
-    groups = [group for group in by_task(episodes).values() if group]
+    """pass@k over the tasks that have k scored episodes, for k up to the most; JSON has no whole numbers as keys."""
     return {
-        str(k): fmean(pass_at_k(len(group), sum(e.is_success for e in group), k) for group in groups)
-        for k in ks_of(min(map(len, groups)))
+        k: fmean(pass_at_k(len(group), sum(e.is_success for e in group), int(k)) for group in groups)
+        for k, groups in _enough(episodes).items()
     }
+
+
+def _enough(episodes: Sequence[Episode]) -> dict[str, list[list[Episode]]]:
+    """k -> the tasks' episodes, of tasks with at least k."""
+    groups = [group for group in by_task(episodes).values() if group]
+    return {str(k): [group for group in groups if len(group) >= k] for k in ks_of(max(map(len, groups)))}
+
+
+def dropped(figures: Figures, baseline: Figures | None = None) -> list[str]:
+    """`2 of 400 episodes dropped by environment errors.`, for either side that lost any."""
+    sides = [("", figures), *([("of the baseline ", baseline)] if baseline else [])]
+    return [
+        f"{side['num_env_errors']} of {side['num_episodes']} episodes {of}dropped by environment errors."
+        for of, side in sides
+        if side["num_env_errors"]
+    ]
 
 
 def _grouped(episodes: Sequence[Episode], name: str) -> dict[str, Figures]:
-    """Success by a label of the tasks; easy comes before hard, other labels in alphabetical order."""
+    """Success by a label of the tasks; easy comes before hard, numbers rise, other labels are in alphabetical order."""
     values = {str(value) for episode in episodes if (value := getattr(episode, name)) is not None}
-    order = {"easy": "0", "medium": "1", "hard": "2"}
     return {
         value: success_of([episode for episode in episodes if str(getattr(episode, name)) == value])
-        for value in sorted(values, key=lambda value: order.get(value, value))
+        for value in sorted(values, key=_place)
     }
+
+
+def _place(label: str) -> tuple[int, float, str]:
+    """Where a label stands: the difficulties, then numbers, then words."""
+    if label in _DIFFICULTIES:
+        return 0, _DIFFICULTIES.index(label), label
+    return (1, float(label), label) if label.removeprefix("-").isdecimal() else (2, 0.0, label)
 
 
 def _reward(episode: Episode) -> float:
@@ -121,8 +145,8 @@ def group_table(figures: Figures, baseline: Figures | None = None) -> Table:
     for column in ("tasks", *(["baseline"] if baseline else []), "solved %"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, success, other in group_rows(figures, baseline):
-        before = [] if baseline is None else ["" if other is None else percent(other)]
-        table.add_row(Text(name), str(success["num_tasks"]), *before, percent(success))
+        before = [] if baseline is None else [Text("" if other is None else percent(other))]
+        table.add_row(Text(name), str(success["num_tasks"]), *before, Text(percent(success)))
     return table
 
 
@@ -143,10 +167,10 @@ def figure_table(figures: Figures, baseline: Figures | None = None) -> Table:
         table.add_column("", justify="right", no_wrap=True)
     for title, rows in figure_rows(figures, baseline):
         table.add_row(
-            f"[bold]{title}[/bold]", *(["[bold]baseline[/bold]", "[bold]this model[/bold]"] if baseline else [])
+            Text(title, "bold"), *([Text("baseline", "bold"), Text("this model", "bold")] if baseline else [])
         )
         for name, *values in rows:
-            table.add_row(Text(f"  {name}"), *values)
+            table.add_row(Text(f"  {name}"), *map(Text, values))
     return table
 
 
@@ -171,12 +195,19 @@ def _sections(figures: Figures) -> dict[str, dict[str, str]]:
         "Reward": {"mean": f"{reward['mean']:.3f}", "range": f"{reward['min']:.3f} to {reward['max']:.3f}"},
         "Components, mean share": _decimals(components),
         "Parts of the reward, mean": {} if components else _decimals(parts),
-        "pass@k": {f"pass@{k}": f"{100 * rate:.1f} %" for k, rate in pass_at.items()} if len(pass_at) > 1 else {},
+        "pass@k": _pass_at(figures) if len(pass_at) > 1 else {},
         "Mean of an episode": {name: f"{mean:.1f}" for name, mean in lengths.items() if mean is not None},
         "Ends of episodes": _shares(figures["stop_reasons"], num_episodes),
         FAILURE_MODES: _shares(figures["failure_modes"], num_failed),
         "Attempts on the verdict, episodes": _shares(figures["flags"], num_episodes),
     }
+
+
+def _pass_at(figures: Figures) -> dict[str, str]:
+    """With the number of tasks where some have too few scored episodes."""
+    every, counts = figures["success"]["num_tasks"], figures["pass_at_k_tasks"]
+    notes = {k: f" ({number} of {every} tasks)" if number < every else "" for k, number in counts.items()}
+    return {f"pass@{k}": f"{100 * rate:.1f} %{notes[k]}" for k, rate in figures["pass_at_k"].items()}
 
 
 def _decimals(values: Mapping[str, float]) -> dict[str, str]:

@@ -1,45 +1,35 @@
 """What the page of `agent-rl view` shows of a run: its steps, the episodes of one, an episode with its tokens.
 
 Reads `samples/step_*.jsonl.gz` (`telemetry/token_samples.py` says what is in them), `metrics.jsonl` and `config.yaml`
-as they are at the moment of asking, so that a run may still go on. Every answer holds plain JSON values, numbers that
-are not finite as None. Not here: HTTP (`view_server.py`), the page (`static/`).
+as they are at the moment of asking, so that a run may still go on. Every answer holds plain JSON values. Not here: what
+a file becomes in memory (`view_steps.py`), HTTP (`view_server.py`), the page (`static/`).
 """
 
-import gzip
 import json
 import math
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+import threading
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from agent_rl.errors import DataError
+from agent_rl.reports.view_steps import StepSamples, read_step
 
 _SAMPLES_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
-_KEPT_STEPS = 4
-"""Steps held in memory, the ones asked for last."""
-_SUMMARY = ("task_id", "group_id", "family", "level", "difficulty", "reward", "stop_reason", "num_tokens", "duration_s")
-
-
-class _Step(NamedTuple):
-    lines: list[bytes]
-    """One JSON object per episode, parsed again when the episode is asked for."""
-    texts: list[str]
-    """What was said in each episode, in lower case."""
-    summaries: list[dict[str, Any]]
-    scales: dict[str, float]
+_MAX_KEPT_BYTES = 200_000_000
+"""Of the steps held in memory, beyond the one asked for last."""
 
 
 class RunSamples:
-    """`RunSamples.open(Path("runs/nat_grpo"))`; nothing is written."""
+    """`RunSamples.open(Path("runs/nat_grpo"))`; nothing is written. Safe to ask from many threads."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.Lock()
+        self._read: dict[Path, tuple[tuple[int, int], StepSamples]] = {}
+        """By file, with its time and size; the one asked for last comes last."""
 
     @classmethod
     def open(cls, path: Path) -> "RunSamples":
@@ -59,20 +49,20 @@ class RunSamples:
         return {"run": self._path.resolve().name, "samples_every": self._samples_every(), "steps": steps}
 
     def episodes(self, step: int) -> dict[str, Any]:
-        """One summary per episode, in the order in which they were drawn, and the largest values among all tokens."""
-        loaded = self._load(step)
-        return {"step": step, "episodes": loaded.summaries, "scales": loaded.scales}
+        """One summary per episode, in the order in which they were drawn, and where the scales of colours end."""
+        samples = self._load(step)
+        return {"step": step, "episodes": samples.summaries, "scales": samples.scales}
 
     def episode(self, step: int, index: int) -> dict[str, Any]:
         """The whole record of an episode. DataError where there is none."""
-        lines = self._load(step).lines
-        if not 0 <= index < len(lines):
-            raise DataError(f"step {step} has no episode {index}: it has {len(lines)}, counted from 0")
-        return _parse(lines[index]) | {"index": index}
+        samples = self._load(step)
+        if not 0 <= index < len(samples.summaries):
+            raise DataError(f"step {step} has no episode {index}: it has {len(samples.summaries)}, counted from 0")
+        return samples.record(index) | {"index": index}
 
     def search(self, step: int, text: str) -> list[int]:
-        """Episodes in which `text` was said by anyone, upper and lower case alike."""
-        return [index for index, said in enumerate(self._load(step).texts) if text.lower() in said]
+        """Episodes whose conversation or labels hold `text`, upper and lower case alike."""
+        return self._load(step).search(text)
 
     def _files(self) -> dict[int, Path]:
         """By step; a file that is not below the run's folder, as behind a link, is none of its."""
@@ -84,12 +74,24 @@ class RunSamples:
                 found[int(match[1])] = path
         return dict(sorted(found.items()))
 
-    def _load(self, step: int) -> _Step:
-        path = self._files().get(step)
-        if path is None:
-            raise DataError(f"step {step} of {self._path.name} has no samples; log.samples_every says which steps have")
-        status = path.stat()
-        return _read_step(path, status.st_mtime_ns, status.st_size)
+    def _load(self, step: int) -> StepSamples:
+        """Read a file once, until it changes. DataError when there is none or it is damaged."""
+        with self._lock:
+            try:
+                path = self._files()[step]
+                status = path.stat()
+            except (KeyError, FileNotFoundError):
+                raise DataError(
+                    f"step {step} of {self._path.name} has no samples; log.samples_every says which steps have"
+                ) from None
+            version = (status.st_mtime_ns, status.st_size)
+            known = self._read.pop(path, None)
+            if known is None or known[0] != version:
+                known = (version, read_step(path))
+            self._read[path] = known
+            while len(self._read) > 1 and sum(read.num_bytes for _, read in self._read.values()) > _MAX_KEPT_BYTES:
+                del self._read[next(iter(self._read))]
+            return known[1]
 
     def _samples_every(self) -> int | None:
         try:
@@ -100,63 +102,11 @@ class RunSamples:
         return every if isinstance(every, int) else None
 
 
-@lru_cache(maxsize=_KEPT_STEPS)
-def _read_step(path: Path, _changed_ns: int, _size: int) -> _Step:
-    """Read a file once, until it changes. DataError when it is damaged."""
-    lines, texts, summaries = [], [], []
-    most_advantage = most_log_ratio = 0.0
-    try:
-        with gzip.open(path, "rb") as file:
-            for line in file:
-                record = _parse(line)
-                lines.append(line)
-                texts.append("\n".join(_said(record["messages"])).lower())
-                samples = record["samples"]
-                advantages = [value for sample in samples for value in sample["advantages"] if value is not None]
-                log_ratios = [value for sample in samples for value in _log_ratios(sample)]
-                summaries.append(_summary(record, len(summaries), advantages))
-                most_advantage = max([most_advantage, *map(abs, advantages)])
-                most_log_ratio = max([most_log_ratio, *map(abs, log_ratios)])
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: not a file of token samples ({type(error).__name__}); remove it to see the other steps"
-        ) from None
-    return _Step(lines, texts, summaries, {"advantage": most_advantage, "log_ratio": most_log_ratio})
-
-
-def _parse(line: bytes) -> dict[str, Any]:
-    return json.loads(line, parse_constant=lambda _: None)
-
-
-def _log_ratios(sample: Mapping[str, Any]) -> list[float]:
-    """Of the trainer to the sampler, at tokens that both computed."""
-    pairs = zip(sample["trainer_logprobs"], sample["sampling_logprobs"], strict=True)
-    return [trainer - sampling for trainer, sampling in pairs if trainer is not None and sampling is not None]
-
-
-def _summary(record: Mapping[str, Any], index: int, advantages: list[float]) -> dict[str, Any]:
-    success = record["reward_parts"].get("success")
-    return {
-        "index": index,
-        **{name: record.get(name) for name in _SUMMARY},
-        "success": None if success is None else success >= 1.0,
-        "flags": record["flags"],
-        "advantage": round(fmean(advantages), 4) if advantages else None,
-    }
-
-
-def _said(messages: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Everything that stands in a conversation."""
-    for message in messages:
-        yield message["content"]
-        yield message.get("reasoning", "")
-        for call in message.get("tool_calls", ()):
-            yield call["name"]
-            yield from map(str, call["arguments"].values())
-
-
 def _step_metrics(path: Path) -> dict[int, dict[str, float | None]]:
-    """By step, those of training; lines that are not whole are left out, the last one may be being written."""
+    """By step, those of training, numbers that are not finite as None.
+
+    Lines that are no such row are left out; the last one may be being written.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -165,9 +115,9 @@ def _step_metrics(path: Path) -> dict[int, dict[str, float | None]]:
     for line in text.split("\n")[:-1]:
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if "reward/mean" in row:
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and "reward/mean" in row:
             rows[row["step"]] = {name: value if _is_finite(value) else None for name, value in row.items()}
     return rows
 

@@ -1,11 +1,15 @@
 """The local web server of `agent-rl view`: the page's files and JSON about one run, to be read and not changed.
 
-No part of an address ever becomes part of a path: pages are looked up by name, steps and episodes by number.
-Not here: what the answers say (`view_data.py`).
+Every address starts with a key that is drawn at the start, because other users of the machine can reach the port. No
+part of an address ever becomes part of a path: pages are looked up by name, steps and episodes by number. Not here:
+what the answers say (`view_data.py`).
 """
 
 import json
 import re
+import secrets
+import socket
+import traceback
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,19 +22,24 @@ from agent_rl.errors import ConfigError, DataError
 from agent_rl.reports.view_data import RunSamples
 
 _PAGES = {
-    "/": ("view.html", "text/html"),
-    "/view.css": ("view.css", "text/css"),
-    "/view.js": ("view.js", "text/javascript"),
-    "/view_tokens.js": ("view_tokens.js", "text/javascript"),
+    "": ("view.html", "text/html"),
+    "view.css": ("view.css", "text/css"),
+    "view.js": ("view.js", "text/javascript"),
+    "view_messages.js": ("view_messages.js", "text/javascript"),
+    "view_tokens.js": ("view_tokens.js", "text/javascript"),
 }
 _HEADERS = {
     # Nothing but our own files is loaded or run, whatever a model wrote.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+_Content = tuple[bytes, str, HTTPStatus]
+"""What is sent, of which kind it is, and how it went."""
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -43,6 +52,9 @@ class ViewServer(ThreadingHTTPServer):
 
     def __init__(self, run: RunSamples, *, host: str, port: int) -> None:
         self.run = run
+        self.key = secrets.token_urlsafe(12)
+        self.names = {"localhost", host.lower(), socket.gethostname().lower()}
+        """That this machine goes by."""
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -54,12 +66,7 @@ class ViewServer(ThreadingHTTPServer):
     def address(self) -> str:
         """Where a browser finds it."""
         host, port = self.server_address[:2]
-        return f"http://{host}:{port}/"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        return ip_address(self.server_address[0]).is_loopback
+        return f"http://{host}:{port}/{self.key}/"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -68,28 +75,46 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         with suppress(ConnectionError):  # the browser went on to something else
-            if not self._is_for_us():
-                return self._answer({"error": "this page is for browsers on its own machine"}, HTTPStatus.FORBIDDEN)
-            path, _, query = self.path.partition("?")
-            if path in _PAGES:
-                name, kind = _PAGES[path]
-                content = resources.files("agent_rl.reports").joinpath("static", name).read_bytes()
-                return self._send(content, f"{kind}; charset=utf-8", HTTPStatus.OK)
             try:
-                answer = self._ask(path.split("/")[1:], parse_qs(query))
+                content, kind, status = self._content()
             except DataError as error:
-                return self._answer({"error": str(error)}, HTTPStatus.NOT_FOUND)
-            if answer is None:
-                return self._answer({"error": "there is no such page"}, HTTPStatus.NOT_FOUND)
-            return self._answer(answer, HTTPStatus.OK)
+                content, kind, status = _json({"error": str(error)}, HTTPStatus.NOT_FOUND)
+            except Exception as error:  # the boundary to the browser, which waits for an answer whatever happened
+                traceback.print_exc()
+                sentence = f"agent-rl view failed at this ({type(error).__name__}: {error}); its terminal says more"
+                content, kind, status = _json({"error": sentence}, HTTPStatus.INTERNAL_SERVER_ERROR)
+            self.send_response(status)
+            for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
 
     def log_message(self, *_args: Any) -> None:
         """Requests are not worth a line in the terminal."""
 
     def _is_for_us(self) -> bool:
-        """A page of another site may point a name of its own at this machine; then it asks under that name."""
+        """A page of another site may point a name of its own at this machine; then it asks under that name.
+
+        With a number instead of a name it cannot do that.
+        """
         name = re.sub(r":\d+$", "", self.headers.get("Host", "")).lower()
-        return not self.server.is_local or name in ("localhost", self.server.server_address[0])
+        return name in self.server.names or _is_ip_address(name.strip("[]"))
+
+    def _content(self) -> _Content:
+        if not self._is_for_us():
+            return _json({"error": "this server does not go by that name"}, HTTPStatus.FORBIDDEN)
+        path, _, query = self.path.partition("?")
+        key, *parts = path.removeprefix("/").split("/")
+        if not secrets.compare_digest(key.encode(), self.server.key.encode()):
+            return _json({"error": "take the whole address that agent-rl view printed"}, HTTPStatus.FORBIDDEN)
+        if len(parts) == 1 and parts[0] in _PAGES:
+            name, kind = _PAGES[parts[0]]
+            content = resources.files("agent_rl.reports").joinpath("static", name).read_bytes()
+            return content, f"{kind}; charset=utf-8", HTTPStatus.OK
+        answer = self._ask(parts, parse_qs(query))
+        if answer is None:
+            return _json({"error": "there is no such page"}, HTTPStatus.NOT_FOUND)
+        return _json(answer, HTTPStatus.OK)
 
     def _ask(self, parts: list[str], query: dict[str, list[str]]) -> Any:
         """The answer to an address; None where there is none."""
@@ -105,16 +130,18 @@ class _Handler(BaseHTTPRequestHandler):
                 return run.episode(int(step), int(index))
         return None
 
-    def _answer(self, answer: Any, status: HTTPStatus) -> None:
-        # Half a surrogate pair, which UTF-8 cannot hold, stays the escape that it was in the file.
-        self._send(json.dumps(answer, allow_nan=False).encode(), "application/json", status)
 
-    def _send(self, content: bytes, kind: str, status: HTTPStatus) -> None:
-        self.send_response(status)
-        for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+def _json(answer: Any, status: HTTPStatus) -> _Content:
+    # Half a surrogate pair, which UTF-8 cannot hold, stays the escape that it was in the file.
+    return json.dumps(answer, allow_nan=False).encode(), "application/json", status
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_number(text: str) -> bool:

@@ -1,17 +1,18 @@
 """Evaluate a checkpoint or any model on a task file: success with intervals, failure modes, a page to read.
 
-    python agent_rl/scripts/evaluate_model.py --config configs/nat_grpo.yaml \\
+    python agent_rl/scripts/evaluate_model.py --config runs/nat_grpo/config.yaml \\
         --checkpoint runs/nat_grpo/checkpoints/step_00080 --output-dir runs/eval
     python agent_rl/scripts/evaluate_model.py --config configs/math_grpo.yaml --samples 8 --temperature 1 \\
         --output-dir runs/eval_math --baseline model/math_minimind
 
-One episode a task at one temperature plays exactly what a run's own evaluation plays. Episodes are saved as they are
-played: after Ctrl-C the same command goes on. Anything of the form section.key=value overrides the config file.
+One episode a task at one temperature is drawn with the same seeds as a run's own evaluation, where --config is that
+run's (runs/NAME/config.yaml). Episodes are saved as they are played: after Ctrl-C the same command goes on, and tasks
+whose environment failed are played again. Anything of the form section.key=value overrides the config file.
 """
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from agent_rl.reports.evaluation_settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-MIN_EPISODES_PER_CHUNK = 32
-"""A chunk ends with its slowest episode, so it holds many; and it is what is played again after a stop."""
 
 
 @app.command(help=__doc__)
@@ -110,67 +108,76 @@ class Evaluation:
         from agent_rl.reports.evaluation_settings import check_comparable
 
         if self.num_left_out:
-            print(f"the first {len(self.tasks)} of {len(self.tasks) + self.num_left_out} tasks; --max-tasks takes more")
+            print(
+                f"the first {len(self.tasks)} of {len(self.tasks) + self.num_left_out} tasks, as data.max_eval_tasks "
+                f"is {self.config.data.max_eval_tasks}; --max-tasks takes more"
+            )
         model, settings = self._prepare(checkpoint)
-        other = EvaluationFolder(compare or output / "baseline")
-        other_name = None
+        folder, other = EvaluationFolder(output), EvaluationFolder(compare or output / "baseline")
+        folder.check(settings)
+        base = None
+        # Whatever speaks against the other model is said before anything is played.
+        if baseline is not None:
+            base, base_settings = self._prepare(baseline)
+            other.check(base_settings)
         if compare is not None:
             check_comparable(settings, other.settings(), str(compare))
-            other_name = str(compare)
-            other.episodes()  # whether they are all there is said before anything is played
-        episodes = self._play(model, settings, EvaluationFolder(output))
-        if baseline is not None:
-            model, other_settings = self._prepare(baseline)
+            other.episodes()
+        episodes = self._play(model, settings, folder)
+        if base is not None:
             make_folder(other.path, "--output-dir")
             print(f"Baseline {baseline}:", flush=True)
-            self._play(model, other_settings, other)
-            other_name = baseline
-        write_report(
-            EvaluationFolder(output), episodes, self.config, baseline=other if other_name else None, name=other_name
-        )
+            self._play(base, base_settings, other)
+        name = baseline or (None if compare is None else str(compare))
+        write_report(folder, episodes, self.config, baseline=other if name else None, name=name)
 
     def _prepare(self, given: str | None) -> "tuple[EvaluatedModel, Settings]":
         from agent_rl.core.evaluated_policy import EvaluatedModel
-        from agent_rl.reports.evaluation_settings import make_settings
+        from agent_rl.reports.evaluation_settings import how_it_plays, make_settings, other_than_its_run
 
         model = EvaluatedModel.find(self.config, given)
         settings = make_settings(
             model.config,
             name=model.name,
             digest=model.digest(),
+            base_digest=model.base_digest(),
             num_tasks=len(self.tasks),
             samples=self.samples,
             temperature=self.temperature,
         )
+        if (differs := other_than_its_run(how_it_plays(model.config), model.run_config_file)) is not None:
+            print(f"note: the run of {model.name} played otherwise: {differs}", flush=True)
         return model, settings
 
     def _play(self, model: "EvaluatedModel", settings: "Settings", folder: "EvaluationFolder") -> "list[Episode]":
         """All episodes of a model; it is loaded only where some are still to be played."""
+        from agent_rl.core.evaluation_play import play_in_chunks, tasks_per_chunk
         from agent_rl.core.rollout import make_worker
+        from agent_rl.core.run_folder import describe_machine
         from agent_rl.envs.registry import check_agent_type
         from agent_rl.reports.evaluation_files import to_episodes
-        from agent_rl.reports.evaluation_run import play
 
-        done = folder.begin(settings)
-        if len(done) == len(self.tasks) * self.samples:
-            print(f"{folder.path}: all {len(done)} episodes were played before", flush=True)
-            return to_episodes(done, folder.episodes_file)
+        records = folder.begin(settings)
+        if len(records) == len(self.tasks) * self.samples:
+            print(f"{folder.path}: all {len(records)} episodes were played before", flush=True)
+            return to_episodes(records, folder.episodes_file)
         if not self._is_started:
             self.factory.start()
             check_agent_type(self.config.agent.type, self.factory)
             self._is_started = True
-        at_once = max(MIN_EPISODES_PER_CHUNK, self.config.rollout.async_workers // 2)
-        options: dict[str, Any] = {"samples": self.samples, "temperature": self.temperature}
+        folder.write_environment(describe_machine(model.config) | {"env": self.factory.describe()})
         with model.open(folder.path) as policy:
-            return play(
+            records = play_in_chunks(
                 make_worker(model.config, policy, self.factory),
                 self.tasks,
-                folder,
-                done,
-                tasks_per_chunk=max(1, at_once // self.samples),
+                records,
+                samples=self.samples,
+                temperature=self.temperature,
+                chunk=tasks_per_chunk(self.config.rollout.async_workers, self.samples),
+                save=folder.append,
                 say=lambda line: print(line, flush=True),
-                **options,
             )
+        return to_episodes(records, folder.episodes_file)
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ def main(
     """Say what a run learned, what to change, and show its curves and the held-out tasks that turned."""
     from rich.console import Console
 
-    from agent_rl.core.run_folder import write_json
     from agent_rl.errors import ConfigError
     from agent_rl.reports.run_data import read_run
     from agent_rl.reports.run_html import run_page
     from agent_rl.reports.run_report import as_data, make_report, show
     from agent_rl.scripts.common import make_folder
+    from agent_rl.telemetry.files import write_json, write_text
 
     report = make_report(read_run(run), None if compare is None else read_run(compare))
     page_file = output or run / "report.html"
@@ -38,8 +38,8 @@ def main(
     make_folder(page_file.parent, "the folder of --output")
     data_file = page_file.with_suffix(".json")
     try:
-        page_file.write_text(run_page(report), encoding="utf-8")
         write_json(data_file, as_data(report))
+        write_text(page_file, run_page(report))
     except OSError as error:
         raise ConfigError(
             f"{page_file} and {data_file.name} cannot be written ({error.strerror}); give --output"

@@ -5,6 +5,7 @@
 Shows the steps that `log.samples_every` has kept, of a run that still goes on too. Reads only; Ctrl-C ends it.
 """
 
+import threading
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -25,8 +26,8 @@ def main(run: RunPath, port: Port = 0, host: Host = "127.0.0.1", no_browser: NoB
     """Serve a page about a run until Ctrl-C."""
     with ViewServer(RunSamples.open(run), host=host, port=port) as server:
         print(f"{run} is shown at {server.address} until Ctrl-C", flush=True)
-        if not no_browser:
-            webbrowser.open(server.address)
+        if not no_browser:  # in a thread, as a browser of the terminal holds its caller up; requests wait in line
+            threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
         server.serve_forever()
 
 

@@ -187,8 +187,10 @@ def _success_shares(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     }
 
 
-def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """Score interval (low, high) of a proportion; (0, 1) when n is 0. `z` 1.96 gives 95 %.
+
+    Neither number need be whole: trials that depend on each other count as fewer ones.
 
     `(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)`: Wilson 1927; Newcombe 1998, Statist. Med. 17:857, method 3.
     """
@@ -206,17 +208,9 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
     return low, high
 
 
-def newcombe_interval(successes_a: int, n_a: int, successes_b: int, n_b: int, z: float = 1.96) -> tuple[float, float]:
-    """Interval (low, high) of the difference `successes_a / n_a - successes_b / n_b` of two independent proportions.
-
-    With the Wilson limits (l, u) of each side, from `d - sqrt((p_a - l_a)² + (u_b - p_b)²)` to
-    `d + sqrt((u_a - p_a)² + (p_b - l_b)²)`: Newcombe 1998, Statist. Med. 17:873, method 10.
-    Raises ValueError when a side has no trials.
-    """
-    if n_a < 1 or n_b < 1:
-        raise ValueError(f"a difference needs trials on both sides, got {n_a} and {n_b}")
-    p_a, p_b = successes_a / n_a, successes_b / n_b
-    low_a, high_a = wilson_interval(successes_a, n_a, z)
-    low_b, high_b = wilson_interval(successes_b, n_b, z)
-    difference = p_a - p_b
-    return difference - math.hypot(p_a - low_a, high_b - p_b), difference + math.hypot(high_a - p_a, p_b - low_b)
+def rate_text(successes: int, n: int) -> str:
+    """`54.0 [47.1, 60.8]`: per cent with the 95 % Wilson interval. Raises ValueError without trials."""
+    if not n:
+        raise ValueError("a rate needs at least one trial")
+    low, high = wilson_interval(successes, n)
+    return f"{100 * successes / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

@@ -5,6 +5,7 @@ environment noted on a turn (its `info`, such as `prediction`, `problems`, `sear
 was noted on.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,14 @@ from typing import Any
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
 from agent_rl.records import Trajectory, TrajectoryGroup
+from agent_rl.telemetry.files import plain, whole_file
 
 MAX_INFO_CHARS = 4000
 """Most that is written of one turn's `info`, as JSON."""
 
 
 def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, per_step: int, step: int) -> None:
-    """Write the `per_step` best and `per_step` worst scored episodes of a step to the file `path`, replacing it.
+    """Write the `per_step` best and `per_step` worst scored episodes of a step to the file `path`, whole or not at all.
 
     Best first, then worst first; `rank` says which. Ties keep rollout order; no episode is written twice. Nothing is
     written when `per_step` is 0 or no episode was scored.
@@ -38,11 +40,15 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
     records = [{"step": step, "rank": rank, **episode_record(episode)} for rank, episode in ranked]
     if not records:
         return
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(Path(path)) as file:
+        file.writelines(map(json_line, records))
+
+
+def json_line(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of JSON in UTF-8, with `plain` values for what JSON does not know."""
+    line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=plain)
     # A model can write half a surrogate pair, which UTF-8 cannot hold: backslashreplace leaves it as a JSON escape.
-    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    return line.encode("utf-8", errors="backslashreplace") + b"\n"
 
 
 def episode_record(episode: Trajectory) -> dict[str, Any]:
@@ -72,6 +78,12 @@ def task_labels(task: Task) -> dict[str, Any]:
         name: next((place[name] for place in places if isinstance(place.get(name), str | int)), None)
         for name in ("family", "level", "difficulty")
     }
+
+
+def task_digest(task: Task) -> str:
+    """Tells rows apart that have the same `task_id`: 16 hexadecimal digits of the SHA-256 of the row, keys sorted."""
+    text = json.dumps(task, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _message(message: Message) -> dict[str, Any]:

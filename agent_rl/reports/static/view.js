@@ -1,4 +1,5 @@
-// The page of `agent-rl view`: steps, the episodes of one with filters, an episode as conversation and as tokens.
+// The page of `agent-rl view`: steps, the episodes of one with filters, an episode. Not here: how its conversation
+// (`view_messages.js`) and its tokens (`view_tokens.js`) look.
 // What is chosen stands in the address behind #, as in #step=10&episode=37&tab=tokens&color=ratio.
 "use strict";
 
@@ -8,6 +9,8 @@ let found = null; // episodes that hold the text searched for; null: all
 let rows = []; // buttons, by number of the episode
 let record = null; // the episode shown
 let asked = 0; // number of the newest request for a step or an episode: answers to older ones come too late
+const tries = {}; // by kind of what a person starts: number of the newest one
+const problems = {}; // and how that failed
 
 const byId = (id) => document.getElementById(id);
 const form = () => byId("filters");
@@ -16,30 +19,37 @@ async function ask(path) {
   const answer = await fetch(path).catch(() => {
     throw new Error("The server does not answer; start agent-rl view again.");
   });
-  const content = await answer.json();
+  const content = await answer.json().catch(() => {
+    throw new Error("The server's answer broke off; try again.");
+  });
   if (!answer.ok) throw new Error(content.error);
   return content;
 }
 
-// Runs what a person started; its failure is a sentence in the page.
-async function attempt(action) {
-  try {
-    byId("message").textContent = "";
-    await action();
-  } catch (error) {
-    byId("message").textContent = error.message;
-  }
+// Runs what a person started; its failure is a sentence in the page until the next of that kind.
+async function attempt(kind, action) {
+  const turn = (tries[kind] = (tries[kind] || 0) + 1);
+  const tell = (problem) => {
+    if (turn !== tries[kind]) return;
+    problems[kind] = problem;
+    byId("message").textContent = Object.values(problems).filter(Boolean).join(" ");
+  };
+  tell("");
+  await action().catch((error) => tell(error.message));
 }
 
 // The address
 
+// What it names; `step` and `episode` are null where it does not.
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
   const whole = (text) => (/^\d{1,9}$/.test(text || "") ? Number(text) : null);
-  chosen.step = whole(given.get("step"));
-  chosen.episode = whole(given.get("episode"));
-  chosen.tab = given.get("tab") === "tokens" ? "tokens" : "conversation";
-  chosen.color = Object.hasOwn(COLORINGS, given.get("color") || "") ? given.get("color") : "advantage";
+  return {
+    step: whole(given.get("step")),
+    episode: whole(given.get("episode")),
+    tab: given.get("tab") === "tokens" ? "tokens" : "conversation",
+    color: Object.hasOwn(COLORINGS, given.get("color") || "") ? given.get("color") : "advantage",
+  };
 }
 
 function writeAddress() {
@@ -55,14 +65,28 @@ function markCurrent(button, isCurrent) {
 // Steps
 
 async function start() {
-  const run = await ask("api/run");
-  byId("run").textContent = run.run;
+  const run = await loadSteps();
   document.title = `${run.run} · agent-rl view`;
+  byId("run").textContent = run.run;
+  if (!run.steps.length) return showNoSamples(run.samples_every);
+  await showAddress(run.steps.at(-1).step);
+}
+
+// The list of steps as it is now: a run may go on.
+async function loadSteps() {
+  const run = await ask("api/run");
+  const hadFocus = byId("steps").contains(document.activeElement) && document.activeElement.dataset.step;
   const head = el("h2", {}, ...["step", "solved", "reward"].map((text) => el("span", {}, text)));
   byId("steps").replaceChildren(head, ...run.steps.map(stepButton));
-  if (!run.steps.length) return showNoSamples(run.samples_every);
-  readAddress();
-  await showAddress(run.steps[run.steps.length - 1].step);
+  markStep();
+  if (hadFocus) byId("steps").querySelector(`[data-step="${hadFocus}"]`)?.focus();
+  return run;
+}
+
+function markStep() {
+  for (const button of byId("steps").querySelectorAll("button")) {
+    markCurrent(button, Number(button.dataset.step) === chosen.step);
+  }
 }
 
 function stepButton(row) {
@@ -75,7 +99,10 @@ function stepButton(row) {
     el("span", {}, number(row.reward, 2)),
     bar,
   );
-  button.addEventListener("click", () => attempt(() => showStep(row.step, null)));
+  button.addEventListener("click", () => {
+    attempt("show", () => showStep({ ...chosen, step: row.step, episode: null }, true));
+    attempt("steps", loadSteps);
+  });
   return button;
 }
 
@@ -91,32 +118,41 @@ function showNoSamples(every) {
 }
 
 async function showAddress(otherwise) {
-  await showStep(chosen.step === null ? otherwise : chosen.step, chosen.episode);
+  const wanted = readAddress();
+  await showStep({ ...wanted, step: wanted.step ?? otherwise });
 }
 
-async function showStep(number, episode) {
-  if (!step || step.step !== number) {
-    const turn = (asked += 1);
-    const answer = await ask(`api/steps/${number}`);
+// Shows what is wanted; what is shown stays until the step is there. `again` asks for a step that is shown already.
+async function showStep(wanted, again = false) {
+  const turn = (asked += 1);
+  let loaded = step;
+  if (!step || step.step !== wanted.step || again) {
+    byId("episode").setAttribute("aria-busy", "true");
+    try {
+      loaded = await ask(`api/steps/${wanted.step}`);
+    } finally {
+      if (turn === asked) byId("episode").removeAttribute("aria-busy");
+    }
     if (turn !== asked) return;
-    step = answer;
+  }
+  const isOther = !step || JSON.stringify(step) !== JSON.stringify(loaded);
+  step = loaded;
+  Object.assign(chosen, wanted);
+  if (isOther) {
     found = null;
     form().reset();
     fillFilters();
     fillGroups();
   }
-  chosen.step = number;
-  for (const button of byId("steps").querySelectorAll("button")) {
-    markCurrent(button, Number(button.dataset.step) === number);
-  }
-  if (episode === null) episode = step.episodes.length ? 0 : null;
-  if (episode !== null) await showEpisode(episode);
+  markStep();
+  await showEpisode(chosen.episode ?? 0);
 }
 
 // Episodes
 
 function fillFilters() {
-  const values = (name) => [...new Set(step.episodes.flatMap((episode) => episode[name] ?? []))].sort();
+  const inOrder = (one, other) => String(one).localeCompare(String(other), "en", { numeric: true });
+  const values = (name) => [...new Set(step.episodes.flatMap((episode) => episode[name] ?? []))].sort(inOrder);
   const options = (name, choices) => {
     const nodes = [["", "any"], ...choices].map(([value, text]) => el("option", { value }, text));
     form().elements[name].replaceChildren(...nodes);
@@ -124,7 +160,7 @@ function fillFilters() {
   };
   const same = (names) => names.map((name) => [name, name]);
   const flags = values("flags");
-  options("success", [["true", "yes"], ["false", "no"]]);
+  options("success", [["true", "yes"], ["false", "no"], ["null", "unknown"]]);
   options("family", same(values("family")));
   options("stop_reason", same(values("stop_reason")));
   options("flag", flags.length ? [["*", "any flag"], ...same(flags)] : []);
@@ -147,13 +183,17 @@ function fillGroups() {
   filter();
 }
 
+// A group's heading counts the episodes that are compared; a greedy one is what they are compared with.
 function groupNode(episodes) {
-  const scored = episodes.filter((episode) => episode.reward !== null);
-  const mean = scored.length ? scored.reduce((sum, episode) => sum + episode.reward, 0) / scored.length : null;
-  const solved = episodes.filter((episode) => episode.success).length;
+  const compared = episodes.filter((episode) => !episode.greedy);
+  const rewards = compared.map((episode) => episode.reward).filter((reward) => reward !== null);
+  const mean = rewards.length ? rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length : null;
+  const known = compared.filter((episode) => episode.success !== null);
+  const solved = `${known.filter((episode) => episode.success).length}/${known.length} solved`;
+  const unknown = known.length < compared.length ? `${compared.length - known.length} unknown` : null;
+  const counts = [known.length ? solved : null, unknown, number(mean, 2)].filter(Boolean);
   const { task_id, family, level } = episodes[0];
-  const count = el("small", {}, `${solved}/${episodes.length} solved · ${number(mean, 2)}`);
-  const title = el("h3", { title: task_id }, el("span", {}, task_id), count);
+  const title = el("h3", { title: task_id }, el("span", {}, task_id), el("small", {}, counts.join(" · ")));
   return el("section", { class: "group" }, title, labelsNode(family, level), ...episodes.map(episodeRow));
 }
 
@@ -167,12 +207,13 @@ function labelsNode(family, level, difficulty) {
 function episodeRow(episode) {
   const mark = episode.success === null ? ["", "unknown"] : episode.success ? ["✓", "solved"] : ["✗", "not solved"];
   const flags = episode.flags.length ? ` ⚑ ${episode.flags.join(", ")}` : "";
+  const ended = (episode.greedy ? "greedy, " : "") + episode.stop_reason + flags;
   const css = episode.success ? "row good" : "row";
   const row = el("button", { type: "button", class: css, "data-episode": episode.index },
     el("span", {}, `#${episode.index}`),
     el("span", {}, number(episode.reward, 2)),
     el("span", { title: mark[1] }, mark[0]),
-    el("span", { title: flags }, episode.stop_reason + flags),
+    el("span", { title: ended }, ended),
     el("span", {}, String(episode.num_tokens)),
     el("span", {}, number(episode.advantage, 2)),
   );
@@ -185,8 +226,8 @@ function isWanted(episode) {
   return (
     (!low || (episode.reward !== null && episode.reward >= Number(low))) &&
     (!high || (episode.reward !== null && episode.reward <= Number(high))) &&
-    (!success || String(episode.success === true) === success) &&
-    (!family || episode.family === family) &&
+    (!success || String(episode.success) === success) &&
+    (!family || String(episode.family) === family) &&
     (!stop_reason || episode.stop_reason === stop_reason) &&
     (!flag || (flag === "*" ? episode.flags.length > 0 : episode.flags.includes(flag))) &&
     (found === null || found.has(episode.index))
@@ -219,22 +260,32 @@ function move(by) {
   if (!visible.length) return;
   const at = visible.findIndex((row) => Number(row.dataset.episode) === chosen.episode);
   const next = at < 0 ? 0 : Math.min(visible.length - 1, Math.max(0, at + by));
-  attempt(() => showEpisode(Number(visible[next].dataset.episode)));
+  attempt("show", () => showEpisode(Number(visible[next].dataset.episode)));
 }
 
 // One episode
 
 async function showEpisode(index) {
+  const turn = (asked += 1);
+  const pane = byId("episode");
   chosen.episode = index;
+  record = null; // nothing is drawn of the one before while this one is asked for
   writeAddress();
   rows.forEach((row, number) => markCurrent(row, number === index));
   if (rows[index]) rows[index].scrollIntoView({ block: "nearest" });
-  const turn = (asked += 1);
-  const answer = await ask(`api/steps/${chosen.step}/episodes/${index}`);
-  if (turn !== asked) return;
-  record = answer;
-  drawEpisode();
-  byId("episode").scrollTop = 0;
+  pane.setAttribute("aria-busy", "true");
+  try {
+    const answer = await ask(`api/steps/${chosen.step}/episodes/${index}`);
+    if (turn !== asked) return;
+    record = answer;
+    drawEpisode();
+    pane.scrollTop = 0;
+  } catch (error) {
+    if (turn === asked) pane.replaceChildren();
+    throw error;
+  } finally {
+    if (turn === asked) pane.removeAttribute("aria-busy");
+  }
 }
 
 function drawEpisode() {
@@ -244,7 +295,9 @@ function drawEpisode() {
     button.addEventListener("click", () => {
       chosen.tab = name;
       writeAddress();
+      if (!record) return; // it is drawn as soon as it is there
       drawEpisode();
+      byId("episode").querySelector(`[data-tab=${name}]`).focus();
     });
     return button;
   };
@@ -274,10 +327,11 @@ function colorSelect(view) {
 function episodeHead() {
   const part = ([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, number(value, 3)));
   const parts = Object.entries(record.reward_parts).map(part);
-  const success = record.reward_parts.success;
+  const { success } = step.episodes[record.index] || {};
   const facts = [
     `reward ${number(record.reward, 3)}`,
-    success === undefined ? null : success >= 1 ? "solved" : "not solved",
+    typeof success !== "boolean" ? null : success ? "solved" : "not solved",
+    record.greedy ? "greedy: the others are compared with it" : null,
     `ended by ${record.stop_reason}`,
     `${record.num_tokens} tokens drawn`,
     `${number(record.duration_s, 1)} s`,
@@ -285,45 +339,12 @@ function episodeHead() {
   ];
   const where = el("small", {}, `step ${record.step}, episode ${record.index}, group ${record.group_id}`);
   return el("div", { class: "head" },
-    el("h2", {}, `${record.task_id} `, where),
+    el("h2", {}, el("span", {}, record.task_id), " ", where),
     el("p", { class: "facts" }, ...facts.filter(Boolean).map((fact) => el("span", {}, fact))),
+    record.error ? el("p", { class: "bad" }, record.error) : null,
     labelsNode(record.family, record.level, record.difficulty),
     parts.length ? el("details", { class: "parts" }, el("summary", {}, "Reward parts"), el("dl", {}, ...parts)) : null,
   );
-}
-
-function fold(summary, content, css = "") {
-  return el("details", { class: css }, el("summary", {}, ...summary), el("pre", {}, content));
-}
-
-// The start of a text on one line.
-function preview(text, most = 90) {
-  const line = text.replace(/\s+/g, " ").trim();
-  return line.length > most ? `${line.slice(0, most)}…` : line;
-}
-
-function messageNode(message) {
-  const node = el("article", { class: `message ${message.role}` });
-  const role = el("span", { class: "role" }, message.name ? `${message.role} ${message.name}` : message.role);
-  if (message.role === "tool" || message.role === "system") {
-    node.append(fold([role, soft(preview(message.content))], message.content));
-    return node;
-  }
-  node.append(role);
-  if (message.reasoning) node.append(fold(["thought", soft(preview(message.reasoning))], message.reasoning));
-  if (message.content) node.append(el("pre", {}, message.content));
-  for (const call of message.tool_calls || []) node.append(callNode(call));
-  for (const error of message.tool_errors || []) node.append(el("p", { class: "bad" }, error));
-  if (message.info) node.append(fold(["noted by the environment"], JSON.stringify(message.info, null, 2), "info"));
-  return node;
-}
-
-function callNode(call) {
-  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
-  const shown = ([name, value]) => [el("dt", {}, name), el("dd", {}, el("pre", {}, text(value)))];
-  const brief = preview(Object.values(call.arguments).map(text).join(", "));
-  const summary = el("summary", {}, el("b", {}, call.name), soft(brief));
-  return el("details", { class: "call" }, summary, el("dl", {}, ...Object.entries(call.arguments).flatMap(shown)));
 }
 
 // What a person does
@@ -332,14 +353,15 @@ let typing = null;
 form().addEventListener("input", (event) => {
   if (!step || event.target.name !== "text") return;
   clearTimeout(typing);
-  typing = setTimeout(() => attempt(() => search(event.target.value.trim())), 200);
+  typing = setTimeout(() => attempt("search", () => search(event.target.value.trim())), 200);
 });
 for (const kind of ["input", "change"]) form().addEventListener(kind, () => step && filter());
-form().addEventListener("reset", () => setTimeout(() => step && attempt(() => search("")))); // once it is reset
+// Once it is reset:
+form().addEventListener("reset", () => setTimeout(() => step && attempt("search", () => search(""))));
 form().addEventListener("submit", (event) => event.preventDefault());
 byId("groups").addEventListener("click", (event) => {
   const row = event.target.closest("[data-episode]");
-  if (row) attempt(() => showEpisode(Number(row.dataset.episode)));
+  if (row) attempt("show", () => showEpisode(Number(row.dataset.episode)));
 });
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea");
@@ -348,7 +370,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "k") move(-1);
 });
 window.addEventListener("hashchange", () => {
-  readAddress();
-  attempt(() => showAddress(step ? step.step : null));
+  if (!step) return void attempt("show", start); // what was asked for first was not there
+  attempt("show", () => showAddress(step.step).catch((error) => {
+    writeAddress(); // of what is still shown
+    throw error;
+  }));
 });
-attempt(start);
+attempt("show", start);

@@ -1,7 +1,7 @@
-"""An evaluation as it is played: chunk after chunk of tasks, each saved, with a line of progress.
+"""A long evaluation as it is played: chunk after chunk of tasks, each saved, with a line of progress.
 
-Seeds are those of an evaluation in training (`core/evaluation.py`): the first episode of a task is the one that a run
-plays at that temperature. Not here: the model (`core/evaluated_policy.py`), figures.
+Seeds are those of an evaluation in training (`evaluation.py`): the first episode of a task is the one that a run plays
+at that temperature. Not here: the model (`evaluated_policy.py`), files, figures.
 """
 
 import time
@@ -12,26 +12,34 @@ from agent_rl.core.evaluation import EVAL_SEED_STEP, evaluated_record
 from agent_rl.core.rollout import RolloutWorker, checked
 from agent_rl.data.tasks import Task
 from agent_rl.records import TrajectoryGroup
-from agent_rl.reports.episodes import Episode
-from agent_rl.reports.evaluation_files import EvaluationFolder, to_episodes
 
 Record = dict[str, Any]
+MIN_EPISODES_PER_CHUNK = 32
+"""A chunk ends with its slowest episode, so it holds many; and it is what is played again after a stop."""
 
 
-def play(
+def tasks_per_chunk(num_workers: int, samples: int) -> int:
+    """Tasks of a chunk: as many as fill all workers once, or so often that it holds `MIN_EPISODES_PER_CHUNK`."""
+    workers = max(1, num_workers)
+    return max(1, workers * -(-MIN_EPISODES_PER_CHUNK // workers) // samples)
+
+
+def play_in_chunks(
     rollout: RolloutWorker,
     tasks: Sequence[Task],
-    folder: EvaluationFolder,
     done: Sequence[Record],
     *,
     samples: int,
     temperature: float,
-    tasks_per_chunk: int,
+    chunk: int,
+    save: Callable[[Sequence[Record]], None],
     say: Callable[[str], None],
-) -> list[Episode]:
-    """Play `samples` episodes of every task that is not among the records `done`; all episodes, in task order.
+) -> list[Record]:
+    """Play `samples` episodes of every task that is not among the records `done`; all records, in task order.
 
-    `folder` gets each chunk when it is over, `say` a line. SandboxError when not one episode could be scored.
+    `save` gets the records of each `chunk` tasks when they are over, `say` a line. SandboxError, before the chunk is
+    saved, when not one of its episodes could be scored; a single task, or fewer than a chunk, may fail once others were
+    scored.
     """
     records = list(done)
     finished = {record["task_id"] for record in done}
@@ -39,8 +47,8 @@ def play(
     if finished:
         say(f"{len(finished)} of {len(tasks)} tasks were played before; going on with {len(open_positions)}")
     started, num_open = time.monotonic(), len(open_positions)
-    for first in range(0, num_open, tasks_per_chunk):
-        positions = open_positions[first : first + tasks_per_chunk]
+    for first in range(0, num_open, chunk):
+        positions = open_positions[first : first + chunk]
         chosen = [tasks[position] for position in positions]
         groups = rollout.play(
             chosen,
@@ -50,15 +58,14 @@ def play(
             positions=positions,
             with_greedy=False,
         )
-        if all(record["reward"] is None for record in records):
+        if 1 < len(chosen) == chunk or all(record["reward"] is None for record in records):
             checked(groups)
         new = _records(groups, chosen)
-        folder.append(new)
+        save(new)
         records += new
         say(_progress(records, len(tasks), samples, time.monotonic() - started, first + len(chosen), num_open))
     place = {task["task_id"]: position for position, task in enumerate(tasks)}
-    records.sort(key=lambda record: (place[record["task_id"]], record["sample"]))
-    return to_episodes(records, folder.episodes_file)
+    return sorted(records, key=lambda record: (place[record["task_id"]], record["sample"]))
 
 
 def _records(groups: Sequence[TrajectoryGroup], tasks: Sequence[Task]) -> list[Record]:
@@ -77,5 +84,7 @@ def _progress(
     rate = num_now * samples / seconds
     left = (num_open - num_now) * seconds / num_now
     share = f"{100 * solved / len(scored):5.1f} % solved" if scored else "nothing scored"
+    lost = f", {len(records) - len(scored)} not scored" if len(scored) < len(records) else ""
     minutes, rest = divmod(round(left), 60)
-    return f"{len(records) // samples:5} of {num_tasks} tasks  {share}  {rate:.1f} episodes/s  {minutes}:{rest:02} left"
+    counted = f"{len(records) // samples:5} of {num_tasks} tasks  {share}{lost}"
+    return f"{counted}  {rate:.1f} episodes/s  {minutes}:{rest:02} left"

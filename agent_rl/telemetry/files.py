@@ -1,0 +1,40 @@
+"""Files that are there whole or not at all. Not here: checkpoints, which are flushed to disk besides."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, SupportsFloat
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """`with whole_file(path) as file: file.write(b"...")`; replaces `path` and makes its folder where it is missing.
+
+    Until the block ends the file has `.partial` behind its name; when the block fails it is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, its folder too; half surrogate pairs, which UTF-8 cannot hold, become their escapes."""
+    with whole_file(path) as file:
+        file.write(text.encode("utf-8", errors="backslashreplace"))
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a JSON file, with `plain` values for what JSON does not know."""
+    write_text(path, json.dumps(record, indent=2, ensure_ascii=False, default=plain) + "\n")
+
+
+def plain(value: object) -> float | str:
+    """For `json.dumps(..., default=plain)`: numbers of other libraries, as NumPy's, are numbers, all else its `str`."""
+    return float(value) if isinstance(value, SupportsFloat) else str(value)

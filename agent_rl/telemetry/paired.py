@@ -1,0 +1,229 @@
+"""The same tasks before and after: by how much success and reward changed, and whether that is more than chance.
+
+Pure functions on numbers. Tasks, not episodes, are what an evaluation drew from the world, so tasks are what is
+compared. Training's last table, the report of a run and evaluations use these alike. Not here: intervals of one side
+(`metrics.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean, stdev
+
+import numpy as np
+
+from agent_rl.telemetry.metrics import wilson_interval
+
+LEVEL = 0.05
+"""Share of intervals that miss what they are for: 95 % intervals, and p-values below it count as beyond chance."""
+Z = 1.959964
+"""97.5 % point of the normal distribution."""
+MAX_UNITS = 1000
+"""Parts of one task's success that the sign-flip test tells apart; finer changes are rounded to it."""
+
+
+@cache
+def t_quantile(df: int) -> float:
+    """97.5 % point of Student's t: exact for 1 and 2 degrees of freedom, else within 0.3 % of it.
+
+    Cornish-Fisher expansion, Abramowitz and Stegun 1964, 26.7.5. `t_quantile(10)` is 2.228. Raises ValueError below 1.
+    """
+    if df < 1:
+        raise ValueError(f"{df} degrees of freedom have no t distribution")
+    if df == 1:
+        return math.tan(math.pi * (0.5 - LEVEL / 2))
+    if df == 2:
+        return (1 - LEVEL) / math.sqrt(2 * (1 - LEVEL / 2) * (LEVEL / 2))
+    z = Z
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / df**power for power, term in enumerate(terms, start=1))
+
+
+def sign_flip_p(changes: Sequence[int]) -> float:
+    """Exact two-sided p-value that each task's change could as well have had the other sign; 1 without any change.
+
+    The share of all `2^n` choices of signs whose sum is as far from 0 as the observed one: Fisher's randomisation test
+    for pairs (1935, The Design of Experiments, section 21). With changes of 1 and -1 it is McNemar's exact test:
+    `sign_flip_p([1] * 6)` is 0.03125.
+    """
+    sizes = [abs(change) for change in changes if change]
+    total, observed = sum(sizes), abs(sum(changes))
+    if not total:
+        return 1.0
+    share = np.zeros(total + 1)  # of choices by the sum of what is positive
+    share[0] = 1.0
+    for size in sizes:
+        moved = share.copy()
+        moved[size:] += share[: total + 1 - size]
+        share = moved / 2
+    sums = np.abs(2 * np.arange(total + 1) - total)
+    return min(1.0, float(share[sums >= observed].sum()))
+
+
+def paired_interval(num_both: int, num_gained: int, num_lost: int, num_neither: int) -> tuple[float, float]:
+    """95 % interval of `(gained - lost) / n`, of n tasks solved on both sides, after only, before only, never.
+
+    Newcombe 1998, Statist. Med. 17:2635, method 10: Wilson's intervals of both rates, put together with the correlation
+    of the sides. `paired_interval(36, 2, 12, 0)` is that paper's [-0.340, -0.057]. Raises ValueError without tasks.
+    """
+    n = num_both + num_gained + num_lost + num_neither
+    if not n:
+        raise ValueError("an interval needs at least one task")
+    before, after = num_both + num_lost, num_both + num_gained
+    change, p_before, p_after = (after - before) / n, before / n, after / n
+    (low_before, high_before), (low_after, high_after) = wilson_interval(before, n), wilson_interval(after, n)
+    phi = _phi(num_both, num_gained, num_lost, num_neither)
+
+    def distance(one: float, other: float) -> float:
+        return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+
+    return (
+        change - distance(p_after - low_after, high_before - p_before),
+        change + distance(high_after - p_after, p_before - low_before),
+    )
+
+
+def _phi(both: int, gained: int, lost: int, neither: int) -> float:
+    """Correlation of two sides' successes, with that paper's continuity correction; 0 where one is constant."""
+    product = (both + gained) * (lost + neither) * (both + lost) * (gained + neither)
+    excess = both * neither - gained * lost
+    if excess > 0:
+        excess = max(excess - (both + gained + lost + neither) / 2, 0)
+    return excess / math.sqrt(product) if product else 0.0
+
+
+def changes_interval(changes: Sequence[float], unit: float) -> tuple[float, float]:
+    """95 % interval of the mean change of tasks; `unit` is the change that one episode of a task can make.
+
+    Student's t over tasks, with two tasks more that changed by `unit` and `-unit`: so it has a width where few tasks
+    happen to change alike, one task included. With one episode a task these are the pseudo-tasks of Bonett and Price
+    2012, J. Educ. Behav. Stat. 37:479. Raises ValueError without tasks.
+    """
+    if not changes:
+        raise ValueError("an interval needs at least one task")
+    values = [*changes, unit, -unit]
+    half = t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - half, fmean(values) + half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedChange:
+    """The success rate of the same tasks before and after."""
+
+    num_tasks: int
+    num_episodes: int
+    """After, over all tasks."""
+    before: float
+    after: float
+    low: float
+    high: float
+    """95 % interval of `after - before`."""
+    num_gained: int
+    """Tasks solved more often after than before; with one episode a task: solved after and not before."""
+    num_lost: int
+    p_value: float
+    """Of the exact test that `method` names."""
+    method: str
+    """`McNemar` with one episode a task, else `sign-flip`."""
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+    @property
+    def points(self) -> str:
+        """`+15.5 [+6.0, +24.6]`: the change in points, with its interval."""
+        return f"{100 * self.change:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
+
+    @property
+    def is_outside_interval(self) -> bool:
+        """Whether the 95 % interval leaves 0 out."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the 95 % interval leaves 0 out, and the exact test agrees."""
+        return self.is_outside_interval and self.p_value < LEVEL
+
+    @property
+    def sentence(self) -> str:
+        """Did the success rate move by more than chance explains?"""
+        tasks = _counted(self.num_tasks, "task")
+        interval = f"the 95 % interval of the change is [{100 * self.low:+.1f}, {100 * self.high:+.1f}] points"
+        if not self.num_gained and not self.num_lost:
+            return f"Success is {100 * self.after:.1f} % on {tasks}, as before, and the same on every one; {interval}."
+        counts = f"{_counted(self.num_gained, 'task')} better, {self.num_lost} worse"
+        if math.isclose(self.change, 0.0, abs_tol=1e-12):
+            said = f"Success is {100 * self.after:.1f} % on {tasks}, as before"
+        else:
+            word = "rose" if self.change > 0 else "fell"
+            said = f"Success {word} from {100 * self.before:.1f} % to {100 * self.after:.1f} % on {tasks}"
+        chance = "beyond chance" if self.is_real else "within chance"
+        return f"{said} ({counts}): {chance}; {interval}, {self.method} p = {self.p_value:.2g}{self._disagreement}."
+
+    @property
+    def _disagreement(self) -> str:
+        if self.is_outside_interval == (self.p_value < LEVEL):
+            return ""
+        loose, strict = ("interval", "exact test") if self.is_outside_interval else ("exact test", "interval")
+        return f" (the {loose} alone would call it beyond chance, the {strict} does not; both have to)"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def paired_change(before: Sequence[Sequence[bool]], after: Sequence[Sequence[bool]]) -> PairedChange:
+    """Compare successes of the same tasks, `before[t]` and `after[t]` being the episodes of task t.
+
+    One episode a task on both sides: McNemar's exact test and Newcombe's interval. Else the sign-flip test over tasks
+    and `changes_interval`. A task without episodes on one side is left out. Raises ValueError when none is left.
+    """
+    pairs = [(b, a) for b, a in zip(before, after, strict=True) if b and a]
+    if not pairs:
+        raise ValueError("no task has episodes on both sides")
+    changes = [fmean(a) - fmean(b) for b, a in pairs]
+    gained, lost = sum(change > 0 for change in changes), sum(change < 0 for change in changes)
+    is_single = all(len(b) == len(a) == 1 for b, a in pairs)
+    if is_single:
+        both = sum(b[0] and a[0] for b, a in pairs)
+        low, high = paired_interval(both, gained, lost, len(pairs) - both - gained - lost)
+    else:
+        low, high = changes_interval(changes, 1 / _fewest(pairs))
+    units = min(MAX_UNITS, math.lcm(*(len(side) for pair in pairs for side in pair)))
+    return PairedChange(
+        num_tasks=len(pairs),
+        num_episodes=sum(len(a) for _, a in pairs),
+        before=fmean(fmean(b) for b, _ in pairs),
+        after=fmean(fmean(a) for _, a in pairs),
+        low=max(-1.0, low),
+        high=min(1.0, high),
+        num_gained=gained,
+        num_lost=lost,
+        p_value=sign_flip_p([round(units * change) for change in changes]),
+        method="McNemar" if is_single else "sign-flip",
+    )
+
+
+def paired_means(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Mean change of a value of the same tasks, such as the reward, with its 95 % interval: `(mean, low, high)`.
+
+    `before[t]` and `after[t]` are the episodes of task t, at least one each. Raises ValueError without tasks.
+    """
+    pairs = list(zip(before, after, strict=True))
+    if not pairs:
+        raise ValueError("an interval needs at least one task")
+    values = [value for pair in pairs for side in pair for value in side]
+    changes = [fmean(a) - fmean(b) for b, a in pairs]
+    low, high = changes_interval(changes, (max(values) - min(values)) / _fewest(pairs))
+    return fmean(changes), low, high
+
+
+def _fewest(pairs: Sequence[tuple[Sequence[object], Sequence[object]]]) -> int:
+    return min(len(side) for pair in pairs for side in pair)
