@@ -1,13 +1,16 @@
 """The supervised warm start: what is trained, at which rate, and that the loss falls."""
 
 import itertools
+import random
 from pathlib import Path
 
 import pytest
 from fakes import END, ROLE_IDS, ByteChatFormat, save_tiny_model
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent_rl.agent.messages import Message
-from agent_rl.core.sft import Conversation, SftSettings, render_conversation, schedule, train_sft
+from agent_rl.core.sft import Conversation, SftSettings, render_conversation, said_again, schedule, train_sft
 from agent_rl.envs.nat_demonstrations import demonstration_turns
 from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.nat.render import render_project
@@ -74,6 +77,28 @@ def test_the_share_of_faulty_demonstrations_is_what_was_asked_and_most_forget_th
 def test_a_demonstration_depends_on_its_seed_alone() -> None:
     first, second = (demonstration_turns(SPECS[0], faulty_share=0.5, seed=3) for _ in range(2))
     assert first == second
+
+
+@given(token_ids=st.lists(st.integers(0, 50), min_size=1, max_size=200), seed=st.integers(0, 1000))
+def test_what_is_said_again_is_the_text_in_pieces_whose_first_two_tokens_are_not_learnt(
+    token_ids: list[int], seed: int
+) -> None:
+    numbered = [100 * place + token for place, token in enumerate(token_ids)]
+    conversation = said_again(numbered, random.Random(seed))
+    size = len(numbered)
+    again, learnt = conversation.token_ids[size:], conversation.loss_mask[size:]
+    assert conversation.token_ids[:size] == numbered
+    assert sorted(again) == numbered
+    assert conversation.loss_mask[:size] == [0] * size
+    starts = [place for place in range(size) if place == 0 or again[place - 1] // 100 + 1 != again[place] // 100]
+    assert all(learnt[place : place + 2] == [0, 0][: size - place] for place in starts)
+    assert all(again[place - 1] // 100 + 1 == again[place] // 100 for place in range(size) if learnt[place])
+
+
+def test_every_other_text_is_said_again_as_it_was() -> None:
+    rng = random.Random(0)
+    texts = [said_again(list(range(100)), rng).token_ids[100:] for _ in range(400)]
+    assert 160 < sum(text == list(range(100)) for text in texts) < 240
 
 
 def test_a_conversation_that_is_read_is_learnt_from_its_second_token_on() -> None:

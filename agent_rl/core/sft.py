@@ -5,6 +5,7 @@ masked. Conversations are rendered by the same `ChatFormat` as in rollouts, so t
 This module knows no task: it is handed token ids and masks.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,30 @@ class Conversation:
     def with_all_learnt(self) -> "Conversation":
         """The same with every token but the first in the loss."""
         return Conversation(token_ids=self.token_ids, loss_mask=[0] + [1] * (len(self.token_ids) - 1))
+
+
+COPIED_TOKENS = (4, 30)
+"""Fewest and most tokens of a piece that is copied."""
+NUM_CUES = 2
+"""First tokens of a piece: they tell which one it is, so they cannot be told beforehand."""
+
+
+def said_again(token_ids: Sequence[int], rng: random.Random) -> Conversation:
+    """A text, and then once more: as it was or, every other time, in pieces in another order.
+
+    Learnt is what can be copied. A small model takes thousands of demonstrations to find out how to copy names and
+    texts that it has never seen; from this a few hundred batches are enough.
+    """
+    pieces = [list(token_ids)]
+    if rng.random() < 0.5:
+        cuts = [0]
+        while cuts[-1] < len(token_ids):
+            cuts.append(cuts[-1] + rng.randint(*COPIED_TOKENS))
+        pieces = [list(token_ids[first:last]) for first, last in itertools.pairwise(cuts)]
+        rng.shuffle(pieces)
+    again = [token for piece in pieces for token in piece]
+    mask = [int(place >= NUM_CUES) for piece in pieces for place in range(len(piece))]
+    return Conversation(token_ids=[*token_ids, *again], loss_mask=[0] * len(token_ids) + mask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

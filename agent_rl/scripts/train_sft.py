@@ -8,6 +8,7 @@ are faulty on purpose (agent_rl/envs/nat_demonstrations.py and its neighbours sa
 
 import importlib
 import itertools
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -36,8 +37,11 @@ def main(
     domain: Annotated[Domain, typer.Option(help="What is demonstrated.")] = "nat",
     agent_type: Annotated[AgentType, typer.Option(help="How calls are written; agent.type of the runs.")] = "hf",
     num_demonstrations: Annotated[int, typer.Option(min=1, help="Demonstrations, each seen once.")] = 20_000,
+    num_copied: Annotated[
+        int, typer.Option(min=0, help="First demonstrations of which the request alone is shown, and learnt to copy.")
+    ] = 0,
     num_read: Annotated[
-        int, typer.Option(min=0, help="First demonstrations whose whole text is learnt, not the teacher's words alone.")
+        int, typer.Option(min=0, help="Next demonstrations whose whole text is learnt, not the teacher's words alone.")
     ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
@@ -66,7 +70,11 @@ def main(
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
-    train_sft(model, _conversations(chat, _demonstrations(domain, faulty_share, seed), num_read), settings, _report)
+    shown = _demonstrations(domain, faulty_share, seed)
+    conversations = itertools.chain(
+        _copied(tokenizer, itertools.islice(shown, num_copied), seed), _conversations(chat, shown, num_read)
+    )
+    train_sft(model, conversations, settings, _report)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     print(f"saved {output_dir}", flush=True)
@@ -122,6 +130,14 @@ def _train_tokenizer(demonstrations: Iterator[Demonstration], agent_type: AgentT
 def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[Demonstration]:
     module = importlib.import_module(f"agent_rl.envs.{domain}_demonstrations")
     return module.demonstrations(seed, faulty_share=faulty_share)
+
+
+def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> Iterator:
+    from agent_rl.core.sft import said_again
+
+    rng = random.Random(f"copied-{seed}")
+    for each in demonstrations:
+        yield said_again(tokenizer.encode(each.messages[-1].content), rng)
 
 
 def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int) -> Iterator:

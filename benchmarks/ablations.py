@@ -1,0 +1,99 @@
+"""What each part of the recipe is worth: `python benchmarks/ablations.py --output-dir runs/ablations`.
+
+Trains configs/nat_grpo.yaml anew for every variant and seed, each in a run folder of its own, and prints one table:
+held-out success after training, and the difference to the configuration as it is. `key=value` changes what all of them
+have in common, such as `train.steps=40`. It may be stopped and started again: finished runs are read, an unfinished one
+goes on from its last checkpoint. Not here: what the variants mean (docs/configuration.md).
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from agent_rl.reports.statistics import clustered_interval
+from agent_rl.telemetry.paired import paired_change
+
+ROOT = Path(__file__).resolve().parents[1]
+AS_IT_IS = "as it is"
+NO_SHAPING = [f"env.options.reward.{part}=0" for part in ("tools", "integration", "workflow", "efficiency")]
+VARIANTS: dict[str, list[str]] = {
+    AS_IT_IS: [],
+    "RLOO": ["algorithm.advantage=rloo"],
+    "REINFORCE++ with baseline": ["algorithm.advantage=reinforce_plus_plus_baseline"],
+    "MaxRL": ["algorithm.advantage=maxrl"],
+    "without the standard deviation": ["algorithm.scale_by_std=false"],
+    "dynamic sampling": ["rollout.max_attempts=3"],
+    "reward: success only": NO_SHAPING,
+    "reward: without tools": ["env.options.reward.tools=0"],
+    "reward: without integration": ["env.options.reward.integration=0"],
+    "reward: without workflow": ["env.options.reward.workflow=0"],
+    "reward: without complete": ["env.options.reward.complete=0"],
+    "reward: without efficiency": ["env.options.reward.efficiency=0"],
+    "curriculum by success": ["data.curriculum.mode=success"],
+    "token TIS": ["algorithm.correction.kind=token_tis"],
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("overrides", nargs="*", help="section.key=value for all runs")
+    options = parser.parse_intermixed_args()
+    runs = {
+        variant: [train(variant, seed, options) for seed in options.seeds]
+        for variant in dict.fromkeys([AS_IT_IS, *options.variants])
+    }
+    print(table(runs))
+
+
+def train(variant: str, seed: int, options: argparse.Namespace) -> Path:
+    """Run folder of one training, which is made or finished if it has to be."""
+    name = f"{re.sub('[^a-z0-9]+', '-', variant.lower()).strip('-')}-{seed}"
+    settings = [*VARIANTS[variant], *options.overrides, f"run.name={name}", f"run.output_dir={options.output_dir}"]
+    settings += [f"run.seed={seed}", "checkpoint.resume=auto", "checkpoint.keep=1"]
+    folder = options.output_dir / name
+    if not (folder / "finished").exists():
+        print(f"{variant}, seed {seed}", flush=True)
+        script = [sys.executable, "agent_rl/scripts/train_nat_agent.py", "--config", "configs/nat_grpo.yaml"]
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "output.log").open("a", encoding="utf-8") as log:
+            subprocess.run([*script, *settings], cwd=ROOT, stdout=log, stderr=log, check=True)
+        (folder / "finished").touch()
+    return folder
+
+
+def table(runs: dict[str, list[Path]]) -> str:
+    """Markdown: success in percent after the last step, and what it differs by from the configuration as it is."""
+    seeds = len(runs[AS_IT_IS])
+    lines = [f"| {seeds} seeds | solved %, T=0 | to `{AS_IT_IS}` | solved %, T=1 | to `{AS_IT_IS}` |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for variant, folders in runs.items():
+        cells = [variant]
+        for temperature in (0, 1):
+            solved = successes(folders, temperature)
+            rates = [sum(episodes) / len(episodes) for episodes in solved]
+            low, high = clustered_interval(rates, seeds * len(rates))
+            cells.append(f"{100 * sum(rates) / len(rates):.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+            change = paired_change(successes(runs[AS_IT_IS], temperature), solved)
+            cells.append(f"{100 * change.change:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def successes(folders: list[Path], temperature: float) -> list[list[bool]]:
+    """Per held-out task whether it was solved after the last step, by seed."""
+    by_seed = []
+    for folder in folders:
+        last = max(folder.glob(f"eval/step_*_t{temperature:g}.json"))
+        episodes = json.loads(last.read_text(encoding="utf-8"))["episodes"]
+        by_seed.append({each["task_id"]: each["reward_parts"].get("success", 0.0) >= 1.0 for each in episodes})
+    return [[seed[task_id] for seed in by_seed] for task_id in by_seed[0]]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What reinforcement learning has to beat, from the same warm start: `python benchmarks/controls.py KIND ...`.
+
+`rejection`: episodes of the training tasks are drawn for half of the minutes, and those that the checker passed are
+learnt by supervised fine-tuning in the other half. `shuffled`: the default run with the rewards of a step dealt out
+anew among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml. Supervised learning that goes
+on with the teacher's demonstrations needs no script: `agent-rl sft --init-from model/nat_minimind`.
+
+Not here: evaluation of what comes out; `agent-rl eval --checkpoint DIR/model` does it for all of them alike.
+"""
+
+import argparse
+import copy
+import itertools
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from agent_rl import GRPOTrainer, load_config
+from agent_rl.config import Config
+from agent_rl.core.batch import build_samples
+from agent_rl.core.make_policy import make_policy
+from agent_rl.core.rollout import make_worker
+from agent_rl.core.sft import Conversation, SftSettings, train_sft
+from agent_rl.data.tasks import read_tasks
+from agent_rl.distributed.backend import Backend
+from agent_rl.envs.registry import make_env_factory
+from agent_rl.records import TrajectoryGroup
+
+ROOT = Path(__file__).resolve().parents[1]
+TRIAL_CONVERSATIONS = 320
+"""Learnt by a copy that is thrown away, to see how fast it goes."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("rejection", "shuffled"))
+    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=40.0, help="wall time of `rejection`")
+    parser.add_argument("overrides", nargs="*", help="section.key=value")
+    options = parser.parse_intermixed_args()
+    output = options.output_dir
+    settings = [f"run.output_dir={output.parent}", f"run.name={output.name}", *options.overrides]
+    config = load_config(ROOT / "configs/nat_grpo.yaml", settings)
+    if options.kind == "shuffled":
+        with ShuffledRewards.from_config(config) as trainer:
+            trainer.train()
+    else:
+        rejection(config, output, 60.0 * options.minutes)
+
+
+class ShuffledRewards(GRPOTrainer):
+    """Learns from rewards that belong to other episodes of the same step."""
+
+    def update(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        rng = random.Random(f"shuffle-{self.config.run.seed}-{self.step}")
+        rewards = [episode.reward for group in groups for episode in group.trajectories]
+        rng.shuffle(rewards)
+        dealt = iter(rewards)
+        return super().update(
+            [
+                replace(group, trajectories=tuple(replace(each, reward=next(dealt)) for each in group.trajectories))
+                for group in groups
+            ]
+        )
+
+
+def rejection(config: Config, output: Path, seconds: float) -> None:
+    """Draw, keep what passed, learn it; write the model to `output/model`."""
+    started = time.monotonic()
+    backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
+    tasks = read_tasks(config.data.train_path, factory.check_task)
+    policy = make_policy(config, device=backend.device)
+    factory.start()
+    kept: list[Conversation] = []
+    num_drawn = 0
+    with closing(policy), closing(factory):
+        worker = make_worker(config, policy, factory)
+        order = random.Random(config.run.seed).sample(range(len(tasks)), len(tasks))
+        for step in itertools.count(1):
+            if time.monotonic() - started > seconds / 2:
+                break
+            size = config.rollout.groups_per_step
+            chosen = [tasks[order[index % len(order)]] for index in range((step - 1) * size, step * size)]
+            groups = worker.collect(
+                chosen, group_size=config.rollout.group_size, step=step, temperature=config.policy.temperature
+            )
+            num_drawn += size * config.rollout.group_size
+            kept += [each for group in groups for each in passed(group)]
+            print(f"{time.monotonic() - started:6.0f} s  kept {len(kept)} of {num_drawn} episodes", flush=True)
+        left = seconds - (time.monotonic() - started)
+        learn(policy.trained.module, kept, left, seed=config.run.seed)
+        policy.trained.save_pretrained(output / "model")
+
+
+def passed(group: TrajectoryGroup) -> Iterator[Conversation]:
+    """The distinct successful episodes of a group as conversations."""
+    seen = set()
+    for episode in group.trajectories:
+        if episode.reward_parts.get("success", 0.0) >= 1.0:
+            for sample in build_samples(episode)[0]:
+                if sample.token_ids not in seen:
+                    seen.add(sample.token_ids)
+                    yield Conversation(token_ids=list(sample.token_ids), loss_mask=list(sample.loss_mask))
+
+
+def learn(model, kept: Sequence[Conversation], seconds: float, *, seed: int) -> None:
+    """Fine-tune in place for so long, as often over `kept` as that allows."""
+    started = time.monotonic()
+    trial = SftSettings(num_conversations=TRIAL_CONVERSATIONS, seed=seed)
+    train_sft(copy.deepcopy(model), shuffled_for_ever(kept, seed), trial, lambda *_: None)
+    per_second = TRIAL_CONVERSATIONS / (time.monotonic() - started)
+    num = int(per_second * (seconds - (time.monotonic() - started)))
+    print(f"{num} conversations are learnt from, each {num / len(kept):.1f} times", flush=True)
+    settings = SftSettings(num_conversations=num, learning_rate=1e-3, muon_learning_rate=0.01, seed=seed)
+    train_sft(model, shuffled_for_ever(kept, seed), settings, _report)
+
+
+def shuffled_for_ever(kept: Sequence[Conversation], seed: int) -> Iterator[Conversation]:
+    for epoch in itertools.count():
+        yield from random.Random(f"{seed}-{epoch}").sample(kept, len(kept))
+
+
+def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:
+    print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
