@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from agent_rl.reports.statistics import clustered_interval
+from agent_rl.telemetry.metrics import is_success
 from agent_rl.telemetry.paired import paired_change
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,7 +92,7 @@ def successes(folders: list[Path], temperature: float) -> list[list[bool]]:
     for folder in folders:
         last = max(folder.glob(f"eval/step_*_t{temperature:g}.json"))
         episodes = json.loads(last.read_text(encoding="utf-8"))["episodes"]
-        by_seed.append({each["task_id"]: each["reward_parts"].get("success", 0.0) >= 1.0 for each in episodes})
+        by_seed.append({each["task_id"]: is_success(each["reward_parts"]) for each in episodes})
     return [[seed[task_id] for seed in by_seed] for task_id in by_seed[0]]
 
 

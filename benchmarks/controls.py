@@ -28,6 +28,8 @@ from agent_rl.data.tasks import read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.records import TrajectoryGroup
+from agent_rl.scripts.train_sft import print_progress
+from agent_rl.telemetry.metrics import is_success
 
 ROOT = Path(__file__).resolve().parents[1]
 TRIAL_CONVERSATIONS = 320
@@ -100,7 +102,7 @@ def passed(group: TrajectoryGroup) -> Iterator[Conversation]:
     """The distinct successful episodes of a group as conversations."""
     seen = set()
     for episode in group.trajectories:
-        if episode.reward_parts.get("success", 0.0) >= 1.0:
+        if is_success(episode.reward_parts):
             for sample in build_samples(episode)[0]:
                 if sample.token_ids not in seen:
                     seen.add(sample.token_ids)
@@ -116,16 +118,12 @@ def learn(model, kept: Sequence[Conversation], seconds: float, *, seed: int) -> 
     num = int(per_second * (seconds - (time.monotonic() - started)))
     print(f"{num} conversations are learnt from, each {num / len(kept):.1f} times", flush=True)
     settings = SftSettings(num_conversations=num, learning_rate=1e-3, muon_learning_rate=0.01, seed=seed)
-    train_sft(model, shuffled_for_ever(kept, seed), settings, _report)
+    train_sft(model, shuffled_for_ever(kept, seed), settings, print_progress)
 
 
 def shuffled_for_ever(kept: Sequence[Conversation], seed: int) -> Iterator[Conversation]:
     for epoch in itertools.count():
         yield from random.Random(f"{seed}-{epoch}").sample(kept, len(kept))
-
-
-def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:
-    print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
 
 if __name__ == "__main__":

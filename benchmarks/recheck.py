@@ -35,6 +35,7 @@ from agent_rl.nat.cases import hidden_cases
 from agent_rl.nat.families.base import Exchange
 from agent_rl.nat.questions import mcp_calls
 from agent_rl.nat.spec import Inputs, NATSpec
+from agent_rl.telemetry.metrics import is_success
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S, CALL_S = 60.0, 20.0
@@ -50,12 +51,12 @@ EXCHANGES = json.loads(pathlib.Path(__file__).with_name("exchanges.json").read_t
 
 
 async def answer(self, request):
-    known = EXCHANGES[f"{request.method} {request.url}"]
+    known = EXCHANGES.get(f"{request.method} {request.url}")
+    if known is None or any(request.headers.get(name) != value for name, value in known["headers"].items()):
+        return httpx.Response(599, text="unknown request", request=request)
     if known["failure"]:
         kinds = {"timeout": httpx.ReadTimeout, "connection": httpx.ConnectError}
         raise kinds[known["failure"]](known["failure"], request=request)
-    if any(request.headers.get(name) != value for name, value in known["headers"].items()):
-        return httpx.Response(401, request=request)
     return httpx.Response(known["status"], text=known["body"], request=request)
 
 
@@ -72,12 +73,12 @@ def main() -> None:
     parser.add_argument("--nat-python", type=Path, default=ROOT / ".venv-nat/bin/python")
     options = parser.parse_args()
     specs = {spec.task_id: spec for spec in map(NATSpec.model_validate, read_tasks(options.tasks))}
-    successes = [each for each in episodes(options.evaluation) if each["reward_parts"].get("success", 0.0) >= 1.0]
+    successes = [each for each in episodes(options.evaluation) if is_success(each["reward_parts"])]
     chosen = random.Random(options.seed).sample(successes, min(options.num, len(successes)))
     num_failed = 0
     for episode in chosen:
         spec = specs[episode["task_id"]]
-        problems, num_answers = recheck(spec, written(episode), options.seed, options.nat_python)
+        problems, num_answers = recheck(spec, written(episode, spec), options.seed, options.nat_python)
         num_failed += bool(problems)
         verdict = "; ".join(problems) if problems else f"right, {num_answers} answers"
         print(f"{spec.task_id}  {spec.family}, level {spec.level}: {verdict}", flush=True)
@@ -90,12 +91,12 @@ def episodes(evaluation: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
-def written(episode: dict[str, Any]) -> dict[str, str]:
-    """Path -> text of the files of an episode, as they were when it ended."""
+def written(episode: dict[str, Any], spec: NATSpec) -> dict[str, str]:
+    """Path -> text of the files that the task asks for (no others are judged), as they were when the episode ended."""
     files = {}
     for message in episode["messages"]:
         for call in message.get("tool_calls") or ():
-            if call["name"] == "file_write":
+            if call["name"] == "file_write" and call["arguments"].get("path") in spec.files:
                 files[call["arguments"]["path"]] = call["arguments"]["content"]
     return files
 

@@ -222,6 +222,10 @@ def test_the_warm_start_script_makes_a_model_that_training_accepts(tmp_path: Pat
     words = ["--num-demonstrations", "64", "--hidden-size", "64", "--num-layers", "2"]
     done = run("agent_rl/scripts/train_sft.py", "--output-dir", model, *words)
     assert done.returncode == 0, done.stderr
+    first, model = model, tmp_path / "further"
+    words = ["--init-from", first, "--num-demonstrations", "64", "--num-copied", "32", "--num-read", "16"]
+    done = run("agent_rl/scripts/train_sft.py", "--output-dir", model, *words)
+    assert done.returncode == 0, done.stderr
     done = run(*TRAIN, *SMALL, "--model-path", model, f"run.output_dir={tmp_path}", "train.steps=1")
     assert done.returncode == 0, done.stderr
     shutil.rmtree(tmp_path / "nat_grpo")

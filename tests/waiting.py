@@ -1,5 +1,7 @@
 """What tests of threads and processes wait for, and where servers of a test may listen."""
 
+import contextlib
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -13,6 +15,9 @@ def wait_for(is_so: Callable[[], object], timeout_s: float = 20.0) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port below those that systems hand out by themselves, so that nobody takes it before its server listens."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port

@@ -21,7 +21,7 @@ from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.base import Task
 from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.records import Trajectory
-from agent_rl.telemetry.metrics import rate_text, wilson_interval
+from agent_rl.telemetry.metrics import is_success, rate_text, wilson_interval
 from agent_rl.telemetry.paired import PairedChange, paired_change
 from agent_rl.telemetry.transcripts import episode_record, task_digest, task_labels
 
@@ -89,7 +89,7 @@ def evaluate_policy(
 def summarize(episodes: Sequence[Trajectory], tasks: Sequence[Task], *, temperature: float, step: int) -> EvalResult:
     """Count what `episodes` did, one of each of `tasks`; at least one of them must be scored."""
     scored = [(episode.reward, episode) for episode in episodes if episode.reward is not None]
-    num_successes = sum(_is_success(episode) for _, episode in scored)
+    num_successes = sum(is_success(episode.reward_parts) for _, episode in scored)
     low, high = wilson_interval(num_successes, len(scored))
     names = sorted({name for _, episode in scored for name in episode.reward_parts})
     return EvalResult(
@@ -105,15 +105,11 @@ def summarize(episodes: Sequence[Trajectory], tasks: Sequence[Task], *, temperat
         num_env_errors=len(episodes) - len(scored),
         mean_tokens=fmean(sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes),
         solved={
-            f"{task['task_id']} {task_digest(task)}": _is_success(episode)
+            f"{task['task_id']} {task_digest(task)}": is_success(episode.reward_parts)
             for episode, task in zip(episodes, tasks, strict=True)
             if episode.reward is not None
         },
     )
-
-
-def _is_success(episode: Trajectory) -> bool:
-    return episode.reward_parts.get("success", 0.0) >= 1.0
 
 
 def to_record(result: EvalResult, episodes: Sequence[Trajectory], tasks: Sequence[Task]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from agent_rl.core.evaluation import EVAL_SEED_STEP, evaluated_record
 from agent_rl.core.rollout import RolloutWorker, checked
 from agent_rl.data.tasks import Task
 from agent_rl.records import TrajectoryGroup
+from agent_rl.telemetry.metrics import is_success
 
 Record = dict[str, Any]
 MIN_EPISODES_PER_CHUNK = 32
@@ -80,7 +81,7 @@ def _progress(
     records: Sequence[Record], num_tasks: int, samples: int, seconds: float, num_now: int, num_open: int
 ) -> str:
     scored = [record for record in records if record["reward"] is not None]
-    solved = sum(record["reward_parts"].get("success", 0.0) >= 1.0 for record in scored)
+    solved = sum(is_success(record["reward_parts"]) for record in scored)
     rate = num_now * samples / seconds
     left = (num_open - num_now) * seconds / num_now
     share = f"{100 * solved / len(scored):5.1f} % solved" if scored else "nothing scored"

@@ -15,6 +15,7 @@ from agent_rl.data.curriculum import level_of, make_curriculum
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory
 from agent_rl.records import StopReason, TrajectoryGroup
+from agent_rl.telemetry.metrics import is_success
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,4 +122,4 @@ def success_rates(groups: Sequence[TrajectoryGroup]) -> list[float | None] | Non
     is_reported = any("success" in episode.reward_parts for episode in episodes)
     if not is_reported and any(episode.stop_reason is StopReason.FINISHED for episode in episodes):
         return None
-    return [fmean(e.reward_parts.get("success", 0.0) >= 1.0 for e in group) if group else None for group in scored]
+    return [fmean(is_success(e.reward_parts) for e in group) if group else None for group in scored]

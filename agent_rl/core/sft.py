@@ -40,8 +40,8 @@ NUM_CUES = 2
 def said_again(token_ids: Sequence[int], rng: random.Random) -> Conversation:
     """A text, and then once more: as it was or, every other time, in pieces in another order.
 
-    Learnt is what can be copied. A small model takes thousands of demonstrations to find out how to copy names and
-    texts that it has never seen; from this a few hundred batches are enough.
+    Learnt is what can be copied: names and texts that a model has never seen, which demonstrations alone teach slowly.
+    For a model that knows the words already: one with random weights has to learn these first.
     """
     pieces = [list(token_ids)]
     if rng.random() < 0.5:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import DataError
+from agent_rl.telemetry.metrics import is_success
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Episode:
 
     @property
     def is_success(self) -> bool:
-        return self.reward_parts.get("success", 0.0) >= 1.0
+        return is_success(self.reward_parts)
 
     @property
     def opening(self) -> tuple[Mapping[str, Any], ...]:

@@ -38,7 +38,12 @@ def main(
     agent_type: Annotated[AgentType, typer.Option(help="How calls are written; agent.type of the runs.")] = "hf",
     num_demonstrations: Annotated[int, typer.Option(min=1, help="Demonstrations, each seen once.")] = 20_000,
     num_copied: Annotated[
-        int, typer.Option(min=0, help="First demonstrations of which the request alone is shown, and learnt to copy.")
+        int,
+        typer.Option(
+            min=0,
+            help="First demonstrations of which the request alone is shown, and learnt to copy; "
+            "for a model that has seen others before (--init-from).",
+        ),
     ] = 0,
     num_read: Annotated[
         int, typer.Option(min=0, help="Next demonstrations whose whole text is learnt, not the teacher's words alone.")
@@ -74,7 +79,7 @@ def main(
     conversations = itertools.chain(
         _copied(tokenizer, itertools.islice(shown, num_copied), seed), _conversations(chat, shown, num_read)
     )
-    train_sft(model, conversations, settings, _report)
+    train_sft(model, conversations, settings, print_progress)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     print(f"saved {output_dir}", flush=True)
@@ -106,7 +111,7 @@ def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
     return MiniMindForCausalLM(config)
 
 
-def _report(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:
+def print_progress(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:
     print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
 

@@ -179,12 +179,17 @@ def _success_shares(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     scored = [[episode for episode in group.trajectories if _is_scored(episode)] for group in groups]
     if not any("success" in episode.reward_parts for group in scored for episode in group):
         return {}
-    rates = [fmean(e.reward_parts.get("success", 0.0) >= 1.0 for e in group) for group in scored if group]
+    rates = [fmean(is_success(e.reward_parts) for e in group) for group in scored if group]
     return {
         "group/frac_all_good": fmean(rate == 1.0 for rate in rates),
         "group/frac_all_bad": fmean(rate == 0.0 for rate in rates),
         "group/frac_mixed": fmean(0.0 < rate < 1.0 for rate in rates),
     }
+
+
+def is_success(reward_parts: Mapping[str, float]) -> bool:
+    """What counts as solved wherever it is counted: the part `success` of the reward is there, and 1."""
+    return reward_parts.get("success", 0.0) >= 1.0
 
 
 def wilson_interval(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
