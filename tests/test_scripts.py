@@ -36,7 +36,7 @@ def test_preview_prints_tasks_tokens_and_tools_and_trains_nothing(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Example: ") + done.stdout.count("For instance") >= 2
     assert done.stdout.count("file_write, file_read, pytest_run, nat_check, submit") == 2
-    assert "tokens of 768" in done.stdout
+    assert "tokens of 1024" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -6,11 +6,12 @@ this, and it leaves reinforcement learning something to mend that no amount of i
 per spec from a seed. Nothing here is used while training by reinforcement.
 """
 
+import itertools
 import random
 from collections.abc import Iterator
 
 from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.envs.demonstrations import Demonstration, Turns
+from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
 from agent_rl.envs.nat_agent_env import TOOL_SPECS
 from agent_rl.nat.families import FAMILIES, GROUPS
 from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
@@ -20,6 +21,8 @@ from agent_rl.nat.spec import NATSpec
 from agent_rl.tools.file_tools import wrote
 from agent_rl.tools.nat_tools import test_report
 
+SPECS_PER_SEED = 6000
+"""Of one seed no agent comes twice; before simple families run out of new ones, another seed starts anew."""
 HABIT_SHARE = 0.8
 """Of the faulty demonstrations, those that show the habit."""
 CHECKING_SHARE = 0.15
@@ -27,10 +30,12 @@ CHECKING_SHARE = 0.15
 
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
-    """Of ever new specs of the starter's families and levels."""
-    for spec in generate_specs(seed, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True):
-        turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
-        yield Demonstration(initial_messages(spec), turns, TOOL_SPECS)
+    """Of specs of the starter's families and levels, without end."""
+    for each in seeds_without_end(seed):
+        specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
+        for spec in itertools.islice(specs, SPECS_PER_SEED):
+            turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+            yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family)
 
 
 def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:

@@ -41,7 +41,10 @@ LEVELS: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(GROUPS, (4, 5)),
 }
 """The levels of each task family."""
-STARTER_FAMILIES = ("unit_converter", "text_pipeline", "calculator", "code_validator")
+STARTER_FAMILIES = (
+    "unit_converter", "text_pipeline", "calculator", "code_validator",
+    "table_processor", "note_search", "api_client", "mcp_served",
+)  # fmt: skip
 STARTER_LEVELS = (1, 2)
 """What the shipped small model knows: the demonstrations of its warm start are of these."""
 HELD_OUT_FAMILY = "date_tool"
