@@ -193,6 +193,9 @@ class Calculator(Family):
     def bad_inputs(self, tool: Tool) -> Inputs:
         return {**tool.example.inputs, **_recipe(tool).checks[0].change}
 
+    def tested_error(self, tool: Tool) -> Inputs:
+        return self.bad_inputs(tool) if _is_rich(tool.rules) else {each.name: 0.0 for each in tool.inputs}
+
     def is_held_out(self, rules: dict[str, Any]) -> bool:
         loop = rules.get("loop")
         if loop is None:

@@ -91,6 +91,9 @@ class TableProcessor(Family):
         is_json = _rules(tool).source == "json"
         return {**tool.example.inputs, "table": table[:-1] if is_json else table.split("\n", maxsplit=1)[0]}
 
+    def tested_error(self, tool: Tool) -> Inputs:
+        return {**self.bad_inputs(tool), "table": "["} if _rules(tool).source == "json" else self.bad_inputs(tool)
+
     def is_held_out(self, rules: dict[str, Any]) -> bool:
         return (rules["aggregate"], rules["order"]) in HELD_OUT
 
