@@ -317,6 +317,6 @@ def test_the_shipped_models_ids_are_the_ones_it_was_trained_on() -> None:
         chat.render_env_messages([Message.tool("bad \udcff"), Message.tool("8"), Message.user("Go")]),
         chat.render_env_messages([]),
     ]
-    assert [len(ids) for ids in rendered] == [27, 41, 45, 140, 115, 50, 14, 4, 12, 27, 3]
+    assert [len(ids) for ids in rendered] == [26, 40, 44, 138, 113, 51, 13, 4, 12, 27, 3]
     digest = hashlib.sha256(json.dumps(rendered).encode()).hexdigest()
-    assert digest == "18a4061d41a3621682a94068404d199107937ba65b43c968cf5ffa4facb7a826"
+    assert digest == "7e3a136c326b65f737eccab78b9104b6d066bc3a52f997105772e0daaf50f2ae"

@@ -1,6 +1,7 @@
 """Graders against honest and hostile solutions: only right answers score, and nothing hostile is an error of ours."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -99,6 +100,21 @@ def split(sandbox: Sandbox) -> SplitPytestGrader:
 
 
 # ---------------------------------------------------------------- every solution, both graders
+
+
+def test_a_candidate_beside_which_the_judge_never_reports_did_not_end_well(
+    sandbox: Sandbox, split: SplitPytestGrader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = split._run
+
+    def run(sandbox: Sandbox, files: dict[str, bytes]) -> tuple:
+        candidate, (judge,) = real(sandbox, files)
+        return candidate, (replace(judge, status=Status.TIMEOUT) if files else judge,)
+
+    monkeypatch.setattr(split, "_run", run)
+    verdict = split.grade(sandbox, HONEST)
+    assert (verdict.status, verdict.passed, verdict.total) == (Status.CRASHED, 0, 9)
+    assert "the judge could report without it only" in verdict.evidence
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)

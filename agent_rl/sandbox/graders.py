@@ -41,6 +41,7 @@ __all__ = [
     "same_lines",
 ]
 _NOT_RUN = Status.ERROR
+_NO_REPORT = "the judge could report without it only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,7 @@ class SplitPytestGrader:
         Raises UserError with the tests that say otherwise.
         """
         grader = cls(tests, ["recording"], modules, **options)
-        report, _ = grader._judge(sandbox, dict(reference))
+        report, *_ = grader._judge(sandbox, dict(reference))
         outcomes = outcomes_of(report)
         if not outcomes:
             raise UserError(f"the tests {sorted(tests)} hold nothing that pytest collects; give at least one test")
@@ -197,24 +198,27 @@ class SplitPytestGrader:
         kept, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        report, candidate = self._judge(sandbox, kept)
+        report, candidate, lost = self._judge(sandbox, kept)
         outcomes = outcomes_of(report)
-        lost = report.result["lost"]
         flags += (Flag.CANDIDATE_LOST,) if lost else ()
         flags += (Flag.ANSWER_NOT_PLAIN,) if report.result["opaque"] else ()
         notes = [*map(str, report.result["failures"]), *([lost] if lost else [])]
         status = _end_of(candidate, lost) if lost else Status.OK
         return compare_ids(self._expected, outcomes, status, flags, "\n".join(notes))
 
-    def _judge(self, sandbox: Sandbox, candidate_files: Files) -> tuple[JobResult, JobResult]:
-        """The judge's report and the candidate's run. A judge that never reports is an error of ours, after a retry.
+    def _judge(self, sandbox: Sandbox, candidate_files: Files) -> tuple[JobResult, JobResult, str]:
+        """The judge's report, the candidate's run, and why the judge gave it up, if it did.
 
-        Should it report as soon as the candidate is replaced by nothing, then the candidate kept it from doing so.
+        A judge that never reports is an error of ours, after a retry. Should it report as soon as the candidate is
+        replaced by nothing, then the candidate kept it from doing so.
         """
-        for files in (candidate_files, candidate_files, {}):
-            candidate, (judge,) = self._run(sandbox, files)
-            if judge.status is Status.OK and isinstance(judge.result, dict) and "outcomes" in judge.result:
-                return judge, candidate
+        for _ in range(2):
+            candidate, (judge,) = self._run(sandbox, candidate_files)
+            if _is_report(judge):
+                return judge, candidate, judge.result["lost"]
+        _, (judge,) = self._run(sandbox, {})
+        if _is_report(judge):
+            return judge, candidate, _NO_REPORT
         raise SandboxError(f"the judge of {sorted(self._tests)} gave no verdict: {judge.error}; {judge.stderr[-300:]}")
 
     def _run(self, sandbox: Sandbox, candidate_files: Files) -> tuple[JobResult, tuple[JobResult, ...]]:
@@ -226,6 +230,10 @@ class SplitPytestGrader:
         )
         judge = judge_call(self._tests, self._modules, limits, self._call_s)
         return sandbox.call_linked(server, [judge], limits)
+
+
+def _is_report(judge: JobResult) -> bool:
+    return judge.status is Status.OK and isinstance(judge.result, dict) and "outcomes" in judge.result
 
 
 def _end_of(candidate: JobResult, lost: str) -> Status:
