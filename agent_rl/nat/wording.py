@@ -13,7 +13,7 @@ def request(spec: NATSpec, rng: random.Random, *, terse: bool = False) -> str:
     `terse`, for one tool only, leaves out what the shipped small model has learnt from demonstrations: the meaning of
     the names of operations, and what every project of one tool has in common.
     """
-    if len(spec.tools) == 1 and spec.workflow.kind == "direct" and spec.server.name == spec.package:
+    if len(spec.tools) == 1 and spec.workflow.kind == "direct" and (terse or spec.server.name == spec.package):
         return _one_tool(spec, spec.tools[0], rng, terse=terse)
     parts = [_opening(spec, rng)]
     parts += [_tool(tool, rng) for tool in spec.tools]
@@ -44,7 +44,9 @@ def _one_tool(spec: NATSpec, tool: Tool, rng: random.Random, *, terse: bool) -> 
         ]
     )
     parts = [opening, naming, *_behaviour(tool, rng, terse=terse)]
-    if not terse:
+    if spec.server.name != spec.package:
+        parts.append(_server(spec, rng).removeprefix("- "))
+    elif not terse:
         parts.append(f"This tool is the workflow; mcp_server.py serves it over stdio as `{spec.server.name}`.")
     return " ".join(parts)
 
