@@ -103,6 +103,14 @@ def test_a_terse_request_is_the_same_task_in_fewer_words() -> None:
         assert f"`{one.tools[0].function}` has `max_length` as its last argument" in one.request
 
 
+def test_in_a_terse_request_only_the_sentences_about_the_server_tell_a_served_tool_from_another() -> None:
+    served = take("train", 8, families=["mcp_served"], levels=[2], terse=True)
+    for spec in served:
+        assert "\n" not in spec.request and f"`{spec.server.name}`" in spec.request
+        assert ("is raised, so that the client sees `isError`." in spec.request) == spec.server.raises
+    assert {spec.server.raises for spec in served} == {True, False}
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(EVERY_CELL), st.integers(0, 10**6))
 def test_renaming_everything_leaves_the_fingerprint_and_the_hidden_cases(cell: tuple[str, int], seed: int) -> None:
