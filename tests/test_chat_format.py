@@ -319,4 +319,4 @@ def test_the_shipped_models_ids_are_the_ones_it_was_trained_on() -> None:
     ]
     assert [len(ids) for ids in rendered] == [26, 40, 44, 138, 113, 51, 13, 4, 12, 27, 3]
     digest = hashlib.sha256(json.dumps(rendered).encode()).hexdigest()
-    assert digest == "7e3a136c326b65f737eccab78b9104b6d066bc3a52f997105772e0daaf50f2ae"
+    assert digest == "c56b519ce8dd503cb9aa7518deff90d2b21ca032c758ba2da2ef257767ede247"
