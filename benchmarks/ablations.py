@@ -1,9 +1,10 @@
 """What each part of the recipe is worth: `python benchmarks/ablations.py --output-dir runs/ablations`.
 
-Trains configs/nat_grpo.yaml anew for every variant and seed, each in a run folder of its own, and prints one table:
-held-out success after training, and the difference to the configuration as it is. `key=value` changes what all of them
-have in common, such as `train.steps=40`. It may be stopped and started again: finished runs are read, an unfinished one
-goes on from its last checkpoint. Not here: what the variants mean (docs/configuration.md).
+Trains configs/nat_grpo.yaml anew for every variant and seed, shorter and with half the tasks a step, each in a run
+folder of its own, and prints one table: held-out success after training, and the difference to the recipe. `key=value`
+changes what all of them have in common, such as `train.steps=80`. It may be stopped and started again: finished runs
+are read, an unfinished one goes on from its last checkpoint. `--jobs 2` with OMP_NUM_THREADS=1 gets two cores further
+than one run at a time. Not here: what the variants mean (docs/configuration.md).
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent_rl.reports.statistics import clustered_interval
@@ -19,6 +21,7 @@ from agent_rl.telemetry.paired import paired_change
 
 ROOT = Path(__file__).resolve().parents[1]
 AS_IT_IS = "as it is"
+COMMON = ["train.steps=30", "rollout.groups_per_step=8", "data.max_eval_tasks=150"]
 NO_SHAPING = [f"env.options.reward.{part}=0" for part in ("tools", "integration", "workflow", "efficiency")]
 VARIANTS: dict[str, list[str]] = {
     AS_IT_IS: [],
@@ -35,28 +38,37 @@ VARIANTS: dict[str, list[str]] = {
     "reward: without efficiency": ["env.options.reward.efficiency=0"],
     "curriculum by success": ["data.curriculum.mode=success"],
     "token TIS": ["algorithm.correction.kind=token_tis"],
+    "KL to the warm start": ["algorithm.kl.place=loss", "algorithm.kl.coef=0.01"],
+    "groups of 4, twice as many": ["rollout.group_size=4", "rollout.groups_per_step=16"],
+    "one update a step": ["train.minibatches=1"],
+    "learning rate halved": ["train.learning_rate=1e-4", "train.final_learning_rate=1e-5"],
+    "learning rate doubled": ["train.learning_rate=4e-4", "train.final_learning_rate=4e-5"],
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--output-dir", type=lambda path: Path(path).resolve(), required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("overrides", nargs="*", help="section.key=value for all runs")
     options = parser.parse_intermixed_args()
-    runs = {
-        variant: [train(variant, seed, options) for seed in options.seeds]
-        for variant in dict.fromkeys([AS_IT_IS, *options.variants])
-    }
-    print(table(runs))
+    variants = list(dict.fromkeys([AS_IT_IS, *options.variants]))
+    pool = ThreadPoolExecutor(options.jobs)
+    try:
+        by_seed = [pool.map(lambda each, seed=seed: train(each, seed, options), variants) for seed in options.seeds]
+        folders = list(zip(*by_seed, strict=True))
+    finally:  # a run that fails, or Ctrl-C, starts no other
+        pool.shutdown(cancel_futures=True)
+    print(table(dict(zip(variants, folders, strict=True))))
 
 
 def train(variant: str, seed: int, options: argparse.Namespace) -> Path:
     """Run folder of one training, which is made or finished if it has to be."""
     name = f"{re.sub('[^a-z0-9]+', '-', variant.lower()).strip('-')}-{seed}"
-    settings = [*VARIANTS[variant], *options.overrides, f"run.name={name}", f"run.output_dir={options.output_dir}"]
-    settings += [f"run.seed={seed}", "checkpoint.resume=auto", "checkpoint.keep=1"]
+    settings = [*COMMON, *options.overrides, *VARIANTS[variant], f"run.name={name}", f"run.seed={seed}"]
+    settings += [f"run.output_dir={options.output_dir}", "checkpoint.resume=auto", "checkpoint.keep=1"]
     folder = options.output_dir / name
     if not (folder / "finished").exists():
         print(f"{variant}, seed {seed}", flush=True)
@@ -68,7 +80,7 @@ def train(variant: str, seed: int, options: argparse.Namespace) -> Path:
     return folder
 
 
-def table(runs: dict[str, list[Path]]) -> str:
+def table(runs: dict[str, tuple[Path, ...]]) -> str:
     """Markdown: success in percent after the last step, and what it differs by from the configuration as it is."""
     seeds = len(runs[AS_IT_IS])
     lines = [f"| {seeds} seeds | solved %, T=0 | to `{AS_IT_IS}` | solved %, T=1 | to `{AS_IT_IS}` |"]
@@ -86,7 +98,7 @@ def table(runs: dict[str, list[Path]]) -> str:
     return "\n".join(lines)
 
 
-def successes(folders: list[Path], temperature: float) -> list[list[bool]]:
+def successes(folders: tuple[Path, ...], temperature: float) -> list[list[bool]]:
     """Per held-out task whether it was solved after the last step, by seed."""
     by_seed = []
     for folder in folders:
