@@ -22,6 +22,7 @@ from agent_rl.telemetry.paired import paired_change
 ROOT = Path(__file__).resolve().parents[1]
 AS_IT_IS = "as it is"
 COMMON = ["train.steps=30", "rollout.groups_per_step=8", "data.max_eval_tasks=150"]
+TEMPERATURES = (0, 1)
 NO_SHAPING = [f"env.options.reward.{part}=0" for part in ("tools", "integration", "workflow", "efficiency")]
 VARIANTS: dict[str, list[str]] = {
     AS_IT_IS: [],
@@ -65,18 +66,31 @@ def main() -> None:
 
 
 def train(variant: str, seed: int, options: argparse.Namespace) -> Path:
-    """Run folder of one training, which is made or finished if it has to be."""
+    """Run folder of one training, evaluated afterwards alone: before it all variants are the same model."""
     name = f"{re.sub('[^a-z0-9]+', '-', variant.lower()).strip('-')}-{seed}"
-    settings = [*COMMON, *options.overrides, *VARIANTS[variant], f"run.name={name}", f"run.seed={seed}"]
-    settings += [f"run.output_dir={options.output_dir}", "checkpoint.resume=auto", "checkpoint.keep=1"]
     folder = options.output_dir / name
-    if not (folder / "finished").exists():
-        print(f"{variant}, seed {seed}", flush=True)
-        script = [sys.executable, "agent_rl/scripts/train_nat_agent.py", "--config", "configs/nat_grpo.yaml"]
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "output.log").open("a", encoding="utf-8") as log:
-            subprocess.run([*script, *settings], cwd=ROOT, stdout=log, stderr=log, check=True)
-        (folder / "finished").touch()
+    if (folder / "finished").exists():
+        return folder
+    print(f"{variant}, seed {seed}", flush=True)
+    common = ["--config", "configs/nat_grpo.yaml", *COMMON, *options.overrides, f"run.seed={seed}"]
+    settings = [*VARIANTS[variant], f"run.output_dir={options.output_dir}", f"run.name={name}"]
+    settings += ["eval.temperatures=[]", "checkpoint.resume=auto", "checkpoint.keep=1"]
+    commands = [["agent_rl/scripts/train_nat_agent.py", *common, *settings]]
+    for temperature in TEMPERATURES:
+        to = [
+            "--checkpoint",
+            str(folder),
+            "--temperature",
+            str(temperature),
+            "--output-dir",
+            str(folder / f"t{temperature}"),
+        ]
+        commands.append(["agent_rl/scripts/evaluate_model.py", *common, *to])
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "output.log").open("a", encoding="utf-8") as log:
+        for command in commands:
+            subprocess.run([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, check=True)
+    (folder / "finished").touch()
     return folder
 
 
@@ -87,7 +101,7 @@ def table(runs: dict[str, tuple[Path, ...]]) -> str:
     lines.append("| --- | --- | --- | --- | --- |")
     for variant, folders in runs.items():
         cells = [variant]
-        for temperature in (0, 1):
+        for temperature in TEMPERATURES:
             solved = successes(folders, temperature)
             rates = [sum(episodes) / len(episodes) for episodes in solved]
             low, high = clustered_interval(rates, seeds * len(rates))
@@ -98,12 +112,12 @@ def table(runs: dict[str, tuple[Path, ...]]) -> str:
     return "\n".join(lines)
 
 
-def successes(folders: tuple[Path, ...], temperature: float) -> list[list[bool]]:
+def successes(folders: tuple[Path, ...], temperature: int) -> list[list[bool]]:
     """Per held-out task whether it was solved after the last step, by seed."""
     by_seed = []
     for folder in folders:
-        last = max(folder.glob(f"eval/step_*_t{temperature:g}.json"))
-        episodes = json.loads(last.read_text(encoding="utf-8"))["episodes"]
+        with (folder / f"t{temperature}/episodes.jsonl").open(encoding="utf-8") as lines:
+            episodes = [json.loads(line) for line in lines]
         by_seed.append({each["task_id"]: is_success(each["reward_parts"]) for each in episodes})
     return [[seed[task_id] for seed in by_seed] for task_id in by_seed[0]]
 
