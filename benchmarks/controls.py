@@ -1,9 +1,11 @@
 """What reinforcement learning has to beat, from the same warm start: `python benchmarks/controls.py KIND ...`.
 
 `rejection`: episodes of the training tasks are drawn for half of the minutes, and those that the checker passed are
-learnt by supervised fine-tuning in the other half. `shuffled`: the default run with the rewards of a step dealt out
-anew among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml. Supervised learning that goes
-on with the teacher's demonstrations needs no script: `agent-rl sft --init-from model/nat_minimind`.
+learnt by supervised fine-tuning in the other half; `--rounds` does so several times within the same minutes, each round
+drawing from what the one before has learnt and learning from all that was kept. `shuffled`: the default run with the
+rewards of a step dealt out anew among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml.
+Supervised learning that goes on with the teacher's demonstrations needs no script: `agent-rl sft --init-from
+model/nat_minimind`.
 
 Not here: evaluation of what comes out; `agent-rl eval --checkpoint DIR/model` does it for all of them alike.
 """
@@ -32,8 +34,7 @@ from agent_rl.scripts.train_sft import print_progress
 from agent_rl.telemetry.metrics import is_success
 
 ROOT = Path(__file__).resolve().parents[1]
-TRIAL_CONVERSATIONS = 320
-"""Learnt by a copy that is thrown away, to see how fast it goes."""
+TRIAL_CONVERSATIONS = 96
 
 
 def main() -> None:
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("kind", choices=("rejection", "shuffled"))
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=40.0, help="wall time of `rejection`")
+    parser.add_argument("--rounds", type=int, default=1, help="of drawing and learning, in `rejection`")
     parser.add_argument("overrides", nargs="*", help="section.key=value")
     options = parser.parse_intermixed_args()
     output = options.output_dir
@@ -50,7 +52,7 @@ def main() -> None:
         with ShuffledRewards.from_config(config) as trainer:
             trainer.train()
     else:
-        rejection(config, output, 60.0 * options.minutes)
+        rejection(config, output, 60.0 * options.minutes, options.rounds)
 
 
 class ShuffledRewards(GRPOTrainer):
@@ -69,7 +71,7 @@ class ShuffledRewards(GRPOTrainer):
         )
 
 
-def rejection(config: Config, output: Path, seconds: float) -> None:
+def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None:
     """Draw, keep what passed, learn it; write the model to `output/model`."""
     started = time.monotonic()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
@@ -78,23 +80,25 @@ def rejection(config: Config, output: Path, seconds: float) -> None:
     policy = make_policy(config, device=backend.device)
     factory.start()
     kept: list[Conversation] = []
-    num_drawn = 0
+    group_size, num_groups = config.rollout.group_size, config.rollout.groups_per_step
     with closing(policy), closing(factory):
         worker = make_worker(config, policy, factory)
         order = random.Random(config.run.seed).sample(range(len(tasks)), len(tasks))
-        for step in itertools.count(1):
-            if time.monotonic() - started > seconds / 2:
-                break
-            size = config.rollout.groups_per_step
-            chosen = [tasks[order[index % len(order)]] for index in range((step - 1) * size, step * size)]
-            groups = worker.collect(
-                chosen, group_size=config.rollout.group_size, step=step, temperature=config.policy.temperature
-            )
-            num_drawn += size * config.rollout.group_size
-            kept += [each for group in groups for each in passed(group)]
-            print(f"{time.monotonic() - started:6.0f} s  kept {len(kept)} of {num_drawn} episodes", flush=True)
-        left = seconds - (time.monotonic() - started)
-        learn(policy.trained.module, kept, left, seed=config.run.seed)
+        drawn = itertools.cycle(order)
+        step, pace = 0, 0.0
+        for number in range(1, rounds + 1):
+            policy.refresh_weights(step)
+            while time.monotonic() - started < seconds * (number - 0.5) / rounds:
+                step += 1
+                chosen = [tasks[index] for index in itertools.islice(drawn, num_groups)]
+                groups = worker.collect(chosen, group_size=group_size, step=step, temperature=config.policy.temperature)
+                passed_now = [each for group in groups for each in passed(group)]
+                kept += passed_now
+                spent = time.monotonic() - started
+                print(f"{spent:6.0f} s  {len(passed_now)} of {num_groups * group_size} episodes kept", flush=True)
+            pace = pace or conversations_per_second(policy.trained.module, kept)
+            left = seconds * number / rounds - (time.monotonic() - started)
+            learn(policy.trained.module, kept, int(pace * left), seed=config.run.seed + number)
         policy.trained.save_pretrained(output / "model")
 
 
@@ -109,13 +113,16 @@ def passed(group: TrajectoryGroup) -> Iterator[Conversation]:
                     yield Conversation(token_ids=list(sample.token_ids), loss_mask=list(sample.loss_mask))
 
 
-def learn(model, kept: Sequence[Conversation], seconds: float, *, seed: int) -> None:
-    """Fine-tune in place for so long, as often over `kept` as that allows."""
+def conversations_per_second(model, kept: Sequence[Conversation]) -> float:
+    """How fast a copy of the model, which is thrown away, learns."""
     started = time.monotonic()
-    trial = SftSettings(num_conversations=TRIAL_CONVERSATIONS, seed=seed)
-    train_sft(copy.deepcopy(model), shuffled_for_ever(kept, seed), trial, lambda *_: None)
-    per_second = TRIAL_CONVERSATIONS / (time.monotonic() - started)
-    num = int(per_second * (seconds - (time.monotonic() - started)))
+    trial = SftSettings(num_conversations=TRIAL_CONVERSATIONS)
+    train_sft(copy.deepcopy(model), shuffled_for_ever(kept, 0), trial, lambda *_: None)
+    return TRIAL_CONVERSATIONS / (time.monotonic() - started)
+
+
+def learn(model, kept: Sequence[Conversation], num: int, *, seed: int) -> None:
+    """Fine-tune in place on `num` conversations, as often over `kept` as that takes."""
     print(f"{num} conversations are learnt from, each {num / len(kept):.1f} times", flush=True)
     settings = SftSettings(num_conversations=num, learning_rate=1e-3, muon_learning_rate=0.01, seed=seed)
     train_sft(model, shuffled_for_ever(kept, seed), settings, print_progress)
