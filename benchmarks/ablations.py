@@ -75,21 +75,19 @@ def train(variant: str, seed: int, options: argparse.Namespace) -> Path:
     common = ["--config", "configs/nat_grpo.yaml", *COMMON, *options.overrides, f"run.seed={seed}"]
     settings = [*VARIANTS[variant], f"run.output_dir={options.output_dir}", f"run.name={name}"]
     settings += ["eval.temperatures=[]", "checkpoint.resume=auto", "checkpoint.keep=1"]
-    commands = [["agent_rl/scripts/train_nat_agent.py", *common, *settings]]
-    for temperature in TEMPERATURES:
-        to = [
-            "--checkpoint",
-            str(folder),
-            "--temperature",
-            str(temperature),
-            "--output-dir",
-            str(folder / f"t{temperature}"),
-        ]
-        commands.append(["agent_rl/scripts/evaluate_model.py", *common, *to])
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "output.log").open("a", encoding="utf-8") as log:
-        for command in commands:
-            subprocess.run([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log, check=True)
+
+        def run(script: str, *arguments: str) -> None:
+            command = [sys.executable, f"agent_rl/scripts/{script}", *common, *arguments]
+            if subprocess.run(command, check=False, cwd=ROOT, stdout=log, stderr=log).returncode:
+                raise SystemExit(f"{variant}, seed {seed} ended with an error; {log.name} tells which")
+
+        run("train_nat_agent.py", *settings)
+        last = max(folder.glob("checkpoints/step_*"))
+        for temperature in TEMPERATURES:
+            to = ["--temperature", str(temperature), "--output-dir", str(folder / f"t{temperature}")]
+            run("evaluate_model.py", "--checkpoint", str(last), *to)
     (folder / "finished").touch()
     return folder
 
