@@ -21,7 +21,7 @@ from agent_rl.telemetry.paired import paired_change
 
 ROOT = Path(__file__).resolve().parents[1]
 AS_IT_IS = "as it is"
-COMMON = ["train.steps=30", "rollout.groups_per_step=8", "data.max_eval_tasks=150"]
+COMMON = ["train.steps=20", "rollout.groups_per_step=8", "data.max_eval_tasks=150"]
 TEMPERATURES = (0, 1)
 NO_SHAPING = [f"env.options.reward.{part}=0" for part in ("tools", "integration", "workflow", "efficiency")]
 VARIANTS: dict[str, list[str]] = {
