@@ -51,7 +51,6 @@ SMALL = ["--domain", "math", "--num-demonstrations", "32", "--hidden-size", "64"
 def test_a_warm_start_learns_the_way_of_acting_it_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str, call: str, other: str
 ) -> None:
-    monkeypatch.setattr(train_sft, "TOKENIZER_DOCUMENTS", 40)
     seen: list[list[int]] = []
     really_train = sft.train_sft
 

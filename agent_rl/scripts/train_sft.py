@@ -9,7 +9,7 @@ are faulty on purpose (agent_rl/envs/nat_demonstrations.py and its neighbours sa
 import importlib
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,6 +24,7 @@ from agent_rl.scripts.common import TaskDomain, make_folder, run_app
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 TOKENIZER_DOCUMENTS = 3000
+"""At most; fewer demonstrations are all read."""
 PHRASE_SHARE_OF_KIND = 0.3
 """A name, an operation or a unit is in up to a quarter of the documents of one family, and has to stay apart."""
 PHRASE_DOCUMENTS_OF_KINDS = 1200
@@ -66,7 +67,9 @@ def main(
 
     torch.manual_seed(seed)
     if init_from is None:
-        tokenizer = _train_tokenizer(_demonstrations(domain, faulty_share, seed), agent_type)
+        documents = min(num_demonstrations, TOKENIZER_DOCUMENTS)
+        read = list(itertools.islice(_demonstrations(domain, faulty_share, seed), documents))
+        tokenizer = _train_tokenizer(read, agent_type)
         model = _new_model(len(tokenizer), hidden_size, num_layers)
     else:
         tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from)
@@ -115,14 +118,13 @@ def print_progress(step: int, num_steps: int, loss: float, tokens_per_s: float) 
     print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
 
 
-def _train_tokenizer(demonstrations: Iterator[Demonstration], agent_type: AgentType):
+def _train_tokenizer(shown: Sequence[Demonstration], agent_type: AgentType):
     """A tokenizer of the very texts that a model with it will read and write."""
     from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
     from agent_rl.core.sft import render_conversation
 
     bytes_alone = as_pretrained(train_phrase_bpe([""]))
     chat = make_chat_format(bytes_alone, agent_type)
-    shown = list(itertools.islice(demonstrations, TOKENIZER_DOCUMENTS))
     texts = [
         bytes_alone.decode(render_conversation(chat, each.messages, each.turns, each.tools).token_ids) for each in shown
     ]
