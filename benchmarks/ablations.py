@@ -8,21 +8,17 @@ than one run at a time. Not here: what the variants mean (docs/configuration.md)
 """
 
 import argparse
-import json
 import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent_rl.reports.statistics import clustered_interval
-from agent_rl.telemetry.metrics import is_success
-from agent_rl.telemetry.paired import paired_change
+from over_seeds import TEMPERATURES, table
 
 ROOT = Path(__file__).resolve().parents[1]
 AS_IT_IS = "as it is"
 COMMON = ["train.steps=20", "rollout.groups_per_step=8", "data.max_eval_tasks=150"]
-TEMPERATURES = (0, 1)
 NO_SHAPING = [f"env.options.reward.{part}=0" for part in ("tools", "integration", "workflow", "efficiency")]
 VARIANTS: dict[str, list[str]] = {
     AS_IT_IS: [],
@@ -76,48 +72,22 @@ def train(variant: str, seed: int, options: argparse.Namespace) -> Path:
     settings = [*VARIANTS[variant], f"run.output_dir={options.output_dir}", f"run.name={name}"]
     settings += ["eval.temperatures=[]", "checkpoint.resume=auto", "checkpoint.keep=1"]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "output.log").open("a", encoding="utf-8") as log:
-
-        def run(script: str, *arguments: str) -> None:
-            command = [sys.executable, f"agent_rl/scripts/{script}", *common, *arguments]
-            if subprocess.run(command, check=False, cwd=ROOT, stdout=log, stderr=log).returncode:
-                raise SystemExit(f"{variant}, seed {seed} ended with an error; {log.name} tells which")
-
-        run("train_nat_agent.py", *settings)
+    try:
+        run("train_nat_agent.py", *common, *settings, log=folder / "output.log")
         last = max(folder.glob("checkpoints/step_*"))
         for temperature in TEMPERATURES:
             to = ["--temperature", str(temperature), "--output-dir", str(folder / f"t{temperature}")]
-            run("evaluate_model.py", "--checkpoint", str(last), *to)
+            run("evaluate_model.py", *common, "--checkpoint", str(last), *to, log=folder / "output.log")
+    except subprocess.CalledProcessError:
+        raise SystemExit(f"{variant}, seed {seed} ended with an error; {folder}/output.log tells which") from None
     (folder / "finished").touch()
     return folder
 
 
-def table(runs: dict[str, tuple[Path, ...]]) -> str:
-    """Markdown: success in percent after the last step, and what it differs by from the configuration as it is."""
-    seeds = len(runs[AS_IT_IS])
-    lines = [f"| {seeds} seeds | solved %, T=0 | to `{AS_IT_IS}` | solved %, T=1 | to `{AS_IT_IS}` |"]
-    lines.append("| --- | --- | --- | --- | --- |")
-    for variant, folders in runs.items():
-        cells = [variant]
-        for temperature in TEMPERATURES:
-            solved = successes(folders, temperature)
-            rates = [sum(episodes) / len(episodes) for episodes in solved]
-            low, high = clustered_interval(rates, seeds * len(rates))
-            cells.append(f"{100 * sum(rates) / len(rates):.1f} [{100 * low:.1f}, {100 * high:.1f}]")
-            change = paired_change(successes(runs[AS_IT_IS], temperature), solved)
-            cells.append(f"{100 * change.change:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def successes(folders: tuple[Path, ...], temperature: int) -> list[list[bool]]:
-    """Per held-out task whether it was solved after the last step, by seed."""
-    by_seed = []
-    for folder in folders:
-        with (folder / f"t{temperature}/episodes.jsonl").open(encoding="utf-8") as lines:
-            episodes = [json.loads(line) for line in lines]
-        by_seed.append({each["task_id"]: is_success(each["reward_parts"]) for each in episodes})
-    return [[seed[task_id] for seed in by_seed] for task_id in by_seed[0]]
+def run(script: str, *arguments: str, log: Path) -> None:
+    with log.open("a", encoding="utf-8") as output:
+        command = [sys.executable, f"agent_rl/scripts/{script}", *arguments]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=output, stderr=output)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,16 @@
 """The simulation of asynchronous training: its arithmetic by hand, its bound over many steps, its table."""
 
-import importlib.util
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+import async_simulation as sim
 import pytest
 
 from agent_rl.core.admission import Admission, Ticket
 
-PATH = Path(__file__).resolve().parents[1] / "benchmarks" / "async_simulation.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("async_simulation", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["async_simulation"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-sim = load()
+PATH = Path(sim.__file__)
 EVEN = sim.Plan(
     gpus=2,
     train_gpus=1,
