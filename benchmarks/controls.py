@@ -7,7 +7,8 @@ rewards of a step dealt out anew among its episodes, which must not rise. `key=v
 Supervised learning that goes on with the teacher's demonstrations needs no script: `agent-rl sft --init-from
 model/nat_minimind`.
 
-Not here: evaluation of what comes out; `agent-rl eval --checkpoint DIR/model` does it for all of them alike.
+Not here: evaluation of what comes out; `agent-rl eval --checkpoint` does it for all of them alike, with DIR/model after
+`rejection` and DIR/checkpoints/step_N after `shuffled`.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("rejection", "shuffled"))
     parser.add_argument("--output-dir", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=40.0, help="wall time of `rejection`")
+    parser.add_argument("--minutes", type=float, default=30.0, help="wall time of `rejection`")
     parser.add_argument("--rounds", type=int, default=1, help="of drawing and learning, in `rejection`")
     parser.add_argument("overrides", nargs="*", help="section.key=value")
     options = parser.parse_intermixed_args()
@@ -83,22 +84,23 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
     group_size, num_groups = config.rollout.group_size, config.rollout.groups_per_step
     with closing(policy), closing(factory):
         worker = make_worker(config, policy, factory)
-        order = random.Random(config.run.seed).sample(range(len(tasks)), len(tasks))
-        drawn = itertools.cycle(order)
+        drawn = itertools.cycle(random.Random(config.run.seed).sample(tasks, len(tasks)))
         step, pace = 0, 0.0
         for number in range(1, rounds + 1):
             policy.refresh_weights(step)
             while time.monotonic() - started < seconds * (number - 0.5) / rounds:
                 step += 1
-                chosen = [tasks[index] for index in itertools.islice(drawn, num_groups)]
+                chosen = list(itertools.islice(drawn, num_groups))
                 groups = worker.collect(chosen, group_size=group_size, step=step, temperature=config.policy.temperature)
                 passed_now = [each for group in groups for each in passed(group)]
                 kept += passed_now
                 spent = time.monotonic() - started
                 print(f"{spent:6.0f} s  {len(passed_now)} of {num_groups * group_size} episodes kept", flush=True)
+            if not kept:
+                raise SystemExit(f"no episode passed in {step} steps, so there is nothing to learn; raise --minutes")
             pace = pace or conversations_per_second(policy.trained.module, kept)
             left = seconds * number / rounds - (time.monotonic() - started)
-            learn(policy.trained.module, kept, int(pace * left), seed=config.run.seed + number)
+            learn(policy.trained.module, kept, max(0, int(pace * left)), seed=config.run.seed + number)
         policy.trained.save_pretrained(output / "model")
 
 

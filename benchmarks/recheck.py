@@ -35,6 +35,7 @@ from agent_rl.nat.cases import hidden_cases
 from agent_rl.nat.families.base import Exchange
 from agent_rl.nat.questions import mcp_calls
 from agent_rl.nat.spec import Inputs, NATSpec
+from agent_rl.reports.episodes import read_episode_lines
 from agent_rl.telemetry.metrics import is_success
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,7 +74,10 @@ def main() -> None:
     parser.add_argument("--nat-python", type=Path, default=ROOT / ".venv-nat/bin/python")
     options = parser.parse_args()
     specs = {spec.task_id: spec for spec in map(NATSpec.model_validate, read_tasks(options.tasks))}
-    successes = [each for each in episodes(options.evaluation) if is_success(each["reward_parts"])]
+    played = read_episode_lines(options.evaluation / "episodes.jsonl")
+    successes = [each for each in played if is_success(each["reward_parts"])]
+    if not successes:
+        parser.error(f"{options.evaluation}: no successes there; give the output folder of `agent-rl eval`")
     chosen = random.Random(options.seed).sample(successes, min(options.num, len(successes)))
     num_failed = 0
     for episode in chosen:
@@ -84,11 +88,6 @@ def main() -> None:
         print(f"{spec.task_id}  {spec.family}, level {spec.level}: {verdict}", flush=True)
     print(f"{len(chosen) - num_failed} of {len(chosen)} projects hold, of {len(successes)} successes")
     sys.exit(1 if num_failed else 0)
-
-
-def episodes(evaluation: Path) -> Iterator[dict[str, Any]]:
-    with (evaluation / "episodes.jsonl").open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
 
 
 def written(episode: dict[str, Any], spec: NATSpec) -> dict[str, str]:
@@ -131,15 +130,11 @@ class Project:
                 (folder / path).write_text(text, encoding="utf-8")
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            check=False,
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=START_S,
-        )
+        options = {"cwd": self.folder, "env": self.environment, "capture_output": True, "text": True}
+        try:
+            return subprocess.run(command, check=False, timeout=START_S, **options)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, "", f"did not end in {START_S:.0f} s")
 
     def python_module(self, *arguments: str) -> list[str]:
         return [str(self.python), "-m", *arguments]
@@ -154,13 +149,13 @@ def recheck(spec: NATSpec, files: dict[str, str], seed: int, python: Path) -> tu
         project.write(files, case.exchanges)
         problems = [f"{command}: {said}" for command, said in commands(project, spec.config_path) if said]
         with serving(project, spec.config_path) as url:
-            problems += [f"nat mcp serve: {each}" for each in asyncio.run(ask(Client(url), calls))]
+            problems += [f"nat mcp serve: {each}" for each in wrong_answers(Client(url), calls)]
         own = StdioServerParameters(
             command=str(python), args=["mcp_server.py"], env=project.environment, cwd=project.folder
         )
         with open(os.devnull, "w") as quiet:
             client = Client(stdio_client(own, errlog=quiet))
-            problems += [f"its own server: {each}" for each in asyncio.run(ask(client, calls, spec.server.raises))]
+            problems += [f"its own server: {each}" for each in wrong_answers(client, calls, spec.server.raises)]
         single = calls if len(spec.tools[0].inputs) == 1 else []
         for _, inputs, expected in single:
             given = answer_of_run(project, spec.config_path, str(*inputs.values()))
@@ -202,6 +197,16 @@ def serving(project: Project, config_path: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+def wrong_answers(client: Client, calls: list[tuple[str, Inputs, str]], raises: bool = False) -> list[str]:
+    """What `ask` says, or that the server does not serve."""
+    try:
+        return asyncio.run(ask(client, calls, raises))
+    except Exception as error:  # whatever a program that a model wrote makes of its side of the protocol
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        return [f"{type(error).__name__}: {error}"]
 
 
 async def ask(client: Client, calls: list[tuple[str, Inputs, str]], raises: bool = False) -> list[str]:
