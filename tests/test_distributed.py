@@ -290,7 +290,7 @@ def test_the_shipped_cpu_set_ups_run_and_print_nothing_of_their_own(tmp_path: Pa
         *("--config_file", f"configs/accelerate/{name}.yaml", "tests/distributed/toy_run.py", str(tmp_path), "train"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert ran.returncode == 0, ran.stderr
     report = torch.load(tmp_path / "train.pt", weights_only=False)
     assert report["kind"] == ("ddp" if name == "ddp_2cpu" else "deepspeed")

@@ -130,7 +130,7 @@ def test_the_script_with_ones_own_estimator_and_loss_trains_a_step(tmp_path: Pat
     own.write_text(script.replace('"train.steps=1",', f'"train.steps=1", "run.output_dir={tmp_path}",'))
     command = [sys.executable, str(own)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert {"advantage": "over_median", "loss": "soft_gate"}.items() <= (
         yaml.safe_load((tmp_path / "own_algorithm/config.yaml").read_text())["algorithm"].items()

@@ -119,7 +119,7 @@ def run_nat(arguments: list[str], folder: Path, text: str = "", python: Path = P
         env=environment,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout

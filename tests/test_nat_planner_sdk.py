@@ -226,7 +226,7 @@ def started(server: StandIn, folder: Path, *options: str) -> subprocess.Popen[st
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=250)
+    out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
 

@@ -491,7 +491,7 @@ def test_a_workflow_with_an_llm_is_not_asked(toolkit: NatToolkit, tmp_path: Path
 def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agent_rl.scripts.cli", "nat", "validate", *map(str, words)]
     env = {**os.environ, "COLUMNS": "100", **environment}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False, env=env)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
 def test_the_command_prints_json_alone_or_a_table_and_exits_by_the_points(tmp_path: Path) -> None:

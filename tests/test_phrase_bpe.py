@@ -189,7 +189,7 @@ def test_the_result_does_not_depend_on_the_order_python_hashes_strings_in() -> N
             capture_output=True,
             text=True,
             check=True,
-            timeout=250,
+            timeout=60,
         ).stdout
         for seed in ("1", "2")
     }

@@ -93,7 +93,7 @@ def wait_for(path: Path, text: str) -> None:
 
 def test_a_dry_run_says_all_commands_and_starts_none(tmp_path, port):
     process = job(tmp_path, port, "--dry-run", "train.steps=5")
-    output, _ = process.communicate(timeout=250)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output
     names = [
         next(n for n in ("preflight", "plan", "serve-vllm", "accelerate") if n in line)
@@ -107,7 +107,7 @@ def test_a_dry_run_says_all_commands_and_starts_none(tmp_path, port):
 
 def test_the_servers_end_with_the_training_and_its_exit_code_is_the_scripts(tmp_path, port):
     process = job(tmp_path, port, "train.steps=1")
-    output, _ = process.communicate(timeout=250)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 3, output
     assert (tmp_path / "log").read_text().splitlines() == [
         "preflight",
@@ -124,7 +124,7 @@ def test_a_signal_reaches_the_training_first_and_then_ends_the_servers(tmp_path,
     process = job(tmp_path, port)
     wait_for(tmp_path / "log", "train on")
     process.send_signal(number)
-    process.communicate(timeout=250)
+    process.communicate(timeout=60)
     assert process.returncode == code
     assert (tmp_path / "log").read_text().splitlines()[-2:] == ["training got Ctrl-C", "servers ended"]
 
@@ -134,7 +134,7 @@ def test_a_training_that_ignores_signals_is_killed_and_the_servers_end_after_it(
     wait_for(tmp_path / "log", "threads")
     time.sleep(0.5)  # its handlers are set right after
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=250)
+    process.communicate(timeout=60)
     assert process.returncode == 143
     wanted = ["training ignores Ctrl-C", "training ignores TERM", "servers ended"]
     assert (tmp_path / "log").read_text().splitlines()[-3:] == wanted
@@ -143,14 +143,14 @@ def test_a_training_that_ignores_signals_is_killed_and_the_servers_end_after_it(
 @pytest.mark.parametrize("failing", ["preflight", "plan"])
 def test_nothing_starts_where_a_check_fails(tmp_path, port, failing):
     process = job(tmp_path, port, failing=failing)
-    process.communicate(timeout=250)
+    process.communicate(timeout=30)
     assert process.returncode == 1
     assert (tmp_path / "log").read_text().splitlines()[-1] == failing
 
 
 def test_what_is_no_override_is_refused(tmp_path, port):
     process = job(tmp_path, port, "--steps")
-    output, _ = process.communicate(timeout=250)
+    output, _ = process.communicate(timeout=30)
     assert process.returncode == 2 and "--steps is no section.key=value" in output
 
 

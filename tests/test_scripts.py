@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TRAIN = ["agent_rl/scripts/train_nat_agent.py", "--config", "configs/nat_grpo.yaml"]
 
 
-def run(*words: str | Path, timeout: float = 250.0) -> subprocess.CompletedProcess[str]:
+def run(*words: str | Path, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
@@ -158,12 +158,12 @@ def test_ctrl_c_keeps_a_checkpoint_says_so_and_exits_130_and_resume_goes_on(tmp_
     command = [sys.executable, *TRAIN, *SMALL, f"run.output_dir={tmp_path}", "train.steps=500"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "nat_grpo/metrics.jsonl"
-    deadline = time.monotonic() + 250
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline and (not metrics.exists() or '"loss/policy"' not in metrics.read_text()):
         time.sleep(0.1)
         assert process.poll() is None, process.stdout.read()
     os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=250)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "Interrupted after step" in output
     assert "Traceback" not in output

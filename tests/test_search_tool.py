@@ -325,7 +325,7 @@ def test_indexing_prints_nothing_starts_no_thread_and_does_not_depend_on_hash_se
             [sys.executable, "-c", QUIET],
             capture_output=True,
             text=True,
-            timeout=250,
+            timeout=60,
             check=False,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[1])},
         )

@@ -170,7 +170,7 @@ def test_trackio_stores_a_resumed_run_as_one_without_repeats(tmp_path: Path) -> 
         env=os.environ | {"TRACKIO_DIR": str(tmp_path / "store"), "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -213,7 +213,7 @@ def test_nothing_optional_is_imported_before_it_is_asked_for() -> None:
         "t.open_trackers([], run_name='r', project='p', folder=None, config={});"
         "print({'torch', 'tensorboard', 'wandb', 'trackio'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout.strip() == "set()"
 
 

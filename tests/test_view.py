@@ -331,7 +331,7 @@ def test_the_command_says_where_it_is_and_ends_with_ctrl_c(run: Path) -> None:
         line = process.stdout.readline()
         assert line.startswith(f"{run} is shown at http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=250)
+        _, errors = process.communicate(timeout=20)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -356,7 +356,7 @@ def test_a_browser_that_holds_up_its_caller_gets_the_page(run: Path, tmp_path: P
 
 def test_the_command_refuses_what_is_no_run(tmp_path: Path) -> None:
     process = command(str(tmp_path), "--no-browser")
-    _, errors = process.communicate(timeout=250)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert errors.startswith("error: ")
     assert "Traceback" not in errors

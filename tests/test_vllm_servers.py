@@ -60,7 +60,7 @@ def launcher(tmp_path_factory):
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=250)
+        process.communicate(timeout=30)
 
 
 @pytest.fixture
