@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from agent_rl.algorithms.policy_losses import policy_loss_function
     from agent_rl.config import Config, load_config
     from agent_rl.core.evaluation import EvalResult, evaluate_policy
-    from agent_rl.core.hf_policy import HuggingFacePolicy
-    from agent_rl.core.make_policy import load_policy_tokenizer
-    from agent_rl.core.minimind_policy import MiniMindPolicy
-    from agent_rl.core.policy import BasePolicy
     from agent_rl.core.trainer_grpo import GRPOTrainer
     from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
     from agent_rl.envs.registry import register_env
+    from agent_rl.policies.hf_policy import HuggingFacePolicy
+    from agent_rl.policies.make_policy import load_policy_tokenizer
+    from agent_rl.policies.minimind_policy import MiniMindPolicy
+    from agent_rl.policies.policy import BasePolicy
     from agent_rl.records import Completion, FinishReason, SamplingParams, Trajectory, TrajectoryGroup
     from agent_rl.rewards.base import reward
     from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AgentEnv": "agent_rl.envs.base",
-    "BasePolicy": "agent_rl.core.policy",
+    "BasePolicy": "agent_rl.policies.policy",
     "BaseTool": "agent_rl.tools.base",
     "Completion": "agent_rl.records",
     "Config": "agent_rl.config",
@@ -43,9 +43,9 @@ _HOMES = {
     "EvalResult": "agent_rl.core.evaluation",
     "FinishReason": "agent_rl.records",
     "GRPOTrainer": "agent_rl.core.trainer_grpo",
-    "HuggingFacePolicy": "agent_rl.core.hf_policy",
+    "HuggingFacePolicy": "agent_rl.policies.hf_policy",
     "Message": "agent_rl.agent.messages",
-    "MiniMindPolicy": "agent_rl.core.minimind_policy",
+    "MiniMindPolicy": "agent_rl.policies.minimind_policy",
     "SamplingParams": "agent_rl.records",
     "StepResult": "agent_rl.envs.base",
     "ToolCall": "agent_rl.agent.messages",
@@ -59,7 +59,7 @@ _HOMES = {
     "evaluate_policy": "agent_rl.core.evaluation",
     "group_advantages": "agent_rl.algorithms.estimators",
     "load_config": "agent_rl.config",
-    "load_policy_tokenizer": "agent_rl.core.make_policy",
+    "load_policy_tokenizer": "agent_rl.policies.make_policy",
     "make_chat_format": "agent_rl.agent.agent_types",
     "parse_tool_calls": "agent_rl.agent.tool_parser",
     "policy_loss_function": "agent_rl.algorithms.policy_losses",

@@ -23,14 +23,14 @@ from pathlib import Path
 
 from agent_rl import GRPOTrainer, load_config
 from agent_rl.config import Config
-from agent_rl.core.batch import build_samples
-from agent_rl.core.make_policy import make_policy
-from agent_rl.core.rollout import make_worker
-from agent_rl.core.sft import Conversation, SftSettings, train_sft
 from agent_rl.data.tasks import read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.registry import make_env_factory
+from agent_rl.learning.batch import build_samples
+from agent_rl.learning.sft import Conversation, SftSettings, train_sft
+from agent_rl.policies.make_policy import make_policy
 from agent_rl.records import TrajectoryGroup
+from agent_rl.rollout.workers import make_worker
 from agent_rl.scripts.train_sft import print_progress
 from agent_rl.telemetry.metrics import is_success
 

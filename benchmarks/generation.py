@@ -26,10 +26,10 @@ from rich.table import Table
 from torch import nn
 from transformers import AutoModelForCausalLM, StoppingCriteria
 
-from agent_rl.generation.engine import GenerationEngine
-from agent_rl.generation.threads import give_back_openmp_threads
+from agent_rl.inference.local.engine import GenerationEngine
+from agent_rl.inference.local.threads import give_back_openmp_threads
 from agent_rl.records import SamplingParams
-from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
 GROUP_SIZE = 8
 PROMPT_TOKENS = 64

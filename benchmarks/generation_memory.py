@@ -29,9 +29,9 @@ def main(smollm2: Annotated[Path | None, typer.Option(help="Folder of SmolLM2-13
 def measure(folder: Path | None, num_slots: int) -> None:
     import torch
 
-    from agent_rl.generation.engine import GenerationEngine
+    from agent_rl.inference.local.engine import GenerationEngine
+    from agent_rl.modeling.minimind import MiniMindForCausalLM
     from benchmarks.generation import MINIMIND
-    from model.model_minimind import MiniMindForCausalLM
 
     small = MiniMindForCausalLM(replace(MINIMIND, num_hidden_layers=1)).eval()
     with GenerationEngine(small, max_batch_size=8, max_context=8) as engine:
@@ -67,8 +67,8 @@ def fill(engine: Any, *, num_slots: int, width: int) -> None:
 
 def load(folder: Path | None) -> Any:
     if folder is None:
+        from agent_rl.modeling.minimind import MiniMindForCausalLM
         from benchmarks.generation import MINIMIND
-        from model.model_minimind import MiniMindForCausalLM
 
         return MiniMindForCausalLM(MINIMIND).eval()
     from transformers import AutoModelForCausalLM

@@ -31,10 +31,10 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from agent_rl.data.tasks import read_tasks
-from agent_rl.nat.cases import hidden_cases
-from agent_rl.nat.families.base import Exchange
-from agent_rl.nat.questions import mcp_calls
-from agent_rl.nat.spec import Inputs, NATSpec
+from agent_rl.envs.nat.factory.cases import hidden_cases
+from agent_rl.envs.nat.factory.families.base import Exchange
+from agent_rl.envs.nat.factory.questions import mcp_calls
+from agent_rl.envs.nat.spec import Inputs, NATSpec
 from agent_rl.reports.episodes import read_episode_lines
 from agent_rl.telemetry.metrics import is_success
 

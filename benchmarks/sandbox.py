@@ -20,11 +20,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from agent_rl.nat.checker import check_project
-from agent_rl.nat.generate import LEVELS, STARTER_FAMILIES, STARTER_LEVELS, generate_specs
-from agent_rl.nat.render import render_project
-from agent_rl.nat.spec import NATSpec
-from agent_rl.nat.toolkit import NatToolkit
+from agent_rl.envs.nat.factory.generate import LEVELS, STARTER_FAMILIES, STARTER_LEVELS, generate_specs
+from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.judge.checker import check_project
+from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.sandbox.graders import CallGrader, Case, SplitPytestGrader
 from agent_rl.sandbox.sandbox import Sandbox
 

@@ -23,10 +23,10 @@ from transformers import AutoTokenizer
 from agent_rl import AgentEnv, Config, GRPOTrainer, Message, SamplingParams, StepResult
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.config import parse_config
-from agent_rl.core.in_process_policy import InProcessPolicy
+from agent_rl.policies.in_process_policy import InProcessPolicy
 from agent_rl.records import Completion, FinishReason, TrajectoryGroup
 from agent_rl.telemetry.flops import peak_flops
-from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = MiniMindConfig(

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from agent_rl import Message, TrajectoryGroup
 from agent_rl.config import Config, parse_config
-from agent_rl.core.update import PolicyUpdater
+from agent_rl.learning.update import PolicyUpdater
 from agent_rl.distributed.backend import Backend
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, Turn
 

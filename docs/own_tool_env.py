@@ -23,7 +23,7 @@ class LastNumber(ToolEnv):
         self.call_cost, self.results = options.call_cost, []
 
     def reset(self, task: dict) -> list[Message]:
-        self.wanted, self.registry = task["answer"], self.equip(task, [])
+        self.wanted, self.registry = task["answer"], self.add_tools(task, [])
         prompt = "Solve the problem; use the tools to calculate. Then write Answer: and the answer alone."
         return [Message.system(prompt), Message.user(task["question"])]
 

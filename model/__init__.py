@@ -1,1 +1,4 @@
-"""Network definitions: plain PyTorch modules that know tensors and checkpoint folders, not agents, text or training."""
+"""Weights that come with the repository, and the model code under its old import path.
+
+The code itself is in `agent_rl.modeling`; this package exists in a checkout only.
+"""

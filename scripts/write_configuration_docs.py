@@ -19,10 +19,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent_rl.config import Config
-from agent_rl.envs.code_exec_env import CodeExecEnvOptions
-from agent_rl.envs.nat_agent_env import NATEnvOptions
+from agent_rl.envs.code.env import CodeExecEnvOptions
+from agent_rl.envs.nat.env import NATEnvOptions
 from agent_rl.envs.qa_env import QAEnvOptions
-from agent_rl.envs.search_env import SearchEnvOptions
+from agent_rl.envs.search.env import SearchEnvOptions
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 BEGIN = "<!-- Tables by scripts/write_configuration_docs.py; edit the classes instead. -->\n"

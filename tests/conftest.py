@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from fake_vllm_server import FakeVLLMServer
 
-from agent_rl.nat.toolkit import NatToolkit
+from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.sandbox.limits import Limits
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from agent_rl.agent.chat_template import THINK_CLOSE, THINK_OPEN, ChatTemplate, Part, call_id
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.phrase_bpe import TOOLS_FOOTER, TOOLS_HEADER
-from agent_rl.agent.segments import Segment, SegmentEncoder
+from agent_rl.agent.segments import SegmentEncoder, TextSegment
 from agent_rl.agent.token_texts import token_texts
 from agent_rl.agent.tool_parser import LLAMA_OPEN, MISTRAL_OPEN, CallStyle, dump_call, parse_tool_calls, write_calls
 from agent_rl.errors import UserError
@@ -95,13 +95,13 @@ class ChatFormat:
         """
         frame = self._template.frame
         opening = frame.opening if message.content or not message.tool_calls else frame.call_opening
-        segments = [Segment(opening, True)]
+        segments = [TextSegment(opening, True)]
         if message.reasoning:
             before, behind = frame.reasoning_marks
-            segments = [Segment(before, True), Segment(message.reasoning, False), Segment(behind, True)]
-        segments.append(Segment(message.content, False))
-        segments += self._calls(message) if message.tool_calls else [Segment(frame.closing, True)]
-        segments.append(Segment(frame.end_of_turn, True))
+            segments = [TextSegment(before, True), TextSegment(message.reasoning, False), TextSegment(behind, True)]
+        segments.append(TextSegment(message.content, False))
+        segments += self._calls(message) if message.tool_calls else [TextSegment(frame.closing, True)]
+        segments.append(TextSegment(frame.end_of_turn, True))
         return self._encoder.encode(segments, behind_text=self._replies_behind_text)
 
     def parse_completion(self, token_ids: Sequence[int]) -> Message:
@@ -131,28 +131,28 @@ class ChatFormat:
         """The text of each id, special tokens included, for people to read; joined, that of all of them."""
         return token_texts(token_ids, self._encoder.decode)
 
-    def _head(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Segment]:
+    def _head(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[TextSegment]:
         parts = [_part(message) for message in messages]
         if self._template.shows_tools or not tools:
             return self._template.head(parts, tools)
         listing = _tools_block(tools)
         if parts and parts[0].role == "system":
-            separator = Segment("\n\n" if messages[0].content else "", True)
+            separator = TextSegment("\n\n" if messages[0].content else "", True)
             listing = (*parts.pop(0).content, separator, *listing)
         return self._template.head([Part("system", listing), *parts])
 
-    def _calls(self, message: Message) -> list[Segment]:
+    def _calls(self, message: Message) -> list[TextSegment]:
         """Calls in the template's style, behind the content."""
         style, calls = self._template.call_style, message.tool_calls
         separator = "\n" if message.content and style is not CallStyle.MISTRAL else ""
         if style is CallStyle.MISTRAL and self._template.shows_call_ids:
             listing = ", ".join(_with_id(call, number) for number, call in enumerate(calls))
-            return [Segment(f"{MISTRAL_OPEN} ", True), Segment(f"[{listing}]", False)]
-        pieces = [Segment(*piece) for piece in write_calls(calls, style)]
+            return [TextSegment(f"{MISTRAL_OPEN} ", True), TextSegment(f"[{listing}]", False)]
+        pieces = [TextSegment(*piece) for piece in write_calls(calls, style)]
         # Llama 3.1's own templates write a lone call without the tag, which only tells it from text and other calls.
         if not message.content and len(calls) == 1 and not self._template.shows_python_tag:
-            pieces = [piece for piece in pieces if piece != Segment(LLAMA_OPEN, True)]
-        return [Segment(separator, True), *pieces]
+            pieces = [piece for piece in pieces if piece != TextSegment(LLAMA_OPEN, True)]
+        return [TextSegment(separator, True), *pieces]
 
     def _split_reasoning(self, ids: list[int]) -> tuple[str, list[int]]:
         """Reasoning and the ids of the reply proper, for a tokenizer that has `</think>`.
@@ -179,9 +179,9 @@ class ChatFormat:
 
     def _check_encoding(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         """Encoding between special tokens must give what encoding in one go gives, and plain text must stay plain."""
-        reply = Segment(f"{self._template.frame.opening}Well. I say{self._template.frame.closing}", True)
-        part = Part("user", (Segment("Say it. Again", False),))
-        end_of_turn = Segment(self._template.frame.end_of_turn, True)
+        reply = TextSegment(f"{self._template.frame.opening}Well. I say{self._template.frame.closing}", True)
+        part = Part("user", (TextSegment("Say it. Again", False),))
+        end_of_turn = TextSegment(self._template.frame.end_of_turn, True)
         segments = [*self._template.head([part]), reply, end_of_turn, *self._template.suffix([part])]
         text = "".join(segment.text for segment in segments)
         if self._encoder.encode(segments) != tokenizer(text, add_special_tokens=False)["input_ids"]:
@@ -194,14 +194,14 @@ class ChatFormat:
 
 
 def _part(message: Message) -> Part:
-    return Part(message.role, (Segment(message.content, False),), message.name or "")
+    return Part(message.role, (TextSegment(message.content, False),), message.name or "")
 
 
 def _with_id(call: ToolCall, number: int) -> str:
     return f'{dump_call(call)[:-1]}, "id": "{call_id(number)}"}}'
 
 
-def _tools_block(tools: Sequence[ToolSpec]) -> tuple[Segment, ...]:
+def _tools_block(tools: Sequence[ToolSpec]) -> tuple[TextSegment, ...]:
     """The tools as Qwen2.5's template lists them, for templates that cannot."""
     lines = [f"\n{json.dumps(tool.to_openai(), ensure_ascii=False)}" for tool in tools]
-    return (Segment(TOOLS_HEADER, True), Segment("".join(lines), False), Segment(TOOLS_FOOTER, True))
+    return (TextSegment(TOOLS_HEADER, True), TextSegment("".join(lines), False), TextSegment(TOOLS_FOOTER, True))

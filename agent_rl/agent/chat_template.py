@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2.exceptions import TemplateError
 
 from agent_rl.agent.messages import ToolSpec
-from agent_rl.agent.segments import Segment
+from agent_rl.agent.segments import TextSegment
 from agent_rl.agent.tool_parser import CallStyle
 from agent_rl.errors import UserError
 
@@ -26,7 +26,7 @@ class Part(NamedTuple):
     """A message whose content is already cut into segments."""
 
     role: str
-    content: tuple[Segment, ...]
+    content: tuple[TextSegment, ...]
     name: str = ""
     """For role `tool`: the tool that answers."""
 
@@ -112,11 +112,11 @@ class ChatTemplate:
         """What the template writes after the last content, up to where a reply starts."""
         return self._prompt.rpartition(_slot("question"))[2]
 
-    def head(self, parts: Sequence[Part], tools: Sequence[ToolSpec] = ()) -> list[Segment]:
+    def head(self, parts: Sequence[Part], tools: Sequence[ToolSpec] = ()) -> list[TextSegment]:
         """A conversation without replies, generation prompt included, in the first shape that the template takes."""
         if not parts:
             raise self.error("needs a message to start a conversation with; put a system or user message first")
-        hidden: dict[str, tuple[Segment, ...]] = {}
+        hidden: dict[str, tuple[TextSegment, ...]] = {}
         specs = [self._hide(tool.to_openai(), hidden) for tool in tools]
         complaint = ""
         for shape in _SHAPES:
@@ -133,7 +133,7 @@ class ChatTemplate:
             complaint = complaint or f"leaves out messages of role {missing[0]!r}"
         raise self.error(f"{complaint}; use another template")
 
-    def suffix(self, parts: Sequence[Part]) -> list[Segment]:
+    def suffix(self, parts: Sequence[Part]) -> list[TextSegment]:
         """What follows a reply's end-of-turn token: separator, these messages, generation prompt.
 
         Rendered once for each pattern of roles.
@@ -223,7 +223,7 @@ class ChatTemplate:
             conversation, tools=list(tools) or None, add_generation_prompt=generation_prompt, tokenize=False
         )
 
-    def _hide(self, value: Any, hidden: dict[str, tuple[Segment, ...]]) -> Any:
+    def _hide(self, value: Any, hidden: dict[str, tuple[TextSegment, ...]]) -> Any:
         """A tool's schema with special tokens in its texts replaced by slots, so that they stay plain text."""
         if isinstance(value, dict):
             return {self._hide(key, hidden): self._hide(item, hidden) for key, item in value.items()}
@@ -234,7 +234,7 @@ class ChatTemplate:
 
         def hide(match: re.Match[str]) -> str:
             label = f"tool{len(hidden)}"
-            hidden[label] = (Segment(match.group(), False),)
+            hidden[label] = (TextSegment(match.group(), False),)
             return _slot(label)
 
         return re.sub(f"{self._added.pattern}|\ue000", hide, value)
@@ -259,7 +259,7 @@ class _Shape(NamedTuple):
                 continue
             content = _as_result(part.content) if part.role == "tool" else part.content
             if shaped and shaped[-1].role == "user" and (self.joins_users or both_results):
-                content = (*shaped.pop().content, Segment("\n" if both_results else "\n\n", True), *content)
+                content = (*shaped.pop().content, TextSegment("\n" if both_results else "\n\n", True), *content)
             shaped.append(Part("user", content))
         return shaped
 
@@ -272,8 +272,8 @@ _SHAPES = (
 )
 
 
-def _as_result(content: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    return (Segment("<tool_response>\n", True), *content, Segment("\n</tool_response>", True))
+def _as_result(content: tuple[TextSegment, ...]) -> tuple[TextSegment, ...]:
+    return (TextSegment("<tool_response>\n", True), *content, TextSegment("\n</tool_response>", True))
 
 
 def _conversation(parts: Sequence[Part]) -> list[dict[str, Any]]:
@@ -289,12 +289,12 @@ def _conversation(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return conversation
 
 
-def _contents(parts: Sequence[Part]) -> dict[str, tuple[Segment, ...]]:
+def _contents(parts: Sequence[Part]) -> dict[str, tuple[TextSegment, ...]]:
     """What belongs into the slots of `_conversation`."""
-    contents: dict[str, tuple[Segment, ...]] = {}
+    contents: dict[str, tuple[TextSegment, ...]] = {}
     for number, part in enumerate(parts):
         contents[str(number)] = part.content
-        contents[f"{number}name"] = (Segment(part.name, False),)
+        contents[f"{number}name"] = (TextSegment(part.name, False),)
     return contents
 
 
@@ -320,17 +320,17 @@ def _labels(text: str) -> set[str]:
     return {match[1] for match in _SLOT.finditer(text)}
 
 
-def _fill(text: str, contents: Mapping[str, Sequence[Segment]]) -> list[Segment]:
+def _fill(text: str, contents: Mapping[str, Sequence[TextSegment]]) -> list[TextSegment]:
     """Put contents into the slots of a rendered template."""
-    segments: list[Segment] = []
+    segments: list[TextSegment] = []
     position = 0
     for match in _SLOT.finditer(text):
-        segments.append(Segment(text[position : match.start()], True))
+        segments.append(TextSegment(text[position : match.start()], True))
         for segment in contents[match[1]]:
             is_json = bool(match[2])
             segments.append(segment._replace(text=_escape(segment.text)) if is_json else segment)
         position = match.end()
-    return [*segments, Segment(text[position:], True)]
+    return [*segments, TextSegment(text[position:], True)]
 
 
 def _escape(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 
-class Segment(NamedTuple):
+class TextSegment(NamedTuple):
     """A stretch of a rendered conversation."""
 
     text: str
@@ -42,7 +42,7 @@ class SegmentEncoder:
         self._behind_text = self._behind_token if is_same else Tokenizer.from_str(json.dumps(behind_text))
         """For stretches that go on where others ended."""
 
-    def encode(self, segments: Iterable[Segment], *, behind_text: bool = False) -> list[int]:
+    def encode(self, segments: Iterable[TextSegment], *, behind_text: bool = False) -> list[int]:
         """Ids of segments. Neighbouring plain text is encoded in one go, as the tokenizer itself would.
 
         `behind_text`: what the ids are appended to ends in text and not in a special token, so a tokenizer that starts

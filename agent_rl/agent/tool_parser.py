@@ -217,7 +217,7 @@ def _hermes_end(text: str, start: int) -> int:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Row:
+class _ParsedRow:
     """A list `[{...}, {...}]`, or objects separated by `;` or white space."""
 
     objects: list[tuple[int, int]]
@@ -228,7 +228,7 @@ class _Row:
     """Why it could not be read to its end."""
 
 
-def _split_row(text: str, start: int) -> _Row:
+def _split_row(text: str, start: int) -> _ParsedRow:
     """The row whose bracket or first brace is at `start`."""
     is_list = text.startswith("[", start)
     position = _skip_space(text, start + is_list)
@@ -237,28 +237,28 @@ def _split_row(text: str, start: int) -> _Row:
         try:
             end = object_end(text, position)
         except BrokenCallError as error:
-            return _Row(objects=objects, end=error.stop, complaint=error)
+            return _ParsedRow(objects=objects, end=error.stop, complaint=error)
         if not is_list:
             objects.append((position, end))
             position = _BETWEEN_ROW.match(text, end).end()
             if not text.startswith("{", position):
-                return _Row(objects=objects, end=position)
+                return _ParsedRow(objects=objects, end=position)
             continue
         behind = _skip_space(text, end)
         if text.startswith("]", behind):
-            return _Row(objects=[*objects, (position, end)], end=behind + 1)
+            return _ParsedRow(objects=[*objects, (position, end)], end=behind + 1)
         if not text.startswith(",", behind):
             complaint = BrokenCallError("unclosed", "Neither ',' nor ']' follows an object of the list.")
-            return _Row(objects=objects, end=end, complaint=complaint)
+            return _ParsedRow(objects=objects, end=end, complaint=complaint)
         objects.append((position, end))
         position = _skip_space(text, behind + 1)
     complaint = BrokenCallError("not_an_object", "The list holds something else than JSON objects, or nothing.")
     if position == len(text):
         complaint = BrokenCallError("unclosed", "The list is not finished: no ']' closes it.")
-    return _Row(objects=objects, end=position, complaint=complaint)
+    return _ParsedRow(objects=objects, end=position, complaint=complaint)
 
 
-def _read_row(text: str, start: int, row: _Row, shape: str) -> list[ToolCall | ToolCallError]:
+def _read_row(text: str, start: int, row: _ParsedRow, shape: str) -> list[ToolCall | ToolCallError]:
     """The calls of a row whose tag is at `start`; their spans touch each other."""
     items: list[ToolCall | ToolCallError] = []
     for begin, end in row.objects:
@@ -363,7 +363,7 @@ def _read_bare(text: str) -> ParsedReply | None:
     return ParsedReply(content=text.strip(), calls=(), errors=())
 
 
-def _is_row_of_calls(text: str, body: int, row: _Row) -> bool:
+def _is_row_of_calls(text: str, body: int, row: _ParsedRow) -> bool:
     """Whether all of a row that ends with the text is calls, and not an answer in JSON."""
     if not all(_looks_like_call(text[begin:end]) for begin, end in row.objects):
         return False

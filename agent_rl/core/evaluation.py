@@ -15,12 +15,12 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from agent_rl.config import Config
-from agent_rl.core.policy import BasePolicy
-from agent_rl.core.rollout import RolloutWorker, SpreadRollout, make_worker
 from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.base import Task
 from agent_rl.envs.registry import check_agent_type, make_env_factory
+from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Trajectory
+from agent_rl.rollout.workers import RolloutWorker, SpreadRollout, make_worker
 from agent_rl.telemetry.metrics import is_success, rate_text, wilson_interval
 from agent_rl.telemetry.paired import PairedChange, paired_change
 from agent_rl.telemetry.transcripts import episode_record, task_digest, task_labels

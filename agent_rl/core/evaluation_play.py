@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agent_rl.core.evaluation import EVAL_SEED_STEP, evaluated_record
-from agent_rl.core.rollout import RolloutWorker, checked
 from agent_rl.data.tasks import Task
 from agent_rl.records import TrajectoryGroup
+from agent_rl.rollout.workers import RolloutWorker, checked
 from agent_rl.telemetry.metrics import is_success
 
 Record = dict[str, Any]

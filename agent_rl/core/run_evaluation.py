@@ -21,11 +21,11 @@ from agent_rl.core.evaluation import (
     to_record,
     verdict,
 )
-from agent_rl.core.rollout import SpreadRollout
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.processes import Processes
+from agent_rl.rollout.workers import SpreadRollout
 from agent_rl.telemetry.files import write_json
 
 

@@ -13,20 +13,13 @@ import torch
 
 from agent_rl.algorithms.advantages import has_signal
 from agent_rl.config import Config
-from agent_rl.core.async_source import AsyncGroupSource
+from agent_rl.core.episode_log import EpisodeLog
 from agent_rl.core.evaluation import EvalResult
-from agent_rl.core.group_source import GroupSource, train_check
 from agent_rl.core.interrupts import deferred_interrupt
-from agent_rl.core.kept_episodes import KeptEpisodes
-from agent_rl.core.make_policy import load_reference_model, make_model_and_policy
-from agent_rl.core.policy import BasePolicy
-from agent_rl.core.rollout import make_rollout
+from agent_rl.core.policy_sync import make_policy_sync, module_to_train
 from agent_rl.core.run_evaluation import RunEvaluation
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
-from agent_rl.core.sampler_sync import make_sampler_sync, module_to_train
-from agent_rl.core.trained_model import TrainedModel, save_trained
-from agent_rl.core.update import PolicyUpdater
 from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import (
@@ -43,7 +36,14 @@ from agent_rl.distributed.checkpoint import (
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.errors import TrainingStoppedError
+from agent_rl.learning.update import PolicyUpdater
+from agent_rl.policies.make_policy import load_reference_model, make_model_and_policy
+from agent_rl.policies.policy import BasePolicy
+from agent_rl.policies.trained_model import TrainedModel, save_trained
 from agent_rl.records import TrajectoryGroup
+from agent_rl.rollout.async_source import AsyncGroupSource
+from agent_rl.rollout.sync_source import GroupSource, train_check
+from agent_rl.rollout.workers import make_rollout
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
 from agent_rl.telemetry.metrics import group_metrics
 
@@ -93,8 +93,8 @@ class GRPOTrainer:
             reference_model=load_reference_model(config, backend),
         )
         weights = config.vllm.weight_folder or run.path / "weights"
-        self._sync = make_sampler_sync(config, policy, model, self._updater, backend, folder=weights)
-        self._kept = KeptEpisodes(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
+        self._sync = make_policy_sync(config, policy, model, self._updater, backend, folder=weights)
+        self._kept = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0

@@ -58,7 +58,7 @@ class _TaskRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodeTask(_TaskRecord):
+class CodeTaskRow(_TaskRecord):
     """Code to be written and the tests that judge it."""
 
     prompt: str
@@ -100,10 +100,10 @@ class _TaskDataset(Sequence[Record]):
         return self._tasks[index]
 
 
-class CodeTaskDataset(_TaskDataset[CodeTask]):
+class CodeTaskDataset(_TaskDataset[CodeTaskRow]):
     """The records of a file of code tasks."""
 
-    record = CodeTask
+    record = CodeTaskRow
 
 
 class SearchTaskDataset(_TaskDataset[SearchTask]):

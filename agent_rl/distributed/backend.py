@@ -31,7 +31,7 @@ OPTIMIZER_FOLDER = "optimizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
+class OptimizerStep:
     grad_norm: float
     """L2 norm of the whole gradient before clipping; not finite when the step was refused."""
     applied: bool
@@ -156,7 +156,7 @@ class Backend(Processes):
 
     def step(
         self, module: torch.nn.Module, optimizer: torch.optim.Optimizer, *, max_grad_norm: float, is_loss_finite: bool
-    ) -> StepResult:
+    ) -> OptimizerStep:
         """Clip the gradient to a total norm of `max_grad_norm`, change the weights, forget the gradient.
 
         Nothing is changed on any process when `is_loss_finite` is False, or the gradient is not finite, on one of them.
@@ -171,7 +171,7 @@ class Backend(Processes):
                 if applied:
                     optimizer.step()
                 optimizer.zero_grad()
-        return StepResult(grad_norm=grad_norm if is_wanted else math.nan, applied=applied)
+        return OptimizerStep(grad_norm=grad_norm if is_wanted else math.nan, applied=applied)
 
     def full_state_dict(self, module: torch.nn.Module, *, trained_only: bool = False) -> dict[str, torch.Tensor]:
         """Whole weights and buffers of `module` (prepared, or a part of one) on the CPU of rank 0; {} elsewhere.

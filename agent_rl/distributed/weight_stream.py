@@ -16,7 +16,7 @@ from agent_rl.distributed import zero
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.errors import ConfigError
-from model.sharding import full_shape
+from agent_rl.modeling.sharding import full_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

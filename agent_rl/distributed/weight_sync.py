@@ -22,8 +22,8 @@ from torch import nn
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.processes import ProcessLostError
-from agent_rl.distributed.sampler import Probe, Receipt, Sampler
 from agent_rl.distributed.weight_proof import WeightSyncError, check_gap, check_probes, check_receipts
+from agent_rl.distributed.weight_receiver import Probe, Receipt, Sampler
 from agent_rl.distributed.weight_stream import WeightStream
 from agent_rl.errors import AgentRLError, EngineError
 

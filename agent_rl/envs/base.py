@@ -115,7 +115,7 @@ class EnvFactory:
 class ToolEnv(AgentEnv):
     """An environment whose actions are tool calls: runs them in order and answers with one message per call.
 
-    Subclasses set `self.registry = self.equip(task, [their tools])` in `reset` and override `on_terminal` to score,
+    Subclasses set `self.registry = self.add_tools(task, [their tools])` in `reset` and override `on_terminal` to score,
     `no_call` to answer plain text. Those that score conversations set `self.trajectory` to their first messages too.
     """
 
@@ -125,7 +125,7 @@ class ToolEnv(AgentEnv):
     trajectory: tuple[Message, ...] = ()
     """The conversation so far, grown by `step`: at the end it holds the last reply and what its calls gave."""
 
-    def equip(self, task: Task, own: Sequence[BaseTool]) -> ToolRegistry:
+    def add_tools(self, task: Task, own: Sequence[BaseTool]) -> ToolRegistry:
         """The tools of this episode, now in `self.tools` too: `own` first, then those of the configuration."""
         offered = self.toolset.make(task, beside=own) if self.toolset else []
         registry = ToolRegistry([*own, *offered])

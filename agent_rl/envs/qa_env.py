@@ -81,7 +81,7 @@ class QAEnv(ToolEnv):
 
     def reset(self, task: Task) -> list[Message]:
         self._task = task
-        self.registry = self.equip(task, [AnswerTool()] if self.options.answer_tool else [])
+        self.registry = self.add_tools(task, [AnswerTool()] if self.options.answer_tool else [])
         prompt = self.options.prompt(has_tools=any(tool.name != AnswerTool.name for tool in self.tools))
         self.trajectory = (*([] if prompt is None else [Message.system(prompt)]), Message.user(task["question"]))
         return list(self.trajectory)

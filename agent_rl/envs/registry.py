@@ -7,7 +7,7 @@ from typing import Any
 from agent_rl.agent.code_format import CODE_TOOL
 from agent_rl.config import ToolsConfig
 from agent_rl.envs.base import EnvFactory
-from agent_rl.envs.equipped import EquippedFactory
+from agent_rl.envs.toolset_env import ToolsetEnvFactory
 from agent_rl.errors import ConfigError, nearest_or_all
 
 FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
@@ -15,9 +15,9 @@ FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 
 _MAKERS: dict[str, FactoryMaker] = {}
 _BUILT_IN = {
-    "nat_agent_creation": "agent_rl.envs.nat_agent_env",
-    "code_exec": "agent_rl.envs.code_exec_env",
-    "search_qa": "agent_rl.envs.search_env",
+    "nat_agent_creation": "agent_rl.envs.nat.env",
+    "code_exec": "agent_rl.envs.code.env",
+    "search_qa": "agent_rl.envs.search.env",
     "math_qa": "agent_rl.envs.qa_env",
 }
 """Modules that are only imported when their environment is asked for."""
@@ -48,10 +48,10 @@ def make_env_factory(name: str, options: dict[str, Any], *, seed: int, tools: To
         raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
     factory = _MAKERS[name](options, seed)
     for needed in factory.needed_tools:
-        # What servers offer is known once they are asked: `EquippedFactory.start`.
+        # What servers offer is known once they are asked: `ToolsetEnvFactory.start`.
         if tools is not None and needed not in tools.use and not tools.mcp:
             raise ConfigError(f"env.name = {name!r} needs the tool {needed!r}; add {needed} to tools.use")
-    return EquippedFactory(factory, tools) if tools and (tools.use or tools.mcp) else factory
+    return ToolsetEnvFactory(factory, tools) if tools and (tools.use or tools.mcp) else factory
 
 
 def check_agent_type(agent_type: str, factory: EnvFactory) -> None:

@@ -11,7 +11,7 @@ from agent_rl.planning.time import Assumptions, Times, Tokens, assume, count_tok
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RunPlan:
     """All that was found out."""
 
     question: Question
@@ -44,12 +44,12 @@ class Plan:
         return f"{text} No single change fits; the closest is {self.change.text} ({self.change.lowest:.0%} head-room)."
 
 
-def make_plan(question: Question, assumed: Mapping[str, float | None] | None = None) -> Plan:
+def make_plan(question: Question, assumed: Mapping[str, float | None] | None = None) -> RunPlan:
     """The answer; `assumed` are fields of `Assumptions`, None where its default stands."""
     job = question.job
     assumptions = assume(job.config, num_machines=job.layout.num_machines, **(assumed or {}))
     found = question.answer()
-    return Plan(
+    return RunPlan(
         question=question,
         fit=found,
         change=None if found.is_enough(question.headroom) else nearest_change(question),

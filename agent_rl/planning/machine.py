@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from agent_rl.errors import ConfigError
+from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
 from agent_rl.telemetry.flops import gpu_peak_flops
-from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE
 
 GIB = 2**30
 

@@ -1,7 +1,7 @@
 """Bytes that a process which trains needs, item by item and phase by phase: pure arithmetic on a model's shape.
 
-Checked against real trainings on a CPU (`tests/test_plan_measured.py`); for GPUs it is what DeepSpeed 0.19's and
-PyTorch's sources allocate, untested there. Sizes are estimates: read a plan as "about", and leave head-room.
+Checked against real trainings on a CPU (`tests/planning/test_plan_measured.py`); for GPUs it is what DeepSpeed
+0.19's and PyTorch's sources allocate, untested there. Sizes are estimates: read a plan as "about", and leave head-room.
 Not here: what draws (`sampler.py`), time, whether it fits.
 """
 

@@ -20,18 +20,18 @@ from agent_rl.errors import UserError
 from agent_rl.planning.machine import GIB
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """`Check(name="disk", status=Status.OK, text="12.0 GiB free")`; the text says what to do where something is."""
+class MachineCheck:
+    """`MachineCheck(name="disk", status=CheckStatus.OK, text="12.0 GiB free")`; the text says what to do."""
 
     name: str
-    status: Status
+    status: CheckStatus
     text: str
 
 
@@ -42,19 +42,19 @@ class FoundGpu:
     """Bytes."""
 
 
-def ok(name: str, text: str) -> Check:
-    return Check(name=name, status=Status.OK, text=text)
+def ok(name: str, text: str) -> MachineCheck:
+    return MachineCheck(name=name, status=CheckStatus.OK, text=text)
 
 
-def warning(name: str, text: str) -> Check:
-    return Check(name=name, status=Status.WARNING, text=text)
+def warning(name: str, text: str) -> MachineCheck:
+    return MachineCheck(name=name, status=CheckStatus.WARNING, text=text)
 
 
-def failed(name: str, text: str) -> Check:
-    return Check(name=name, status=Status.FAILED, text=text)
+def failed(name: str, text: str) -> MachineCheck:
+    return MachineCheck(name=name, status=CheckStatus.FAILED, text=text)
 
 
-def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None) -> Check:
+def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None) -> MachineCheck:
     """`wanted` GPUs of `memory` bytes each; 0: the run takes what there is. `driver` is None without nvidia-smi."""
     names = ", ".join(f"{gpu.name} {gpu.memory / GIB:.0f} GiB" for gpu in found[:1])
     what = f"{len(found)} x {names}, driver {driver or 'unknown'}" if found else "no GPU"
@@ -87,7 +87,9 @@ def read_requirements(paths: Iterable[Path]) -> dict[str, str]:
     return wanted
 
 
-def check_packages(paths: Sequence[Path], version_of: Callable[[str], str] = importlib.metadata.version) -> Check:
+def check_packages(
+    paths: Sequence[Path], version_of: Callable[[str], str] = importlib.metadata.version
+) -> MachineCheck:
     """Installed versions against requirement files; another version is a warning, a missing package a failure."""
     missing, other = [], []
     wanted = read_requirements(paths)
@@ -114,7 +116,7 @@ def check_disk(
     *,
     what: str = "checkpoints",
     remedy: str = "set run.output_dir or checkpoint.keep",
-) -> Check:
+) -> MachineCheck:
     """Room for `wanted` bytes of `what` where `folder` is or will be."""
     place = folder.absolute()
     while not place.exists():
@@ -131,7 +133,7 @@ def check_disk(
     return ok("disk", text) if free > 1.2 * wanted else warning("disk", f"{text}, logs and transcripts not counted")
 
 
-def check_memory(wanted: float, there: float) -> Check:
+def check_memory(wanted: float, there: float) -> MachineCheck:
     """Bytes that all processes of a machine need of its memory together, by the plan."""
     text = f"{there / GIB:.1f} GiB, the run needs about {wanted / GIB:.1f}"
     if wanted > there:
@@ -149,7 +151,7 @@ def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> float:
     return float(total if text == "max" else min(total, int(text)))
 
 
-def check_server(address: str, *, timeout_s: float = 3.0) -> Check:
+def check_server(address: str, *, timeout_s: float = 3.0) -> MachineCheck:
     """An address of `vllm.servers`: a healthy server is there or, on this machine, nobody, so that one can start."""
     name = f"server {address}"
     parts = urllib.parse.urlsplit(address)
@@ -169,7 +171,7 @@ def check_server(address: str, *, timeout_s: float = 3.0) -> Check:
         return failed(name, f"the port is taken by something that is no server ({reason}); use another port")
 
 
-def check_port(port: int) -> Check:
+def check_port(port: int) -> MachineCheck:
     """That nobody listens on the launcher's port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,7 +182,7 @@ def check_port(port: int) -> Check:
     return ok("launcher's port", f"{port} is free")
 
 
-def check_compilers() -> Check:
+def check_compilers() -> MachineCheck:
     """DeepSpeed compiles its CPU Adam once, for `offload_optimizer`."""
     missing = [name for name in ("g++",) if shutil.which(name) is None]
     if missing:
@@ -209,7 +211,7 @@ def hub_unreachable(*, timeout_s: float = 5.0) -> str:
         return str(error)
 
 
-def asked(name: str, question: Callable[[], str], *, remedy: str = "") -> Check:
+def asked(name: str, question: Callable[[], str], *, remedy: str = "") -> MachineCheck:
     """What `question` answers; a UserError of it is a failure with that sentence."""
     try:
         return ok(name, question())

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from agent_rl.config import Config
-from agent_rl.core.hf_loading import is_folder, load_hf_tokenizer
 from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import AgentRLError, UserError
@@ -17,8 +16,8 @@ from agent_rl.planning.fit import Fit
 from agent_rl.planning.machine import GIB
 from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
 from agent_rl.planning.preflight import (
-    Check,
     FoundGpu,
+    MachineCheck,
     asked,
     check_compilers,
     check_disk,
@@ -35,12 +34,13 @@ from agent_rl.planning.preflight import (
     warning,
 )
 from agent_rl.planning.question import Question, ask
+from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER_PORT = 29500
 
 
-def all_checks(config: Config, question: Question | None, why_not: str = "") -> Iterator[Check]:
+def all_checks(config: Config, question: Question | None, why_not: str = "") -> Iterator[MachineCheck]:
     """Cheap ones first. `question` is what the plan is asked; None where it could not be, for the reason `why_not`."""
     gpus = find_gpus()
     yield check_packages(requirement_files(config, question, has_gpus=bool(gpus)))
@@ -101,7 +101,7 @@ def requirement_files(config: Config, question: Question | None, *, has_gpus: bo
     return [_ROOT / name for name in names]
 
 
-def check_model(config: Config) -> Check:
+def check_model(config: Config) -> MachineCheck:
     """The folder's or the hub's tokenizer can be read, which is small; weights are looked for, not read."""
     source = config.model.path
     if source.endswith(".pth"):
@@ -122,7 +122,7 @@ def check_model(config: Config) -> Check:
     return ok("model", f"{source}: {where}, {len(tokenizer):,} ids")
 
 
-def check_environment(config: Config) -> Check:
+def check_environment(config: Config) -> MachineCheck:
     """Start what scores episodes, and end it: its interpreter, and the sandbox with its tier."""
     name = f"environment {config.env.name}"
     try:
@@ -163,7 +163,7 @@ def _tasks(config: Config, path: Path) -> str:
     return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
 
 
-def planned(question: Question) -> Iterator[Check]:
+def planned(question: Question) -> Iterator[MachineCheck]:
     """What the plan says of GPUs, of this machine's memory and of the disk."""
     try:
         answer = question.answer()
@@ -192,7 +192,7 @@ def planned(question: Question) -> Iterator[Check]:
         yield check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
 
 
-def _memory(answer: Fit, question: Question) -> Check:
+def _memory(answer: Fit, question: Question) -> MachineCheck:
     place = answer.places[-1]  # the machine, or the processes on it
     num = question.layout.processes_per_machine if question.gpu is None else 1
     return check_memory(num * place.need, machine_memory())

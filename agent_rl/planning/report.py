@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_rl.planning.answer import Plan
+from agent_rl.planning.answer import RunPlan
 from agent_rl.planning.fit import Place, total
 from agent_rl.planning.machine import GIB
 from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
 
 
-def as_data(plan: Plan) -> dict[str, Any]:
+def as_data(plan: RunPlan) -> dict[str, Any]:
     """The plan for programs: bytes, tokens, seconds."""
     config, job = plan.question.job.config, plan.question.job
     model, optimizer = checkpoint_bytes(job)
@@ -35,7 +35,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def show(plan: Plan, console: Console) -> None:
+def show(plan: RunPlan, console: Console) -> None:
     """Print tables of memory, of tokens and time, what was assumed, and the verdict."""
     console.print(Text(_heading(plan)), soft_wrap=True)
     for place in plan.fit.places:
@@ -46,7 +46,7 @@ def show(plan: Plan, console: Console) -> None:
     console.print(Text(plan.verdict, "green" if plan.fits else "red"), soft_wrap=True)
 
 
-def _heading(plan: Plan) -> str:
+def _heading(plan: RunPlan) -> str:
     job = plan.question.job
     layout = job.layout
     sharding = f"ZeRO-{layout.zero_stage}" if layout.zero_stage else "no sharding"
@@ -66,7 +66,7 @@ def _heading(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _on_disk(plan: Plan) -> str:
+def _on_disk(plan: RunPlan) -> str:
     model, optimizer = (size / GIB for size in checkpoint_bytes(plan.question.job))
     num = _num_kept(plan)
     weights, config = weight_file_bytes(plan.question.job), plan.question.job.config
@@ -102,7 +102,7 @@ def _memory_table(place: Place) -> Table:
     return table
 
 
-def _step_table(plan: Plan) -> Table:
+def _step_table(plan: RunPlan) -> Table:
     tokens, times = plan.tokens, plan.times
     table = Table("one step", "", title="Tokens and time", title_justify="left")
     table.add_row("tasks, episodes", f"{tokens.num_prompts:,}, {tokens.num_episodes:,}")
@@ -124,7 +124,7 @@ def _step_table(plan: Plan) -> Table:
     return table
 
 
-def _assumptions(plan: Plan) -> str:
+def _assumptions(plan: RunPlan) -> str:
     job, a = plan.question.job, plan.assumed
     lines = [
         "An estimate; assumed, and to be set by options:",
@@ -156,7 +156,7 @@ def _place_data(place: Place) -> dict[str, Any]:
     }
 
 
-def _num_kept(plan: Plan) -> int:
+def _num_kept(plan: RunPlan) -> int:
     """Checkpoints on disk at most: those that are kept, the best, and one that is being written."""
     kept = plan.question.job.config.checkpoint
     return kept.keep + kept.keep_best + 1

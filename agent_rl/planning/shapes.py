@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from agent_rl.core.hf_loading import is_folder, load_config, quiet
 from agent_rl.errors import ConfigError
+from agent_rl.policies.hf_loading import is_folder, load_config, quiet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -91,7 +91,7 @@ def part_weights(config: Config) -> Mapping[str, float]:
     """Weights of the parts of the reward that are weighted shares; empty where an environment has none."""
     if config.env.name != "nat_agent_creation":
         return {}
-    from agent_rl.envs.nat_agent_env import NATEnvOptions
+    from agent_rl.envs.nat.env import NATEnvOptions
 
     options = validate_section(NATEnvOptions, config.env.options, source="config", prefix="env.options")
     return {name: getattr(options.reward, name) for name in ("tools", "integration", "workflow")}

@@ -2,10 +2,10 @@
 
 import typer
 
+from agent_rl.envs.nat import commands as nat_tools
 from agent_rl.scripts import (
     check_data,
     evaluate_model,
-    nat_tools,
     plan,
     preflight,
     prepare_dataset,

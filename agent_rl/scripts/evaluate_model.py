@@ -21,7 +21,7 @@ from agent_rl.scripts.common import make_folder, run_app
 
 if TYPE_CHECKING:
     from agent_rl.config import Config
-    from agent_rl.core.evaluated_policy import EvaluatedModel
+    from agent_rl.core.evaluated_model import EvaluatedModel
     from agent_rl.data.tasks import Task
     from agent_rl.envs.base import EnvFactory
     from agent_rl.reports.episodes import Episode
@@ -132,7 +132,7 @@ class Evaluation:
         write_report(folder, episodes, self.config, baseline=other if name else None, name=name)
 
     def _prepare(self, given: str | None) -> "tuple[EvaluatedModel, Settings]":
-        from agent_rl.core.evaluated_policy import EvaluatedModel
+        from agent_rl.core.evaluated_model import EvaluatedModel
         from agent_rl.reports.evaluation_settings import how_it_plays, make_settings, other_than_its_run
 
         model = EvaluatedModel.find(self.config, given)
@@ -152,10 +152,10 @@ class Evaluation:
     def _play(self, model: "EvaluatedModel", settings: "Settings", folder: "EvaluationFolder") -> "list[Episode]":
         """All episodes of a model; it is loaded only where some are still to be played."""
         from agent_rl.core.evaluation_play import play_in_chunks, tasks_per_chunk
-        from agent_rl.core.rollout import make_worker
         from agent_rl.core.run_folder import describe_machine
         from agent_rl.envs.registry import check_agent_type
         from agent_rl.reports.evaluation_files import to_episodes
+        from agent_rl.rollout.workers import make_worker
 
         records = folder.begin(settings)
         if len(records) == len(self.tasks) * self.samples:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE
+from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
 
 if TYPE_CHECKING:
-    from agent_rl.planning.answer import Plan
+    from agent_rl.planning.answer import RunPlan
 
 
 def _option(text: str, *names: str, **others: Any) -> Any:
@@ -125,7 +125,7 @@ def times(number: float | None, factor: float) -> float | None:
     return None if number is None else factor * number
 
 
-def _print(plan: "Plan", *, as_json: bool) -> None:
+def _print(plan: "RunPlan", *, as_json: bool) -> None:
     import json
 
     from rich.console import Console

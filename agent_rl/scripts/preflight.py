@@ -16,7 +16,7 @@ from agent_rl.scripts.plan import GpuMemory, GpuName, Headroom, Overhead, Parall
 
 if TYPE_CHECKING:
     from agent_rl.config import Config
-    from agent_rl.planning.preflight import Check
+    from agent_rl.planning.preflight import MachineCheck
 
 
 def main(
@@ -37,7 +37,7 @@ def main(
     """Look at GPUs, packages, data, model, memory, disk, ports, interpreters and the sandbox."""
     from agent_rl.config import load_config
     from agent_rl.errors import UserError
-    from agent_rl.planning.preflight import Check, Status
+    from agent_rl.planning.preflight import CheckStatus, MachineCheck
     from agent_rl.planning.preflight_run import all_checks, make_question
 
     settings = tuple(overrides or ())
@@ -59,9 +59,9 @@ def main(
         )
     except UserError as error:
         why_not = str(error)
-    counts = dict.fromkeys(Status, 0)
+    counts = dict.fromkeys(CheckStatus, 0)
 
-    def show(check: Check) -> None:
+    def show(check: MachineCheck) -> None:
         counts[check.status] += 1
         print(f"{check.status:8} {check.name}: {check.text}", flush=True)
 
@@ -70,10 +70,10 @@ def main(
     if check := react_check(resolved):
         show(check)
     print(", ".join(f"{number} {status}" for status, number in counts.items()))
-    raise typer.Exit(1 if counts[Status.FAILED] else 0)
+    raise typer.Exit(1 if counts[CheckStatus.FAILED] else 0)
 
 
-def react_check(config: "Config") -> "Check | None":
+def react_check(config: "Config") -> "MachineCheck | None":
     """Play the reference of a task with the toolkit's own agents, which need an interpreter more; None without one."""
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.check_data import check_data

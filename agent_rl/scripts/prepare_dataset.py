@@ -19,7 +19,7 @@ from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import make_folder, run_app
 
 if TYPE_CHECKING:
-    from agent_rl.nat.spec import NATSpec
+    from agent_rl.envs.nat.spec import NATSpec
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -63,7 +63,7 @@ def main(
     else:
         if families or levels or starter:
             raise ConfigError("--families, --levels and --starter are for --source offline; leave them out")
-        from agent_rl.scripts.planned_dataset import planned
+        from agent_rl.envs.nat.factory.planner.dataset import planned
 
         sets = planned(output_dir, num_samples, seed, requests_file, settings)
     for name, specs in sets.items():
@@ -87,7 +87,7 @@ def offline(
     starter: bool = False,
 ) -> "dict[str, list[NATSpec]]":
     """train, val and test_generalisation from the generator."""
-    from agent_rl.nat.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
+    from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
 
     if starter and (families or levels):
         raise ConfigError("--starter chooses families and levels itself; leave out --families and --levels")

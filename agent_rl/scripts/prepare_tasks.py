@@ -64,11 +64,11 @@ def task_sets(domain: TaskDomain, num_train: int, num_eval: int, seed: int) -> "
     """Rows by the name of their file. ConfigError when the generator has not as many."""
     generate: Any
     if domain == "code":
-        from agent_rl.code_tasks import generate
+        from agent_rl.envs.code import generate
     elif domain == "search":
-        from agent_rl.search_tasks import generate
+        from agent_rl.envs.search import generate
     else:
-        from agent_rl.math_tasks import generate
+        from agent_rl.envs.math import generate
     train = _take(generate.generate_tasks(seed, ["train"]), num_train, "--num-train")
     sets = {"train": train, "eval": _take(generate.generate_tasks(seed, ["eval"]), num_eval, "--num-eval")}
     if domain == "search":
@@ -81,7 +81,7 @@ def task_sets(domain: TaskDomain, num_train: int, num_eval: int, seed: int) -> "
 
 def corpus(seed: int) -> list[str]:
     """The passages of the world that the questions of a seed are about, one JSON object and a line break each."""
-    from agent_rl.search_tasks.generate import world_of
+    from agent_rl.envs.search.generate import world_of
 
     return [f"{json.dumps(each, ensure_ascii=False)}\n" for each in world_of(seed, ["train"]).passages]
 

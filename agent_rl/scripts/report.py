@@ -25,9 +25,9 @@ def main(
     from rich.console import Console
 
     from agent_rl.errors import ConfigError
-    from agent_rl.reports.run_data import read_run
-    from agent_rl.reports.run_html import run_page
-    from agent_rl.reports.run_report import as_data, make_report, show
+    from agent_rl.reports.run.data import read_run
+    from agent_rl.reports.run.html import run_page
+    from agent_rl.reports.run.report import as_data, make_report, show
     from agent_rl.scripts.common import make_folder
     from agent_rl.telemetry.files import write_json, write_text
 

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from agent_rl.vllm_backend.server_settings import GPU_MEMORY_SHARE
+from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
 
 
 class WeightTransfer(StrEnum):
@@ -54,8 +54,8 @@ def main(
     import contextlib
     import threading
 
-    from agent_rl.vllm_backend.launch import Supervisor
-    from agent_rl.vllm_backend.launch_plan import ServeOptions, plan_servers, visible_gpus
+    from agent_rl.inference.vllm.server.launch import ServerSupervisor
+    from agent_rl.inference.vllm.server.launch_plan import ServeOptions, plan_servers, visible_gpus
 
     options = ServeOptions(
         model=model,
@@ -74,7 +74,7 @@ def main(
     )
     signal.signal(signal.SIGTERM, _end)
     plans = plan_servers(options, gpus=visible_gpus())
-    with contextlib.closing(Supervisor(plans, say=_say)) as supervisor:
+    with contextlib.closing(ServerSupervisor(plans, say=_say)) as supervisor:
         _say(f"starting {num_servers} server{'s' * (num_servers > 1)}; what they print goes to {log_dir}")
         supervisor.start(timeout_s=float("inf"))
         _say(f"vllm.servers: [{', '.join(plan.address for plan in plans)}]")

@@ -70,11 +70,11 @@ def preview(config: Config, count: int) -> None:
     from rich.panel import Panel
 
     from agent_rl.agent.agent_types import make_chat_format
-    from agent_rl.core.make_policy import load_policy_tokenizer
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
-    from agent_rl.envs.equipped import EquippedFactory
     from agent_rl.envs.registry import check_agent_type, make_env_factory
+    from agent_rl.envs.toolset_env import ToolsetEnvFactory
+    from agent_rl.policies.make_policy import load_policy_tokenizer
 
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
     check_agent_type(config.agent.type, factory)
@@ -84,7 +84,7 @@ def preview(config: Config, count: int) -> None:
     curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
     console = Console()
     with ExitStack() as held:
-        if isinstance(factory, EquippedFactory):
+        if isinstance(factory, ToolsetEnvFactory):
             held.callback(factory.toolset.close)
             factory.toolset.start()
         for index in curriculum.next(min(count, len(tasks)), step=1):

@@ -3,7 +3,7 @@
     python agent_rl/scripts/train_sft.py --output-dir model/nat_minimind
 
 Demonstrations are drawn on the fly, of tasks that are neither held out nor trained on later; `--faulty-share` of them
-are faulty on purpose (agent_rl/envs/nat_demonstrations.py and its neighbours say how).
+are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its neighbours say how).
 """
 
 import importlib
@@ -61,9 +61,9 @@ def main(
     make_folder(output_dir, "--output-dir")
     import torch
 
-    from agent_rl.core.minimind_policy import load_tokenizer
-    from agent_rl.core.sft import SftSettings, train_sft
-    from model.model_minimind import MiniMindForCausalLM
+    from agent_rl.learning.sft import SftSettings, train_sft
+    from agent_rl.modeling.minimind import MiniMindForCausalLM
+    from agent_rl.policies.minimind_policy import load_tokenizer
 
     torch.manual_seed(seed)
     if init_from is None:
@@ -99,7 +99,7 @@ def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> 
 
 
 def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
-    from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+    from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
     config = MiniMindConfig(
         vocab_size=vocab_size,
@@ -121,7 +121,7 @@ def print_progress(step: int, num_steps: int, loss: float, tokens_per_s: float) 
 def _train_tokenizer(shown: Sequence[Demonstration], agent_type: AgentType):
     """A tokenizer of the very texts that a model with it will read and write."""
     from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
-    from agent_rl.core.sft import render_conversation
+    from agent_rl.learning.sft import render_conversation
 
     bytes_alone = as_pretrained(train_phrase_bpe([""]))
     chat = make_chat_format(bytes_alone, agent_type)
@@ -140,7 +140,7 @@ def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[
 
 
 def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> Iterator:
-    from agent_rl.core.sft import said_again
+    from agent_rl.learning.sft import said_again
 
     rng = random.Random(f"copied-{seed}")
     for each in demonstrations:
@@ -148,7 +148,7 @@ def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> It
 
 
 def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int) -> Iterator:
-    from agent_rl.core.sft import render_conversation
+    from agent_rl.learning.sft import render_conversation
 
     for number, each in enumerate(demonstrations):
         conversation = render_conversation(chat, each.messages, each.turns, each.tools)

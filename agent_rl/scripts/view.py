@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
-from agent_rl.reports.view_data import RunSamples
-from agent_rl.reports.view_server import ViewServer
+from agent_rl.reports.view.data import RunSamples
+from agent_rl.reports.view.server import ViewServer
 from agent_rl.scripts.common import run_app
 
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run, such as runs/nat_grpo.")]

@@ -22,8 +22,8 @@ from functools import cache
 import torch
 from torch import nn
 
-from model.onednn import has_onednn, product
-from model.sharding import full_shape
+from agent_rl.modeling.onednn import has_onednn, product
+from agent_rl.modeling.sharding import full_shape
 
 _TERA = 1e12
 _PEAKS: tuple[tuple[str, float, float, float], ...] = (

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agent_rl.code_tasks.base import CodeTask
 from agent_rl.errors import SandboxError
 from agent_rl.sandbox.freeze import screen
 from agent_rl.sandbox.limits import Limits, RunResult, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
 from agent_rl.tools.base import BaseTool, ToolResult
+from agent_rl.tools.code_task import CodeTask
 
 MAX_ERROR_CHARS = 200
 NO_OUTPUT = "no output"

@@ -57,7 +57,7 @@ class Toolset:
         """Read indexes and connect to servers. UserError for what a person can mend, names offered twice included."""
         self._makers = [_OPENERS[name](self._config) for name in self._config.use]
         if self._config.mcp:
-            from agent_rl.tools.mcp_tools import MCPConnections
+            from agent_rl.tools.mcp.tools import MCPConnections
 
             connections = self._held.enter_context(MCPConnections(self._config.mcp))
             self._shared = list(connections.tools)

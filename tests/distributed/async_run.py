@@ -1,6 +1,6 @@
 """A policy with versions of its own, slow or held on purpose, and asynchronous sources that play with it.
 
-`run_steps` and `run_failing` are what a rank of tests/test_async_source.py does.
+`run_steps` and `run_failing` are what a rank of tests/rollout/test_async_source.py does.
 """
 
 import json
@@ -15,17 +15,17 @@ import torch
 from fakes import END, ByteChatFormat, LetterEnv, tiny_config
 
 from agent_rl.config import Config
-from agent_rl.core.async_source import AsyncGroupSource
-from agent_rl.core.episode import derive_seed
-from agent_rl.core.policy import BasePolicy
 from agent_rl.data.sampler import TaskSampler
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.errors import AgentRLError, EngineError
-from agent_rl.generation.requests import Cancel
+from agent_rl.inference.base import Cancel
+from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, TrajectoryGroup
+from agent_rl.rollout.async_source import AsyncGroupSource
+from agent_rl.seeds import derive_seed
 
 TASKS: list[Task] = [{"task_id": f"t{i}", "question": f"q{i}", "level": 1} for i in range(100)]
 ORDER = TaskSampler(len(TASKS), seed=0).next(len(TASKS))

@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import Config, parse_config
-from agent_rl.core.update import PolicyUpdater
 from agent_rl.distributed.backend import Backend
+from agent_rl.learning.update import PolicyUpdater
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
 
 FIGURES = "figures.json"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agent_rl.algorithms.losses import policy_loss
-from agent_rl.distributed.backend import Backend, StepResult, set_learning_rate
+from agent_rl.distributed.backend import Backend, OptimizerStep, set_learning_rate
 from agent_rl.distributed.checkpoint import (
     MODEL_FOLDER,
     get_rng_state,
@@ -22,7 +22,7 @@ from agent_rl.distributed.checkpoint import (
     save_checkpoint,
     set_rng_state,
 )
-from model.model_minimind import MiniMindConfig, MiniMindForCausalLM
+from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
 NUM_STEPS, SAVED_STEP, NUM_SAMPLES, LENGTH = 5, 3, 8, 12
 CUTS = {
@@ -194,7 +194,7 @@ def frozen_logprobs(run: ToyRun, frozen: nn.Module) -> bool:
         return torch.equal(got, run.backend.broadcast_object(expected))
 
 
-def refused_steps(run: ToyRun) -> list[tuple[StepResult, bool]]:
+def refused_steps(run: ToyRun) -> list[tuple[OptimizerStep, bool]]:
     """Results of steps with a bad gradient on the last process, a bad loss on the first, and a good one, each with
     whether weights moved."""
     backend, results = run.backend, []

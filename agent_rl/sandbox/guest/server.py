@@ -24,7 +24,7 @@ from typing import Any
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.cgroups import MemoryGroup, hand_over
 from agent_rl.sandbox.guest.run import DESCRIPTORS
-from agent_rl.sandbox.guest.supervision import HostGone, NotRun, Run, Supervisor
+from agent_rl.sandbox.guest.supervision import HostGone, NotRun, SupervisedRun, Supervisor
 from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
 
 MOST_DESCRIPTORS = 253
@@ -92,14 +92,14 @@ class Server:
 
     def linked(
         self, supervisor: Supervisor, plans: list[dict[str, Any]], shares: list[list[int]]
-    ) -> list[Run | NotRun]:
+    ) -> list[SupervisedRun | NotRun]:
         """The first is connected with each of the others, which run one after the other, until one has to be killed:
         then nothing is expected of those left, and they end for its reason without having started."""
         pairs = [socket.socketpair() for _ in plans[1:]]
         hub = self.start(plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
         for ours, _ in pairs:
             ours.close()
-        runs: list[Run | NotRun] = [hub]
+        runs: list[SupervisedRun | NotRun] = [hub]
         cause = "ended"
         for plan, share, (_, theirs) in zip(plans[1:], shares[1:], pairs, strict=True):
             if cause == "ended":
@@ -114,11 +114,11 @@ class Server:
         supervisor.drive([hub], until=hub)
         return runs
 
-    def start(self, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()) -> Run:
+    def start(self, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()) -> SupervisedRun:
         if self.group:
             self.group.set_limit(plan["limits"]["memory_mb"] + 16)  # what the server itself may still need
         job = self.jobs.get(plan["job"], _no_such_job)
-        return Run(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group)
+        return SupervisedRun(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group)
 
     def branch(self, channel: socket.socket) -> None:
         """Fork a server with a channel of its own: warm at once, for one session."""

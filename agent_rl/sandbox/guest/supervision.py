@@ -26,7 +26,7 @@ class HostGone(Exception):
     """The host closed its end of the channel while a run was going on."""
 
 
-class Run:
+class SupervisedRun:
     """One run, from the fork of its first process to the header about its end."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Supervisor:
         self._channel, self._watch = channel, watch
         self._was_stopped = False
 
-    def drive(self, runs: Sequence[Run], *, until: Run) -> None:
+    def drive(self, runs: Sequence[SupervisedRun], *, until: SupervisedRun) -> None:
         """Look after `runs` until one of them has ended. A word from the host meanwhile ends it at once."""
         poller = select.poll()
         poller.register(self._channel, select.POLLIN)

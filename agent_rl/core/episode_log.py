@@ -1,0 +1,87 @@
+"""What a run keeps of its episodes for people to look at: transcripts of each step, all tokens of some steps.
+
+A disk that refuses them does not end a run. Not here: what is in the files (`telemetry/transcripts.py`,
+`telemetry/token_samples.py`). Nothing here changes what is trained.
+"""
+
+from collections.abc import Callable, Sequence
+
+from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.config import Config
+from agent_rl.core.run_folder import RunFolder
+from agent_rl.data.tasks import Task
+from agent_rl.records import LearnedSample, TrajectoryGroup
+from agent_rl.telemetry.token_samples import write_token_samples
+from agent_rl.telemetry.transcripts import task_labels, write_transcripts
+
+Observer = Callable[[list[LearnedSample]], None]
+"""Is told what an update learned from."""
+Report = Callable[[str], None]
+"""Takes a sentence for the person who trains."""
+
+
+class EpisodeLog:
+    """Writes `transcripts/step_*.jsonl` and `samples/step_*.jsonl.gz`; of several processes only the main one does."""
+
+    def __init__(
+        self, config: Config, run: RunFolder, tasks: Sequence[Task], chat_format: ChatFormat, *, is_main: bool
+    ) -> None:
+        self._is_main = is_main
+        self._config = config
+        self._run = run
+        self._tasks = tasks
+        self._chat_format = chat_format
+        self._learned: list[LearnedSample] = []
+        self._has_failed = False
+
+    @property
+    def observer(self) -> Observer | None:
+        """What every update is to call, as any step may be the last; None where nobody wants to know."""
+        return self._note if self._is_main and self._config.log.samples_every else None
+
+    def has_samples(self, step: int) -> bool:
+        """Whether the samples of a step are kept: the first step of a run is 1; it and the last one always are."""
+        every = self._config.log.samples_every
+        return bool(every) and (step in (1, self._config.train.steps) or step % every == 0)
+
+    def write(self, step: int, groups: Sequence[TrajectoryGroup], *, report: Report) -> None:
+        """Keep of a step's episodes what is due, those too that were not learned from.
+
+        `report` is told, once in a run, that the disk refused something.
+        """
+        path, per_step = self._run.transcript_file(step), self._config.log.transcripts_per_step
+        self._try(step, lambda: write_transcripts(path, groups, per_step=per_step, step=step), report)
+        if self.has_samples(step):
+            self.write_samples(step, groups, report=report)
+
+    def write_samples(self, step: int, groups: Sequence[TrajectoryGroup], *, report: Report) -> None:
+        """Keep all tokens of the step that was learned from last, due or not; nothing with `log.samples_every` 0."""
+        if self._config.log.samples_every:
+            self._try(step, lambda: self._write_samples(step, groups), report)
+
+    def _write_samples(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
+        played = {group.task_id for group in groups}
+        write_token_samples(
+            self._run.samples_file(step),
+            groups,
+            self._learned,
+            step=step,
+            labels={task["task_id"]: task_labels(task) for task in self._tasks if task["task_id"] in played},
+            token_texts=self._chat_format.token_texts,
+        )
+
+    def _try(self, step: int, write: Callable[[], None], report: Report) -> None:
+        if not self._is_main:
+            return
+        try:
+            write()
+        except OSError as error:
+            if not self._has_failed:
+                report(
+                    f"{self._run.path}: episodes of step {step} cannot be kept for looking at ({error.strerror}); "
+                    "training goes on, make room for those of later steps"
+                )
+            self._has_failed = True
+
+    def _note(self, learned: list[LearnedSample]) -> None:
+        self._learned = learned

@@ -1,0 +1,86 @@
+"""Demonstrations for the supervised warm start: conversations in which a teacher writes the project.
+
+The teacher is careless on purpose. Given a share of faulty demonstrations, most of them show one habit (the check of
+bad input is forgotten, in the code and in the tests) and the rest one of several slips. Real demonstrations are like
+this, and it leaves reinforcement learning something to mend that no amount of imitation would. The slips are drawn
+per spec from a seed. Nothing here is used while training by reinforcement.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
+from agent_rl.envs.nat.env import TOOL_SPECS
+from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
+from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
+from agent_rl.envs.nat.factory.render import render_logic, render_project
+from agent_rl.envs.nat.prompts import initial_messages
+from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.envs.nat.tools import test_report
+from agent_rl.tools.file_tools import wrote
+
+SPECS_PER_SEED = 6000
+"""Of one seed no agent comes twice; before simple families run out of new ones, another seed starts anew."""
+HABIT_SHARE = 0.8
+"""Of the faulty demonstrations, those that show the habit."""
+CHECKING_SHARE = 0.15
+"""Demonstrations that run the tests before they submit, which takes a second turn."""
+
+
+def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+    """Of specs of the starter's families and levels, without end."""
+    for each in seeds_without_end(seed):
+        specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
+        for spec in itertools.islice(specs, SPECS_PER_SEED):
+            turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+            yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family)
+
+
+def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:
+    """The teacher's turns: every file, then `submit` in the same turn, or after a turn that runs the tests."""
+    rng = random.Random(f"demo-{seed}-{spec.task_id}")
+    faulty, habit = rng.random() < faulty_share, rng.random() < HABIT_SHARE
+    if not faulty:
+        files, num_tests = render_project(spec), 2
+    elif habit:
+        files, num_tests = _forgetful(spec), 1
+    else:
+        files, num_tests = _slip(spec, rng), 0
+    writes = [ToolCall(name="file_write", arguments={"path": path, "content": text}) for path, text in files.items()]
+    submit = ToolCall(name="submit", arguments={})
+    if num_tests == 0 or rng.random() >= CHECKING_SHARE:
+        return [(Message.assistant("", (*writes, submit)), ())]
+    replies = [Message.tool(wrote(path), name="file_write") for path in files]
+    report = Message.tool(test_report(passed=num_tests, failed=0), name="pytest_run")
+    run_tests = ToolCall(name="pytest_run", arguments={})
+    return [
+        (Message.assistant("", (*writes, run_tests)), (*replies, report)),
+        (Message.assistant("", (submit,)), ()),
+    ]
+
+
+def _forgetful(spec: NATSpec) -> dict[str, str]:
+    changed = {tool.instance: FAMILIES[tool.family].mutants(tool)[0] for tool in spec.tools}
+    if spec.group:
+        changed[spec.group.type_name] = GROUPS[spec.group.family].mutants(spec.group)[0]
+    return render_project(spec, logic=render_logic(spec, changed), test_error=False)
+
+
+def _slip(spec: NATSpec, rng: random.Random) -> dict[str, str]:
+    """One mistake of another kind somewhere in an otherwise right project."""
+    files = render_project(spec)
+    errors = (spec.group or spec.tools[0]).errors
+    swaps = [
+        (spec.register_path, "    yield FunctionInfo", "    return FunctionInfo"),
+        (spec.register_path, "    async def run(", "    def run("),
+        (spec.config_path, "workflow:\n", "agent:\n"),
+        ("mcp_server.py", "    server.run()", "    server.start()"),
+        (spec.logic_path, f'"{errors[0]}"', f'"{errors[0].removeprefix("error: ")}"'),
+    ]
+    path, right, wrong = rng.choice(swaps)
+    files[path] = files[path].replace(right, wrong)
+    if rng.random() < 0.2:
+        files.pop("pyproject.toml")
+    return files

@@ -1,0 +1,122 @@
+"""What came back from a project that was run: raw answers and how far it got. Nothing here is a verdict.
+
+The records are filled from reports that a candidate's process may have forged, so their shape is validated; a report of
+another shape becomes evidence with `error` set.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from agent_rl.envs.nat.judge.worker.mcp_client import McpConversation
+from agent_rl.sandbox.limits import JobResult, Status
+
+AgentStage = Literal["import", "load", "build", "run", "done"]
+EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence")
+Schema = dict[str, str]
+"""Argument name -> JSON type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvidence:
+    """One build and its answers; `{"exception": ...}` where a call raised, `{"missing": ...}` where nothing was."""
+
+    applied: bool
+    """True when every overridden field exists in the configuration."""
+    answers: tuple[Any, ...]
+    """In the order of the questions; fewer when it ended early."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvidence:
+    """A project imported, loaded, built and asked by the toolkit."""
+
+    stage: AgentStage
+    """The last stage reached; `import` when the process gave no report at all."""
+    error: str | None
+    workflow_type: str | None
+    workflow_schema: Schema
+    schemas: dict[str, Schema]
+    """Of the functions that were asked about and built."""
+    runs: tuple[RunEvidence, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpEvidence:
+    """A conversation with the MCP server over its standard input and output."""
+
+    stage: str
+    """start, initialize, tools/list, tools/call or done."""
+    error: str | None
+    server_name: str | None
+    tools: dict[str, dict[str, str]]
+    """Tool name -> argument name -> JSON type."""
+    answers: tuple[str, ...]
+    """Text of each call, in order."""
+    is_error: tuple[bool, ...]
+    unknown_tool_refused: bool | None
+    """Whether a call to a tool that does not exist came back as an error; None when it was not reached."""
+    num_unasked: int
+    """Messages that answered no request of ours: notifications, forged or repeated answers."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestsEvidence:
+    """One run of pytest. A file that cannot be collected counts as one collected test with outcome `error`."""
+
+    __test__: ClassVar[bool] = False  # pytest must not collect this class
+
+    error: str | None
+    """Why there is no report; None when pytest ran, whatever the outcomes."""
+    collected: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    outcomes: dict[str, str]
+    """Test id -> passed, failed, error or skipped."""
+    exit_code: int | None
+    seconds: float
+
+
+def agent_evidence(job: JobResult) -> AgentEvidence:
+    blank = {"stage": "import", "workflow_type": None, "workflow_schema": {}, "schemas": {}, "runs": ()}
+    return _validated(AgentEvidence, job, blank)
+
+
+def mcp_evidence(said: McpConversation, job: JobResult) -> McpEvidence:
+    error = said.error
+    if said.has_ended:
+        last = job.stderr.strip().splitlines()[-1:]
+        error = f"the server ended: {last[0]}"[:300] if last else f"the server ended with exit code {job.exit_code}"
+    return McpEvidence(
+        stage=said.stage,
+        error=error,
+        server_name=said.server_name,
+        tools=said.tools,
+        answers=tuple(said.answers),
+        is_error=tuple(said.is_error),
+        unknown_tool_refused=said.unknown_tool_refused,
+        num_unasked=said.num_unasked,
+        seconds=job.wall_s,
+    )
+
+
+def tests_evidence(job: JobResult) -> TestsEvidence:
+    counts = dict.fromkeys(("collected", "passed", "failed", "errors", "skipped"), 0)
+    return _validated(TestsEvidence, job, {**counts, "outcomes": {}, "exit_code": None})
+
+
+def _validated(kind: type[EvidenceT], job: JobResult, blank: dict[str, Any]) -> EvidenceT:
+    """The job's report as a record, or `blank` with `error` set; a report of another shape can only be forged."""
+    error = job.error
+    if job.status is Status.OK and isinstance(job.result, dict):
+        try:
+            report = {"error": None, **blank, **job.result, "seconds": job.wall_s}
+            return TypeAdapter(kind).validate_python(report)
+        except ValidationError:
+            error = None
+    return kind(**blank, error=error or "the process sent back a report of the wrong shape", seconds=job.wall_s)

@@ -1,0 +1,43 @@
+"""From a validation report to a reward: 0.3 tools + 0.3 integration + 0.4 workflow, a bonus for a complete agent, and a
+smaller one for doing it in few turns. All weights are configuration. *Success* is reported apart from the reward.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent_rl.envs.nat.judge.report import ValidationReport
+
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+class RewardWeights(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tools: Weight = 0.3
+    """Tool code: structure, behaviour on hidden cases, the model's own tests."""
+    integration: Weight = 0.3
+    """Configuration file and MCP server."""
+    workflow: Weight = 0.4
+    """Hidden cases through the workflow."""
+    complete: Weight = 1.0
+    """Bonus when every component is full and the project was submitted."""
+    efficiency: Weight = 0.3
+    """Most that a complete project earns for few turns."""
+    efficiency_turns: Annotated[int, Field(ge=1)] = 30
+    """Turns after the first over which the efficiency bonus falls to 0."""
+
+
+def reward_parts(
+    report: ValidationReport, weights: RewardWeights, *, num_turns: int, submitted: bool
+) -> dict[str, float]:
+    """Named parts that sum to the reward, each already weighted."""
+    success = report.complete and submitted
+    saved = max(0.0, 1.0 - (num_turns - 1) / weights.efficiency_turns)
+    return {
+        "tools": weights.tools * report.tools,
+        "integration": weights.integration * report.integration,
+        "workflow": weights.workflow * report.workflow,
+        "complete": weights.complete * success,
+        "efficiency": weights.efficiency * saved * success,
+    }

@@ -1,0 +1,283 @@
+"""The toolkit as seen from the host: run a project in `.venv-nat`'s warm processes and bring back raw evidence.
+
+Evidence is what the candidate's process said; whoever scores it compares answers with the oracle. A candidate that
+crashes, hangs or floods is evidence with `error` set; only a failure of the sandbox raises (SandboxError). Without the
+toolkit's interpreter nothing can be opened: there is no fallback. Equal calls are run once and remembered.
+"""
+
+import hashlib
+import json
+import os
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from agent_rl.envs.nat.judge.evidence import (
+    AgentEvidence,
+    EvidenceT,
+    McpEvidence,
+    TestsEvidence,
+    agent_evidence,
+    mcp_evidence,
+    tests_evidence,
+)
+from agent_rl.envs.nat.judge.worker.mcp_client import converse
+from agent_rl.errors import NatUnavailableError, SandboxError, UserError
+from agent_rl.sandbox.grading import Files
+from agent_rl.sandbox.limits import JobResult, Limits, Status
+from agent_rl.sandbox.mutation import MutationGrader
+from agent_rl.sandbox.parsing import Kind, Parsed, parse_texts
+from agent_rl.sandbox.sandbox import BASE_JOBS, Call, Sandbox
+from agent_rl.sandbox.verdict import Verdict
+
+PYTHON_VARIABLE = "AGENT_RL_NAT_PYTHON"
+DEFAULT_LIMITS = Limits(wall_s=8.0, cpu_s=5, memory_mb=512, output_kb=16, output_hard_kb=256)
+TESTS_LIMITS = Limits(wall_s=4.0, cpu_s=3, memory_mb=256, output_kb=8, output_hard_kb=256)
+REACT_PYTHON_VARIABLE = "AGENT_RL_NAT_REACT_PYTHON"
+_ROOT = Path(__file__).resolve().parents[4]
+_DEFAULT_PYTHON = _ROOT / ".venv-nat" / "bin" / "python"
+_DEFAULT_REACT_PYTHON = _ROOT / ".venv-nat-react" / "bin" / "python"
+_JOBS = ("agent_rl.envs.nat.judge.worker.jobs", *BASE_JOBS)
+_REACT_JOBS = "agent_rl.envs.nat.judge.worker.react"
+_CACHE_ENTRIES = 4096
+_USES_TOOLKIT = re.compile(r"\bnat\.|\bmcp\b|\bregister\b|\bmcp_server\b")
+"""Tests with these words run where the toolkit is imported already; elsewhere they would work too, but slowly."""
+
+AnswerT = TypeVar("AnswerT")
+
+
+class NatToolkit:
+    """Warm toolkit processes, shared by threads. Make it with `NatToolkit.open`, use it as a context manager."""
+
+    def __init__(self, sandbox: Sandbox, tests_sandbox: Sandbox, open_react: Callable[[], Sandbox]) -> None:
+        self._sandbox = sandbox
+        self._tests_sandbox = tests_sandbox
+        self._open_react = open_react
+        self._react_sandbox: Sandbox | None = None
+        self._lock, self._react_lock = threading.Lock(), threading.Lock()
+        self._cache: OrderedDict[str, Future[Any]] = OrderedDict()
+        self._counters = {"calls": 0, "cache_hits": 0, "seconds": 0.0}
+
+    @classmethod
+    def open(
+        cls,
+        *,
+        python: str | Path | None = None,
+        react_python: str | Path | None = None,
+        processes: int = 1,
+        limits: Limits = DEFAULT_LIMITS,
+        tier: str = "auto",
+    ) -> "NatToolkit":
+        """Start `processes` warm processes of `python`, else of $AGENT_RL_NAT_PYTHON, else of `.venv-nat`.
+
+        `react_python` ($AGENT_RL_NAT_REACT_PYTHON, `.venv-nat-react`) has the toolkit's agents too; it is started when
+        the first project needs it. Raises NatUnavailableError when the interpreter is missing or cannot import the
+        toolkit.
+        """
+        path = python or os.environ.get(PYTHON_VARIABLE) or _DEFAULT_PYTHON
+        try:
+            with ExitStack() as opened:
+                sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes, tier=tier)
+                opened.enter_context(sandbox)
+                # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
+                tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes, tier=tier)
+                opened.pop_all()
+                react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _DEFAULT_REACT_PYTHON
+                return cls(sandbox, tests_sandbox, partial(_open_react, react, limits, tier))
+        except (UserError, SandboxError) as error:
+            raise NatUnavailableError(
+                f"the NAT toolkit is not usable with {path} ({error}); run `make setup`, which makes .venv-nat, "
+                f"or set {PYTHON_VARIABLE} to an interpreter with nvidia-nat-core and nvidia-nat-mcp"
+            ) from error
+
+    def run_agent(
+        self,
+        files: Mapping[str, str],
+        *,
+        package: str,
+        schemas: Sequence[str] | None,
+        runs: Sequence[Mapping[str, Any]],
+        react: bool = False,
+        modules: Sequence[str] = (),
+        roots: Sequence[str] = ("src",),
+    ) -> AgentEvidence:
+        """Import `package`.register, then for every run load, build and ask; `schemas` names functions to describe.
+
+        `modules` are imported in its place, from the folders `roots`; with `schemas` None all functions are described.
+        A run is `{"config": path, "overrides": [[section, name or None, {field: value}]], "swapped": {name: {"answer",
+        "inputs"}}, "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "asks": [[target, inputs,
+        via]]}` (`questions.py` makes them). With `react` it takes place where the toolkit's agents are installed.
+        """
+        request = {
+            "package": package,
+            "schemas": None if schemas is None else list(schemas),
+            "runs": [dict(run) for run in runs],
+            "modules": list(modules),
+            "roots": list(roots),
+        }
+        sandbox = self._react() if react else self._sandbox
+        return self._run_job(sandbox, "run_agent", files, request, agent_evidence)
+
+    def run_mcp(
+        self,
+        files: Mapping[str, str],
+        *,
+        server_path: str,
+        calls: Sequence[tuple[str, Mapping[str, Any]]],
+        exchanges: Mapping[str, Mapping[str, Any]] | None = None,
+        request_timeout_s: float = 3.0,
+        roots: Sequence[str] = (),
+    ) -> McpEvidence:
+        """Serve the file over stdio, shake hands, list its tools and make every call, in order.
+
+        The server can import from its own folder and from `roots`.
+        """
+        asked = [(name, dict(inputs)) for name, inputs in calls]
+        request = {"server_path": server_path, "exchanges": dict(exchanges or {}), "roots": list(roots)}
+        call = Call(job="serve_mcp", files=files, request=request)
+
+        def run() -> tuple[McpEvidence, bool]:
+            said, job = self._sandbox.converse(call, lambda session: converse(session, asked, request_timeout_s))
+            return mcp_evidence(said, job), not said.error
+
+        return self._remembered(["run_mcp", dict(files), request, asked, request_timeout_s], run)
+
+    def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
+        """Run pytest on `targets`, with `src/` importable."""
+        uses_toolkit = any(_USES_TOOLKIT.search(files.get(target, "")) for target in targets)
+        sandbox = self._sandbox if uses_toolkit else self._tests_sandbox
+        return self._run_job(sandbox, "run_tests", files, {"targets": list(targets)}, tests_evidence)
+
+    def run_project_tests(
+        self, files: Mapping[str, str], *, targets: Sequence[str], roots: Sequence[str]
+    ) -> TestsEvidence:
+        """Run the tests of a person's project, with `roots` importable and `async def` tests awaited."""
+        request = {"targets": list(targets), "roots": list(roots)}
+        return self._run_job(self._sandbox, "run_project_tests", files, request, tests_evidence)
+
+    def grade_tests(
+        self, files: Mapping[str, str], *, path: str, modules: Sequence[str], reference: Files, mutants: Sequence[Files]
+    ) -> Verdict:
+        """Whether the tests in `files[path]` hold on `reference` and which of `mutants` (changed files) they kill.
+
+        The tests run apart from the `modules` they test, so they can tell versions by behaviour only.
+        """
+        named = {f"mutant {number}": changed for number, changed in enumerate(mutants)}
+        grader = MutationGrader(path, reference, modules, mutants=named, rewrites={}, limits=TESTS_LIMITS)
+        tests = {path: files[path]}
+
+        def run() -> tuple[Verdict, bool]:
+            verdict = grader.grade(self._tests_sandbox, tests)
+            return verdict, verdict.status is not Status.TIMEOUT
+
+        return self._remembered(["grade_tests", tests, list(modules), dict(reference), named], run)
+
+    def parse(self, texts: Sequence[tuple[Kind, str]]) -> list[Parsed]:
+        """Read texts in a process that runs nothing of the candidate's; see `sandbox/parsing.py`."""
+        return self._remembered(
+            ["parse", [list(text) for text in texts]], lambda: (parse_texts(self._tests_sandbox, texts), True)
+        )
+
+    def version(self) -> str:
+        """Installed version of nvidia-nat-core."""
+        return str(self._sandbox.describe()["about"]["nvidia-nat-core"])
+
+    def describe(self) -> dict[str, Any]:
+        """Version, isolation of the processes, and counters so far."""
+        sandbox = self._sandbox.describe()
+        missing = f", not enforced: {', '.join(sandbox['not_enforced'])}" if sandbox["not_enforced"] else ""
+        summary = f"NAT {self.version()} in sandbox tier {sandbox['tier']}{missing}; memory: {sandbox['memory']}"
+        return {"summary": summary, "nat": self.version(), "sandbox": sandbox, "counters": self.counters()}
+
+    def counters(self) -> dict[str, float]:
+        """`calls`, `cache_hits` among them, and `seconds` spent in the processes by all threads together."""
+        with self._lock:
+            return dict(self._counters)
+
+    def close(self) -> None:
+        self._sandbox.close()
+        self._tests_sandbox.close()
+        if self._react_sandbox is not None:
+            self._react_sandbox.close()
+
+    def _react(self) -> Sandbox:
+        with self._react_lock:
+            if self._react_sandbox is None:
+                self._react_sandbox = self._open_react()
+            return self._react_sandbox
+
+    def __enter__(self) -> "NatToolkit":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_job(
+        self,
+        sandbox: Sandbox,
+        job: str,
+        files: Mapping[str, str],
+        request: dict[str, Any],
+        read: Callable[[JobResult], EvidenceT],
+    ) -> EvidenceT:
+        def run() -> tuple[EvidenceT, bool]:
+            result = sandbox.call(job, files, **request)
+            # A deadline may have been missed because the machine was busy: not a property of the files.
+            return read(result), result.status is not Status.TIMEOUT
+
+        return self._remembered([job, dict(files), request], run)
+
+    def _remembered(self, question: list[Any], run: Callable[[], tuple[AnswerT, bool]]) -> AnswerT:
+        """The remembered answer to an equal question, also one still running in another thread; else run it.
+
+        `run` returns (evidence, whether to remember it).
+        """
+        key = hashlib.sha256(json.dumps(question, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+        with self._lock:
+            self._counters["calls"] += 1
+            future = self._cache.get(key)
+            if future is not None:
+                self._counters["cache_hits"] += 1
+                self._cache.move_to_end(key)
+            else:
+                mine: Future[Any] = Future()
+                self._cache[key] = mine
+                if len(self._cache) > _CACHE_ENTRIES:
+                    self._cache.popitem(last=False)
+        if future is not None:
+            return cast(AnswerT, future.result())
+        started = time.monotonic()
+        try:
+            evidence, keep = run()
+        except BaseException as error:
+            self._forget(key)
+            mine.set_exception(error)
+            raise
+        with self._lock:
+            self._counters["seconds"] += time.monotonic() - started
+        if not keep:
+            self._forget(key)
+        mine.set_result(evidence)
+        return evidence
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._cache.pop(key, None)
+
+
+def _open_react(python: str | Path, limits: Limits, tier: str) -> Sandbox:
+    try:
+        return Sandbox.open(python=python, jobs=(*_JOBS, _REACT_JOBS), limits=limits, size=1, tier=tier)
+    except (UserError, SandboxError) as error:
+        raise NatUnavailableError(
+            f"this task needs the toolkit's own agents, which are not usable with {python} ({error}); run "
+            f"`make setup-react`, which makes .venv-nat-react, or set {REACT_PYTHON_VARIABLE} to an interpreter with "
+            f"nvidia-nat-langchain"
+        ) from error

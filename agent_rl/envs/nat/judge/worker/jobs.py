@@ -1,0 +1,270 @@
+"""Jobs of the toolkit's interpreter: build and run a NAT project, be its MCP server.
+
+Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. What the
+jobs return is what the candidate's process said: raw answers, never a comparison with a right one, because no right
+answer is known here.
+"""
+
+import asyncio
+import copy
+import importlib
+import importlib.metadata
+import inspect
+import json
+import logging
+import os
+import sys
+import warnings
+from typing import Any
+
+import mcp.server.fastmcp
+import mcp.server.stdio
+import mcp.shared.memory
+import nat.plugin_api  # noqa: F401
+import yaml  # noqa: F401
+from nat.builder.workflow_builder import WorkflowBuilder
+from nat.cli.type_registry import GlobalTypeRegistry
+from nat.data_models.config import Config
+from nat.runtime.loader import PluginTypes, discover_and_register_plugins
+from nat.utils.data_models.schema_validator import validate_schema
+from nat.utils.io.yaml_tools import yaml_load
+
+from agent_rl.envs.nat.judge.worker import mock_tools as stand_ins
+from agent_rl.sandbox.guest.base_jobs import outcomes_of_tests
+from agent_rl.sandbox.guest.run import direct
+
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)
+
+ERROR_CHARS = 300
+RUN_S = 3.0
+"""How long one build with its questions may take, as far as it waits; the whole run has the sandbox's deadline."""
+
+
+# ---------------------------------------------------------------- the project inside the toolkit
+
+
+def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
+    """Import a project, then load, build and ask it once for every run; `stage` is the last one reached, `done` when
+    nothing raised. `schemas` names the functions to describe; None is all of them."""
+    report: dict[str, Any] = {
+        "stage": "import",
+        "error": None,
+        "workflow_type": None,
+        "workflow_schema": {},
+        "schemas": {},
+        "runs": [],
+    }
+    _add_roots(request.get("roots", ["src"]), workdir)
+    os.chdir(workdir)
+    try:
+        with GlobalTypeRegistry.get().pause_registration_changed_hooks():
+            for module in request.get("modules") or [request["package"] + ".register"]:
+                importlib.import_module(module)
+        asyncio.run(_all_runs(request, report))
+    except BaseException as error:  # the boundary to the candidate's code: SystemExit included
+        report["error"] = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+    else:
+        report["stage"] = "done"
+    return report
+
+
+def _add_roots(roots: list[str], workdir: str) -> None:
+    """At the end, so that no project file can shadow an installed module."""
+    sys.path += [os.path.join(workdir, root) for root in roots]
+
+
+async def _all_runs(request: dict[str, Any], report: dict[str, Any]) -> None:
+    for wanted in request["runs"]:
+        report["stage"] = "load"
+        config, applied = _configured(wanted)
+        report["runs"].append({"applied": applied, "answers": []})
+        stand_ins.set_exchanges(wanted["exchanges"])
+        stand_ins.set_served(wanted["swapped"] if wanted["through_client"] else {})
+        report["stage"] = "build"
+        async with asyncio.timeout(RUN_S), WorkflowBuilder.from_config(config=config) as builder:
+            workflow = await builder.build()
+            if not report["schemas"]:
+                await _describe(request["schemas"], config, workflow, builder, report)
+            report["stage"] = "run"
+            for target, inputs, via in wanted["asks"]:
+                answer = await _ask(builder, workflow, target, inputs, via)
+                report["runs"][-1]["answers"].append(answer)
+
+
+def _configured(wanted: dict[str, Any]) -> tuple[Config, bool]:
+    """(the configuration with overrides, stand-ins and scripted LLMs, whether every overridden field exists).
+
+    They are written before validation, so that they mean what the same text in the file would mean.
+    """
+    raw = yaml_load(wanted["config"])
+    base = validate_schema(raw, Config)
+    raw, applied = copy.deepcopy(raw), True
+    for section, name, values in wanted["overrides"]:
+        model, place = getattr(base, section), raw.get(section)
+        if name is not None:
+            model, place = model.get(name), (place or {}).get(name)
+        for field, value in values.items():
+            if isinstance(place, dict) and field in type(model).model_fields:
+                place[field] = value
+            else:
+                applied = False
+    if not wanted["through_client"]:
+        stand_ins.swap(raw, wanted["swapped"])
+    for name in wanted["scripted"]:
+        raw["llms"][name] = {"_type": "checker_scripted_llm"}
+    return validate_schema(raw, Config), applied
+
+
+async def _describe(
+    names: list[str] | None, config: Config, workflow: Any, builder: Any, report: dict[str, Any]
+) -> None:
+    report["workflow_type"] = str(config.workflow.type)
+    functions = {name: await builder.get_function(name) for name in (config.functions if names is None else names)}
+    for group in config.function_groups if names is None else ():
+        functions |= await (await builder.get_function_group(group)).get_accessible_functions()
+    for name, function in functions.items():
+        report["schemas"][name] = _types(function.input_schema.model_json_schema())
+    report["workflow_schema"] = _types(workflow.input_schema.model_json_schema())
+
+
+async def _ask(builder: Any, workflow: Any, target: str, inputs: dict[str, Any], via: str) -> Any:
+    if target:
+        try:
+            function = await builder.get_function(target)
+        except (ValueError, KeyError):
+            return {"missing": target}
+        return await _answer(function.acall_invoke(**inputs))
+    if via:
+        stand_ins.set_script(via, inputs)
+        return await _answer(_ask_workflow(workflow, f"Use {via} on {json.dumps(inputs)}."))
+    return await _answer(_ask_workflow(workflow, inputs if len(inputs) > 1 else next(iter(inputs.values()))))
+
+
+async def _ask_workflow(workflow: Any, value: Any) -> Any:
+    async with workflow.run(value) as runner:
+        return await runner.result(to_type=str)
+
+
+async def _answer(pending: Any) -> Any:
+    try:
+        return _plain(await pending)
+    except Exception as error:  # what the candidate's function raises is its answer to this input
+        return {"exception": repr(error)[:200]}
+
+
+def _plain(value: Any) -> Any:
+    """JSON values as they are (a str stays a str, an int an int); anything else by its repr."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return {"not_json": repr(value)[:200]}
+    return value
+
+
+def _types(schema: dict[str, Any]) -> dict[str, str]:
+    """Argument name -> JSON type of a JSON schema; `any` where it names none."""
+    properties = schema.get("properties", {})
+    return {name: str(properties[name].get("type", "any")) for name in sorted(properties)}
+
+
+# ---------------------------------------------------------------- the MCP server
+
+
+def serve_mcp(request: dict[str, Any], workdir: str) -> None:
+    """Be `python PATH`, on the pipes the host talks to; what ends it is the last thing on stderr."""
+    sys.stdout = stand_ins.line_buffered_stdout()
+    stand_ins.set_exchanges(request["exchanges"])
+    _add_roots(request.get("roots", []), workdir)
+    stand_ins.serve_file(os.path.join(workdir, request["server_path"]))
+
+
+# ---------------------------------------------------------------- the tests of a person's project
+
+
+def run_project_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
+    """As the sandbox's `run_tests`, with `roots` importable, and `async def` tests run without a plugin."""
+    _add_roots(request["roots"], workdir)
+    return outcomes_of_tests(request["targets"], workdir, _CoroutineTests())
+
+
+class _CoroutineTests:
+    """Pytest plugin: does what pytest-asyncio does for a test without async fixtures, which pytest alone fails."""
+
+    def pytest_pyfunc_call(self, pyfuncitem: Any) -> bool | None:
+        if not inspect.iscoroutinefunction(pyfuncitem.obj):
+            return None
+        names = pyfuncitem._fixtureinfo.argnames
+        asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+        return True
+
+
+# ---------------------------------------------------------------- before the forks
+
+_WARM_UP_PACKAGE = "agent_rl_warm_up"
+_WARM_UP_REGISTER = f'''
+from collections.abc import AsyncGenerator
+from pydantic import Field
+from nat.plugin_api import Builder, FunctionBaseConfig, FunctionInfo, register_function
+
+class ToolConfig(FunctionBaseConfig, name="{_WARM_UP_PACKAGE}"):
+    digits: int = Field(default=2, ge=0, le=6, description="Digits kept.")
+
+@register_function(config_type=ToolConfig)
+async def tool(config: ToolConfig, _builder: Builder) -> AsyncGenerator[FunctionInfo, None]:
+    async def run(value: float, unit: str) -> str:
+        """Convert."""
+        return f"{{value}} {{unit}}"
+    yield FunctionInfo.from_fn(run, description=run.__doc__)
+'''
+_WARM_UP_TOOL = f"functions:\n  tool:\n    _type: {_WARM_UP_PACKAGE}\n"
+
+
+def prepare(workdir: str) -> None:
+    """Build one agent and answer one MCP call, so that late imports and caches are there before the forks."""
+    inputs = {"value": 1.0, "unit": "m"}
+    run = {"overrides": [["functions", "tool", {"digits": 1}]], "asks": [["", inputs, ""], ["tool", inputs, ""]]}
+    warm_up(workdir, f"workflow:\n  _type: {_WARM_UP_PACKAGE}\n", run)
+    asyncio.run(_answer_one_mcp_call())
+
+
+def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
+    """Build an agent with one tool and this workflow section, ask it, and forget it."""
+    folder, path, here = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path), os.getcwd()
+    os.makedirs(folder, exist_ok=True)
+    for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_TOOL + workflow)):
+        with open(os.path.join(folder, name), "w") as file:
+            file.write(text)
+    config = f"src/{_WARM_UP_PACKAGE}/config.yml"
+    defaults = {"overrides": [], "swapped": {}, "through_client": False, "exchanges": {}, "scripted": []}
+    request = {"package": _WARM_UP_PACKAGE, "schemas": ["tool"], "runs": [{**defaults, "config": config, **run}]}
+    with GlobalTypeRegistry.push():
+        report = run_agent(request, workdir)
+    if report["error"]:
+        raise RuntimeError(f"the toolkit cannot run a minimal agent: at {report['stage']}, {report['error']}")
+    sys.path[:] = path
+    os.chdir(here)
+    for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
+        del sys.modules[name]
+
+
+async def _answer_one_mcp_call() -> None:
+    server = mcp.server.fastmcp.FastMCP("warm_up")
+    server.tool()(_warm_up_tool)
+    async with mcp.shared.memory.create_connected_server_and_client_session(server._mcp_server) as client:
+        await client.list_tools()
+        await client.call_tool("_warm_up_tool", {"value": 1.0, "unit": "m"})
+
+
+def _warm_up_tool(value: float, unit: str) -> str:
+    """Convert."""
+    return f"{value} {unit}"
+
+
+discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
+JOBS = {
+    "run_agent": direct(run_agent),
+    "serve_mcp": direct(serve_mcp),
+    "run_project_tests": direct(run_project_tests),
+}
+ABOUT = {"nvidia-nat-core": importlib.metadata.version("nvidia-nat-core")}

@@ -1,0 +1,193 @@
+"""In-process generation: token ids in, token ids and log-probs out, many callers, one batch.
+
+`generate` blocks and may be called from any number of threads; one background thread serves them all by continuous
+batching over a key/value cache that is kept between the turns of an episode. It draws from the model's own weights:
+whoever changes them does so while nothing is in flight and calls `refresh_weights`.
+Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
+"""
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+import numpy as np
+import torch
+from torch import nn
+
+from agent_rl.errors import EngineError
+from agent_rl.inference.base import Cancel, check_request, fail_all
+from agent_rl.inference.local.batch import ActiveBatch, Request
+from agent_rl.inference.local.decoder import make_decoder
+from agent_rl.inference.local.sampling import draw_uniforms
+from agent_rl.inference.local.threads import give_back_openmp_threads
+from agent_rl.records import Completion, FinishReason, SamplingParams
+
+_ALREADY = threading.Event()
+_ALREADY.set()
+
+
+class GenerationEngine:
+    """Continuous batching over one model. Use as a context manager, or call `close`."""
+
+    def __init__(
+        self, model: nn.Module, *, max_batch_size: int, max_context: int, max_cached_tokens: int | None = None
+    ) -> None:
+        """Start the thread. `model` is a MiniMind, a Hugging Face causal LM or a PeftModel around one, in eval mode.
+
+        `max_batch_size` rows are drawn at the same time, more callers wait; `max_context` is the window in tokens,
+        prompt and completion together. The key/value cache holds `max_cached_tokens` (as many slots of `max_context`
+        as fit; default `max_batch_size` slots) and bounds the rows as well. Device and number format are the model's.
+        Raises ValueError for sizes that cannot be, ConfigError for a model that cannot be generated from.
+        """
+        num_slots = max_batch_size if max_cached_tokens is None else max_cached_tokens // max_context
+        if max_batch_size < 1 or max_context < 2 or num_slots < 1:
+            raise ValueError(
+                f"max_batch_size is {max_batch_size}, max_context {max_context} and max_cached_tokens "
+                f"{max_cached_tokens}: expected at least 1, at least 2, and room for one sequence of max_context"
+            )
+        self._max_context = max_context
+        self._decoder = make_decoder(model, max_context)
+        if self._decoder.max_positions is not None and max_context > self._decoder.max_positions:
+            raise ValueError(
+                f"max_context is {max_context}: expected at most {self._decoder.max_positions}, for which the model "
+                "was made (max_position_embeddings)"
+            )
+        self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, num_slots=num_slots, width=max_context)
+        self._pending: list[Request] = []
+        self._weight_version = 0
+        # Guards the four below; only the engine thread waits on it.
+        self._changed = threading.Condition()
+        self._waiting: list[Request] = []
+        self._in_flight: set[Request] = set()
+        self._is_closing = False
+        self._stopped: str | None = None
+        self._thread = threading.Thread(target=self._serve, name="generation-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def weight_version(self) -> int:
+        """Version of the weights being drawn from; 0 at the start."""
+        return self._weight_version
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests accepted and not yet answered, waiting ones included."""
+        return len(self._in_flight)
+
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        """Draw one completion; blocks. Thread-safe.
+
+        `sampling.max_new_tokens` is capped by the room left in the window. When `cancel.is_set()`, the completion ends
+        at the next token with what was drawn so far (maybe nothing). Raises ValueError for a prompt or parameters that
+        cannot be served, EngineError when the engine fails or is closed.
+        """
+        request = self._make_request(prompt_ids, sampling, cancel)
+        with self._changed:
+            if self._stopped is not None:
+                raise EngineError(self._stopped)
+            self._in_flight.add(request)
+            self._waiting.append(request)
+            self._changed.notify()
+        give_back_openmp_threads()
+        try:
+            return request.future.result()
+        except KeyboardInterrupt:
+            request.cancel = _ALREADY
+            raise
+
+    def refresh_weights(self, version: int) -> None:
+        """The weights are others now: drop what is cached of the old ones and call the new ones `version`.
+
+        EngineError while requests are in flight, because a completion is drawn by one version of the weights.
+        """
+        with self._changed:
+            if self._stopped is not None:
+                raise EngineError(self._stopped)
+            if self._in_flight:
+                raise EngineError(
+                    f"refresh_weights({version}) with {len(self._in_flight)} requests in flight: wait for them first, "
+                    "a completion is drawn by one version of the weights"
+                )
+            self._decoder.reload()
+            self._batch.slots.clear()
+            self._weight_version = version
+
+    def close(self) -> None:
+        """Stop the thread; requests still in flight get EngineError. Calling it again does nothing."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def __enter__(self) -> "GenerationEngine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
+        max_new_tokens = check_request(
+            prompt_ids, sampling, max_context=self._max_context, vocab_size=self._decoder.vocab_size
+        )
+        return Request(
+            prompt=np.array(prompt_ids, dtype=np.int32),
+            sampling=sampling,
+            max_new_tokens=max_new_tokens,
+            uniforms=draw_uniforms(sampling.seed, max_new_tokens),
+            cancel=cancel,
+        )
+
+    def _serve(self) -> None:
+        """Run the engine thread until `close` or a failure."""
+        reason, cause = "the generation engine was closed", None
+        try:
+            with torch.inference_mode():
+                while self._take_waiting():
+                    self._deliver(self._drop_cancelled())
+                    self._batch.admit(self._pending)
+                    if self._batch.requests:
+                        self._deliver(self._batch.step())
+        except Exception as error:  # the engine's boundary: whatever went wrong reaches every caller
+            reason, cause = f"the generation engine failed: {type(error).__name__}: {error}", error
+        with self._changed:
+            self._stopped = reason
+            orphans = list(self._in_flight)
+            self._in_flight.clear()
+        fail_all((request.future for request in orphans), reason, cause)
+
+    def _take_waiting(self) -> bool:
+        """Wait until there is work and take over what callers left; False when closing."""
+        with self._changed:
+            if not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+                give_back_openmp_threads()
+            while not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+                self._changed.wait()
+            self._pending += self._waiting
+            self._waiting.clear()
+            return not self._is_closing
+
+    def _drop_cancelled(self) -> list[Request]:
+        """Requests that were given up before they got a row."""
+        dropped = [request for request in self._pending if request.finish_reason is not None]
+        if dropped:
+            self._pending = [request for request in self._pending if request not in dropped]
+        return dropped
+
+    def _deliver(self, ended: list[Request]) -> None:
+        if not ended:
+            return
+        # Out of flight before the callers wake, so that the last of them may refresh the weights at once.
+        with self._changed:
+            version = self._weight_version
+            self._in_flight.difference_update(ended)
+        for request in ended:
+            request.future.set_result(
+                Completion(
+                    token_ids=tuple(request.token_ids),
+                    logprobs=tuple(request.logprobs),
+                    finish_reason=request.finish_reason or FinishReason.CANCELLED,  # taken back since
+                    weight_version=version,
+                )
+            )

@@ -1,0 +1,348 @@
+"""vLLM inside this process: token ids in, token ids and log-probs out, many callers, one batch, weights of its own.
+
+`complete` blocks and may be called from any number of threads; one background thread steps vLLM for all of them. New
+weights are taken over while that thread holds still, in the thread of the caller.
+Not here: starting and ending vLLM (`engine_start.py`), what its worker does with weights (`worker.py`), servers.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from agent_rl.distributed.weight_receiver import Probe, Receipt
+from agent_rl.errors import AgentRLError, EngineError
+from agent_rl.inference.base import Cancel, fail_all
+from agent_rl.inference.local.threads import give_back_openmp_threads
+from agent_rl.inference.vllm.engine_requests import EngineRequest, adapter_request, make_request, start_request
+from agent_rl.inference.vllm.engine_start import EngineOptions, start_vllm, stop_vllm
+from agent_rl.records import Completion, FinishReason, SamplingParams
+
+_ALREADY = threading.Event()
+_ALREADY.set()
+_POLL_S = 0.1
+"""How often waiting requests are asked whether they were given up, while nothing is drawn."""
+
+
+class VLLMEngine:
+    """A `Sampler` of its own for each process. Use as a context manager, or call `close`."""
+
+    is_shared = False
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        dtype: str,
+        max_context: int,
+        max_batch_size: int,
+        max_cached_tokens: int | None = None,
+        gpu_memory_share: float = 0.5,
+        sleep: bool = True,
+        lora_rank: int = 0,
+        seed: int = 0,
+        where: str = "process 0",
+    ) -> None:
+        """Start vLLM and the thread; all processes of a process group do so at the same time.
+
+        `model` is a folder or a hub name, `dtype` "float32" or "bfloat16". `max_batch_size` completions are drawn at
+        the same time; `max_context` is the window in tokens. The key/value cache holds `max_cached_tokens`; default:
+        `max_batch_size * max_context`, on a GPU what is left of `gpu_memory_share` of its memory. With `sleep`,
+        `release_memory` frees a GPU for the trainer. A `lora_rank` above 0 draws with `load_adapter`'s adapters.
+        Raises ConfigError without vLLM, ValueError for sizes that cannot be, UserError for what vLLM itself refuses.
+        """
+        self.weight_version = 0
+        self._where = where
+        self._max_context = max_context
+        self._lora_rank = lora_rank
+        self._owns_process_group = not dist.is_initialized()
+        self._engine = start_vllm(
+            EngineOptions(
+                model=model,
+                dtype=dtype,
+                max_context=max_context,
+                max_batch_size=max_batch_size,
+                max_cached_tokens=max_cached_tokens,
+                gpu_memory_share=gpu_memory_share,
+                sleep=sleep,
+                lora_rank=lora_rank,
+                seed=seed,
+            )
+        )
+        self._vocab_size = self._engine.vllm_config.model_config.get_vocab_size()
+        self._gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
+        self._can_sleep = sleep and self._gpu is not None
+        self._is_asleep = False
+        self._torn: str | None = None
+        """Why the weights may not be drawn from."""
+        self._adapter: Any = None
+        self._num_adapters = 0
+        self._active: dict[str, EngineRequest] = {}
+        """What vLLM is drawing, by vLLM's id."""
+        self._num_started = 0
+        # Guards what follows.
+        self._changed = threading.Condition()
+        self._waiting: list[EngineRequest] = []
+        self._probes: list[EngineRequest] = []
+        self._in_flight: set[EngineRequest] = set()
+        self._is_held = self._is_pausing = self._is_still = self._is_closing = self._is_closed = False
+        self._stopped: str | None = None
+        self._thread = threading.Thread(target=self._serve, name="vllm-engine", daemon=True)
+        self._thread.start()
+
+    def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        """Draw one completion; blocks. Thread-safe.
+
+        `sampling.max_new_tokens` is capped by the room left in the window. Ends as `CANCELLED` when `cancel.is_set()`
+        and as `INTERRUPTED` by `pause`, with what was drawn so far. Raises ValueError for a prompt or parameters that
+        cannot be served, EngineError when vLLM fails or is closed.
+        """
+        return self._draw(prompt_ids, sampling, cancel).future.result()
+
+    def hold(self) -> None:
+        """Start no completion until `release`, probes excepted."""
+        with self._changed:
+            self._is_held = True
+
+    def release(self) -> None:
+        """Start what was asked for since `hold`, and what comes."""
+        with self._changed:
+            self._is_held = False
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Draw no more: completions under way end as `INTERRUPTED`, those without a token and later ones wait."""
+        with self._changed:
+            self._is_pausing = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_still or self._stopped is not None)
+            self._check_running()
+
+    def release_memory(self) -> None:
+        """Pause, and free the GPU's memory until new weights come; on a CPU and without `sleep` nothing is done."""
+        if not self._can_sleep or self._is_asleep:
+            return
+        self.pause()
+        with self._failing("free its memory"):
+            # Level 2 gives the weights up. An adapter's base comes from nowhere else, so that it goes to the CPU.
+            self._engine.sleep(level=1 if self._lora_rank else 2)
+        self._is_asleep = True
+        if not self._lora_rank:
+            self._torn = "its weights were given up for the trainer's update, and no new ones were loaded"
+
+    def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
+        """Take over all weights while paused; reads `tensors` to the end whatever happens.
+
+        EngineError for weights that vLLM does not take; then nothing is drawn until others are loaded.
+        """
+        rest = iter(tensors)
+        try:
+            with self._failing(f"load weights {version}"):
+                self._torn = f"weights {version} were not loaded to the end"
+                self._wake_up("weights")
+                (checksums,) = self._engine.collective_rpc("agent_rl_load_tensors", args=(rest,))
+                self._wake_up("kv_cache")
+                self._is_asleep, self._torn = False, None
+        finally:
+            for _ in rest:
+                pass
+        return [Receipt(where=self._where, checksums=checksums)]
+
+    def load_adapter(self, folder: Path, version: int) -> list[Receipt]:
+        """Draw with the LoRA adapter in `folder` from now on, in the place of the last one; while paused."""
+        with self._failing(f"load adapter {version} from {folder}"):
+            self._torn = f"adapter {version} was not loaded to the end"
+            self._wake_up("weights", "kv_cache")
+            self._is_asleep = False
+            (checksums,) = self._engine.collective_rpc("agent_rl_adapter_checksums", args=(str(folder),))
+            if self._adapter is not None:
+                self._engine.remove_lora(self._adapter.lora_int_id)
+            self._num_adapters += 1
+            self._adapter = adapter_request(self._num_adapters, folder)
+            if not self._engine.add_lora(self._adapter):
+                raise EngineError(f"{self._where}: vLLM did not take the adapter in {folder}")
+            self._torn = None
+        return [Receipt(where=self._where, checksums=checksums)]
+
+    def flush(self) -> None:
+        """Forget all cached keys and values; while paused."""
+        with self._failing("flush its cache"):
+            if not self._engine.reset_prefix_cache():
+                raise EngineError(f"{self._where}: vLLM did not flush its cache, some of it is in use")
+
+    def resume(self, version: int) -> None:
+        """Draw again, as `version`. EngineError when the weights are not whole."""
+        with self._failing(f"draw with weights {version}"):
+            if self._torn is not None:
+                raise EngineError(f"{self._where} may not draw with weights {version}: {self._torn}")
+            self._wake_up("weights", "kv_cache")
+        with self._changed:
+            self.weight_version = version
+            self._is_asleep = self._is_pausing = self._is_still = False
+            self._changed.notify_all()
+
+    def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
+        """Draw `num_tokens` after `prompt_ids`, no stop ids, also while completions are held."""
+        sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
+        request = self._draw(prompt_ids, sampling, None, is_probe=True)
+        drawn = request.future.result()
+        return [
+            Probe(
+                where=self._where,
+                version=drawn.weight_version,
+                num_cached=request.num_cached,
+                token_ids=drawn.token_ids,
+                logprobs=drawn.logprobs,
+            )
+        ]
+
+    def close(self) -> None:
+        """End the thread and vLLM; requests in flight get EngineError. Calling it again does nothing.
+
+        Call it before the process group ends, in which vLLM has groups of its own.
+        """
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        if not self._is_closed:
+            self._is_closed = True
+            stop_vllm(self._engine, owns_process_group=self._owns_process_group)
+
+    def __enter__(self) -> "VLLMEngine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _draw(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, is_probe: bool = False
+    ) -> EngineRequest:
+        """The request once it has ended."""
+        request = make_request(prompt_ids, sampling, cancel, max_context=self._max_context, vocab_size=self._vocab_size)
+        with self._changed:
+            self._check_running()
+            self._in_flight.add(request)
+            (self._probes if is_probe else self._waiting).append(request)
+            self._changed.notify_all()
+        give_back_openmp_threads()
+        try:
+            request.future.exception()
+        except KeyboardInterrupt:
+            request.cancel = _ALREADY
+            raise
+        return request
+
+    def _check_running(self) -> None:
+        if self._stopped is not None:
+            raise EngineError(self._stopped)
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Around vLLM's own work while the thread holds still: its failures are EngineErrors."""
+        with self._changed:
+            self._check_running()
+            if not self._is_still:
+                raise EngineError(f"{self._where} cannot {what} while it draws: pause it first")
+        try:
+            yield
+        except AgentRLError:
+            raise
+        except Exception as error:  # the engine's boundary: whatever vLLM raises
+            raise EngineError(f"{self._where} could not {what}: {error}") from error
+
+    def _wake_up(self, *tags: str) -> None:
+        if self._is_asleep:
+            self._engine.wake_up(tags=list(tags))
+
+    def _serve(self) -> None:
+        """Run the thread until `close` or a failure."""
+        reason, cause = "the vLLM engine was closed", None
+        try:
+            if self._gpu is not None:
+                torch.cuda.set_device(self._gpu)  # every thread has its own
+            while self._take_waiting():
+                self._end_cancelled()
+                for output in self._engine.step():
+                    request = self._active.get(output.request_id)
+                    ended = request.take(output) if request is not None else None
+                    if request is not None and ended is not None:
+                        del self._active[output.request_id]
+                        self._deliver(request, ended)
+        except Exception as error:  # the engine's boundary: whatever went wrong reaches every caller
+            reason, cause = f"the vLLM engine failed: {type(error).__name__}: {error}", error
+        with self._changed:
+            self._stopped = reason
+            orphans, self._in_flight = self._in_flight, set()
+            self._changed.notify_all()
+        fail_all((request.future for request in orphans), reason, cause)
+
+    def _take_waiting(self) -> bool:
+        """Hold still as long as asked to or without work, then start what callers left; False when closing."""
+        with self._changed:
+            while not self._is_closing and (self._is_pausing or not (self._has_next() or self._active)):
+                if self._is_pausing and not self._is_still:
+                    self._interrupt()
+                    self._is_still = True
+                    self._changed.notify_all()
+                self._drop_cancelled()
+                give_back_openmp_threads()
+                self._changed.wait(_POLL_S if self._waiting else None)
+            if self._is_closing:
+                return False
+            self._drop_cancelled()
+            started, self._probes = self._probes, []
+            if not self._is_held:
+                started, self._waiting = started + self._waiting, []
+        for request in started:
+            self._start(request)
+        return True
+
+    def _has_next(self) -> bool:
+        return bool(self._probes or (self._waiting and not self._is_held))
+
+    def _start(self, request: EngineRequest) -> None:
+        self._num_started += 1
+        name = str(self._num_started)
+        self._active[name] = request
+        start_request(self._engine, name, request, self._adapter)
+
+    def _interrupt(self) -> None:
+        """End what is being drawn; what has no token yet starts again after `resume`."""
+        stopped = self._stop(list(self._active))
+        for request in stopped:
+            if request.token_ids:
+                self._deliver(request, FinishReason.INTERRUPTED)
+        self._waiting[:0] = [request for request in stopped if not request.token_ids]
+
+    def _end_cancelled(self) -> None:
+        for request in self._stop([name for name, request in self._active.items() if request.is_cancelled]):
+            self._deliver(request, FinishReason.CANCELLED)
+
+    def _drop_cancelled(self) -> None:
+        """Requests that were given up before they were started."""
+        for request in [request for request in self._waiting if request.is_cancelled]:
+            self._waiting.remove(request)
+            self._deliver(request, FinishReason.CANCELLED)
+
+    def _stop(self, names: list[str]) -> list[EngineRequest]:
+        if names:
+            self._engine.abort_request(names)
+            # vLLM tells its worker about the end of a request with the next step.
+            if len(names) == len(self._active):
+                self._engine.step()
+        return [self._active.pop(name) for name in names]
+
+    def _deliver(self, request: EngineRequest, reason: FinishReason) -> None:
+        # Out of flight before its caller wakes.
+        with self._changed:
+            self._in_flight.discard(request)
+        request.future.set_result(request.completion(reason, self.weight_version))

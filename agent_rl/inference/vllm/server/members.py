@@ -1,0 +1,92 @@
+"""The servers that take part in one change of weights, asked all at the same time.
+
+Whoever is lost meanwhile, or hangs, leaves: it is given the weights when it comes back. Not here: what is asked
+(`server_sampler.py`, `transports.py`), coming back (`server_pool.py`).
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent_rl.distributed.weight_proof import WeightSyncError
+from agent_rl.errors import EngineError
+
+if TYPE_CHECKING:
+    from agent_rl.inference.vllm.servers import VLLMServers
+
+T = TypeVar("T")
+
+_HEALTH_S = 5.0
+"""How long a server may take to say that it lives, and how often one that is waited for is asked."""
+_MOST_MISSES = 2
+"""So often in a row it may not say so: a machine may be busy."""
+
+
+class MemberLostError(WeightSyncError):
+    """A server that answers, and is not what it was when the change of weights began."""
+
+
+class _HangsError(EngineError):
+    """A server that does not say that it lives."""
+
+
+class Members:
+    """`Members(servers, servers.addresses)`; `addresses` are those that were not lost so far."""
+
+    def __init__(self, servers: "VLLMServers", addresses: Sequence[str]) -> None:
+        self.servers = servers
+        self.addresses = tuple(addresses)
+
+    def ask(self, call: Callable[[str], T], *, may_leave: bool = True) -> dict[str, T]:
+        """`call(address)` for every member; what each answered, by address.
+
+        However long a call may take, a member whose health cannot be asked meanwhile has failed. EngineError when a
+        member fails that still answers, when none is left, and for any failure unless it `may_leave`; a MemberLostError
+        only when none is left.
+        """
+        answers: dict[str, T] = {}
+        lost: EngineError | MemberLostError | None = None
+        threads = ThreadPoolExecutor(2 * len(self.addresses))
+        waiting = {address: threads.submit(call, address) for address in self.addresses}
+        watched = {address: threads.submit(self._outcome, address, future) for address, future in waiting.items()}
+        threads.shutdown(wait=False)  # a call to a server that hangs ends by its own limit
+        ended, _ = wait_for(watched.values(), return_when=ALL_COMPLETED if may_leave else FIRST_EXCEPTION)
+        for address, future in watched.items():
+            if future not in ended:
+                continue
+            try:
+                answers[address] = future.result()
+            except (EngineError, MemberLostError) as error:
+                is_known_lost = isinstance(error, _HangsError | MemberLostError)
+                if not may_leave or (not is_known_lost and self._answers(address)):
+                    raise
+                lost = error
+        if isinstance(lost, MemberLostError) and not answers:
+            raise lost
+        if lost is not None and not answers:
+            raise EngineError(
+                f"all vLLM servers were lost while their weights were changed; the last: {lost}"
+            ) from lost
+        self.addresses = tuple(answers)
+        return answers
+
+    def post(self, path: str, json: Any = None, **options: Any) -> dict[str, Any]:
+        """The same post to every member; `options` as `VLLMServers.post` has them."""
+        return self.ask(lambda address: self.servers.post(address, path, json, **options))
+
+    def _outcome(self, address: str, call: Future[T]) -> T:
+        """What the call gave; EngineError when the server hangs first."""
+        misses = 0
+        while not wait_for([call], _HEALTH_S).done:
+            misses = 0 if self._answers(address) else misses + 1
+            if misses == _MOST_MISSES and not call.done():
+                raise _HangsError(f"{address} hangs: it did not say within {_HEALTH_S:g} s that it lives")
+        return call.result()
+
+    def _answers(self, address: str) -> bool:
+        try:
+            self.servers.get(address, "/health", timeout_s=_HEALTH_S)
+        except EngineError:
+            return False
+        return True

@@ -1,0 +1,248 @@
+"""What vLLM's workers do for a trainer: take new weights, and say what they received. `worker_extension_cls` names it.
+
+vLLM mixes `WorkerExtension` into its worker and calls it by `collective_rpc`, in a process of its own or in this one.
+Checksums are of whole tensors by the names of the checkpoint, before vLLM joins, shards or casts them, and so the same
+on every worker. Not here: who sends (`transports.py`), what is compared (`distributed/weight_proof.py`).
+"""
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agent_rl.distributed.checksums import checksum
+from agent_rl.distributed.weight_receiver import digest_of
+from agent_rl.errors import AgentRLError
+
+NCCL_BACKEND = "agent_rl_nccl"
+"""Name for `--weight-transfer-config`: vLLM's NCCL transfer, with checksums of what arrived."""
+ADAPTER_FILE = "adapter_model.safetensors"
+_RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
+
+
+class WorkerExtension:
+    """Methods of a vLLM worker; a failure is a ValueError that says which tensor."""
+
+    _agent_rl_state: str | None = None
+
+    def agent_rl_load_files(self, paths: Sequence[str]) -> dict[str, str]:
+        """Load all weights from safetensors files, one tensor at a time; checksums of them as they were read.
+
+        A missing or torn file, or a tensor that stands in two of them, leaves the weights as they were. Drawing while
+        weights are loaded, and after a load that failed, is the caller's mistake.
+        """
+        _check_files(paths)
+        return self._agent_rl_load(_read(paths, self.device))
+
+    def agent_rl_load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+        """The same from an iterator of this process, which is read to its end even when loading fails.
+
+        What is gathered for it is gathered by several processes, and one that stops would leave the others waiting.
+        """
+        rest = iter(tensors)
+        try:
+            # vLLM keeps the tensors of a layer until the last of them is there; each is valid until the next one only.
+            return self._agent_rl_load((name, tensor.detach().clone()) for name, tensor in rest)
+        finally:
+            for _ in rest:
+                pass
+
+    def agent_rl_state(self) -> str | None:
+        """`digest_of` what was received last, or what tore these weights; None in a process that received nothing."""
+        return self._agent_rl_state
+
+    def agent_rl_adapter_checksums(self, folder: str) -> dict[str, str]:
+        """Of the tensors of the LoRA adapter in `folder`, as this worker reads them."""
+        path = str(Path(folder) / ADAPTER_FILE)
+        _check_files([path])
+        return self._agent_rl_note({name: checksum(tensor) for name, tensor in _read([path], self.device)})
+
+    def agent_rl_received(self) -> dict[str, str]:
+        """Checksums of what came by NCCL since the last call; RuntimeError without our transfer engine."""
+        engine = getattr(self, "weight_transfer_engine", None)
+        if not hasattr(engine, "take_received"):
+            raise RuntimeError(
+                f"this server receives through {type(engine).__name__}, expected the backend {NCCL_BACKEND!r}; start "
+                "it with agent-rl serve-vllm --weight-transfer nccl"
+            )
+        return self._agent_rl_note(engine.take_received())
+
+    def agent_rl_draw_by_seed(self) -> None:
+        """Let this CPU worker draw without the process's random numbers, which are the trainer's."""
+        self.model_runner.sampler.topk_topp_sampler.forward = _draw_by_seed
+
+    def _agent_rl_note(self, received: dict[str, str]) -> dict[str, str]:
+        self._agent_rl_state = digest_of(received)
+        return received
+
+    def _agent_rl_load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+        model = self.model_runner.get_model()
+        received: dict[str, str] = {}
+        hide_expected_warnings()
+        self._agent_rl_state = "a load that was not finished"
+        try:
+            with whole_or_mended(model, self.vllm_config), recorded(model, received) as filled:
+                self.reload_weights(weights_iterator=weights)
+                check_filled(model, filled, self.vllm_config)
+        except AgentRLError:
+            raise  # of whoever gathers the tensors, and as they raised it
+        except Exception as error:
+            last = next(reversed(received), None)
+            # A second sentence of vLLM's lists all parameters of the model.
+            why = str(error).split(". ", maxsplit=1)[0]
+            self._agent_rl_state = f"at tensor {last!r}: {type(error).__name__}: {why}"
+            raise ValueError(f"vLLM did not take these weights, {self._agent_rl_state}") from error
+        if self.device.type == "cpu":
+            _pack_tied_heads(model)
+        return self._agent_rl_note(received)
+
+
+@contextmanager
+def recorded(model: nn.Module, received: dict[str, str]) -> Iterator[set[str]]:
+    """While open, checksums of all that `model.load_weights` is given go to `received`; yields what it filled."""
+    filled: set[str] = set()
+    plain = model.load_weights
+
+    def load_weights(weights: Iterable[tuple[str, Tensor]]) -> set[str] | None:
+        loaded = plain(_noted(weights, received))
+        filled.update(loaded or ())
+        return loaded
+
+    model.load_weights = load_weights
+    try:
+        yield filled
+    finally:
+        del model.load_weights
+
+
+@contextmanager
+def whole_or_mended(model: nn.Module, vllm_config: Any) -> Iterator[None]:
+    """Around a reload: after a failure, the model's layers are put together again, with whatever is in them.
+
+    vLLM would keep what it has read of a layer and count it to the next load, which would end early with a mixture.
+    """
+    from vllm.config import set_current_vllm_config
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+    def mend() -> None:
+        with set_current_vllm_config(vllm_config):
+            finalize_layerwise_reload(model, vllm_config.model_config)
+
+    with ExitStack() as mending:
+        mending.callback(mend)
+        yield
+        mending.pop_all()
+
+
+def check_filled(model: nn.Module, filled: set[str], vllm_config: Any) -> None:
+    """ValueError when parameters got no tensor; vLLM itself only logs it and keeps the old ones.
+
+    Of parameters that are made of several tensors (queries, keys and values) the first is enough to pass: a tensor
+    that was lost shows in the checksums.
+    """
+    if vllm_config.model_config.quantization is not None or not filled:
+        return
+    wanted = {name.replace(".base_layer.", ".") for name, _ in model.named_parameters()}
+    if missing := sorted(wanted - filled):
+        raise ValueError(f"no tensor came for {len(missing)} of {len(wanted)} parameters, the first is {missing[0]!r}")
+
+
+def hide_expected_warnings() -> None:
+    """Keep what vLLM warns of at every reload out of the log: tables of rotary embeddings and tied heads.
+
+    The first are computed and in no checkpoint, the second have the embeddings' weight; `check_filled` finds the rest.
+    """
+    logging.getLogger(_RELOAD_LOGGER).addFilter(_tells_something)
+
+
+def _tells_something(record: logging.LogRecord) -> bool:
+    return not record.getMessage().endswith(
+        ("RotaryEmbedding: Failed to load weights", "ParallelLMHead: Failed to load weights")
+    )
+
+
+def _noted(weights: Iterable[tuple[str, Tensor]], received: dict[str, str]) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in weights:
+        if name in received:
+            raise ValueError(f"tensor {name!r} came twice")
+        received[name] = checksum(tensor)
+        yield name, tensor
+
+
+def _check_files(paths: Sequence[str]) -> None:
+    from safetensors import SafetensorError, safe_open
+
+    seen: dict[str, str] = {}
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+        except FileNotFoundError:
+            raise ValueError(
+                f"{path} does not exist where vLLM runs; put vllm.weight_folder where trainer and servers see it"
+            ) from None
+        except SafetensorError as error:
+            raise ValueError(f"{path} is torn or no safetensors file: {error}") from None
+        for name in names:
+            if name in seen:
+                raise ValueError(f"tensor {name!r} is in {seen[name]} and in {path}, expected it once")
+            seen[name] = path
+
+
+def _read(paths: Sequence[str], device: torch.device) -> Iterator[tuple[str, Tensor]]:
+    from safetensors import safe_open
+
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                yield name, file.get_tensor(name).to(device)
+
+
+def _pack_tied_heads(model: nn.Module) -> None:
+    """Prepare heads that share the embeddings' weight for drawing, which vLLM's reload forgets on CPUs.
+
+    There a head computes with a packed copy, made when weights are loaded into it; a tied one is loaded into the
+    embeddings alone, and without this would go on with the copy of the old weights.
+    """
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
+
+    tables = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
+    shared = {id(table.weight) for table in tables if not isinstance(table, ParallelLMHead)}
+    for table in tables:
+        if isinstance(table, ParallelLMHead) and id(table.weight) in shared:
+            table.quant_method.process_weights_after_loading(table)
+
+
+def _draw_by_seed(
+    logits: Tensor, generators: Mapping[int, torch.Generator], _top_k: None, _top_p: None
+) -> tuple[Tensor, Tensor]:
+    """As vLLM draws on CPUs, [B, V] logits to [B] ids and [B, V] log-probs, but from the rows' own generators alone.
+
+    Rows without one are greedy; vLLM puts the most likely id in the place of what is drawn for them.
+    """
+    seeds = torch.zeros(len(logits), dtype=torch.long)
+    for row, generator in generators.items():
+        seeds[row] = torch.randint(0, 2**31, (1,), generator=generator)
+    drawn = torch.ops._C.fused_gumbel_argmax(logits.float(), seeds)
+    return drawn, logits.log_softmax(-1, dtype=torch.float32)
+
+
+@cache
+def offer_nccl_backend() -> None:
+    """Make `NCCL_BACKEND` known to vLLM, which must be done before a worker makes its transfer engine."""
+    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+    WeightTransferEngineFactory.register_engine(
+        NCCL_BACKEND, "agent_rl.inference.vllm.server.worker_nccl", "NCCLEngine"
+    )
+
+
+if "vllm" in sys.modules:
+    # In a server: its worker imports this module for `WorkerExtension`, and offers no later moment.
+    offer_nccl_backend()

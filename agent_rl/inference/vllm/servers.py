@@ -1,0 +1,300 @@
+"""vLLM servers that `agent-rl serve-vllm` started, for hundreds of threads that wait: token ids in, token ids out.
+
+A request whose server is lost is sent again, with its seed, to the next one; every call gets exactly one completion.
+Not here: which server is asked and which is down (`server_pool.py`), what is sent and read (`server_answers.py`),
+what happens when weights change (`server_sampler.py`), starting servers (`launch.py`).
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, wait
+from types import TracebackType
+from typing import Any, TypeVar
+
+from agent_rl.distributed.weight_receiver import Probe
+from agent_rl.errors import EngineError
+from agent_rl.inference.base import Cancel
+from agent_rl.inference.vllm.server.settings import ServerSettings
+from agent_rl.inference.vllm.server_answers import (
+    GENERATE_PATH,
+    make_body,
+    make_completion,
+    make_probe,
+    read_answer,
+)
+from agent_rl.inference.vllm.server_checks import check_server
+from agent_rl.inference.vllm.server_pool import ServerLostError, ServerPool, ServerState, UnknownAdapterError
+from agent_rl.records import Completion, FinishReason, SamplingParams
+
+MAX_ATTEMPTS = 5
+"""A request that lost this many servers is given up: it may be what ends them."""
+_CANCEL_POLL_S = 0.2
+_CLOSE_S = 10.0
+_CLOSED = "the client of the vLLM servers was closed"
+_Result = TypeVar("_Result")
+
+
+class VLLMServers:
+    """A client of one or more servers. All methods block and may be called from any thread. `close` it."""
+
+    adapter: str | None = None
+    """Name under which the servers hold the LoRA adapter to draw with; None draws with the plain weights."""
+
+    def __init__(self, addresses: Sequence[str], *, request_timeout_s: float, start_timeout_s: float) -> None:
+        """Start the thread; asks no server yet. `addresses` as in `vllm.servers`: `("http://127.0.0.1:8000",)`.
+
+        `request_timeout_s` bounds one completion with all waits and retries, `start_timeout_s` the wait for a server.
+        """
+        self.addresses = tuple(addresses)
+        self._request_timeout_s = request_timeout_s
+        self._start_timeout_s = start_timeout_s
+        self._is_closed = False
+        self._guard = threading.Lock()
+        """Of the one above."""
+        self._may_draw = asyncio.Event()
+        """Not set while held."""
+        self._may_draw.set()
+        self._pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._pool.start(), self._loop).result()
+
+    @property
+    def weight_version(self) -> int | None:
+        """Version of the weights that the owner last sent to all; None before the first."""
+        return self._pool.weight_version
+
+    @weight_version.setter
+    def weight_version(self, version: int | None) -> None:
+        self._pool.weight_version = version
+
+    @property
+    def weight_label(self) -> str | None:
+        """What a server must call its weights to be up to date; None before the first were sent, when any will do.
+
+        Set it when servers may draw again: a server that comes back with others is brought up to date by `rejoin`.
+        """
+        return self._pool.weight_label
+
+    @weight_label.setter
+    def weight_label(self, label: str | None) -> None:
+        self._pool.weight_label = label
+
+    @property
+    def rejoin(self) -> Callable[[str], bool] | None:
+        """What gives a server that came back the present weights, and True when that went well; None: not needed.
+
+        Called with the address, on a thread of its own. False or an error: it stays out and is tried again.
+        """
+        return self._pool.rejoin
+
+    @rejoin.setter
+    def rejoin(self, rejoin: Callable[[str], bool] | None) -> None:
+        self._pool.rejoin = rejoin
+
+    def hold(self) -> None:
+        """From here on `complete` waits before it asks a server, until `release`; all other methods go on.
+
+        What was asked before is answered, but not before `release` with tokens of other weights than it was asked for.
+        """
+
+        async def clear() -> None:
+            self._may_draw.clear()
+
+        self._run(clear())
+
+    def release(self) -> None:
+        """End what `hold` began; does nothing where nothing is held, or closed."""
+        with self._guard:
+            if not self._is_closed:
+                self._loop.call_soon_threadsafe(self._may_draw.set)
+
+    def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        """Draw one completion.
+
+        Ends as `INTERRUPTED`, with what was drawn so far, when the owner pauses the servers; as `CANCELLED`, without
+        tokens, once `cancel` is set. Raises EngineError when there is no server or no answer in time, when an answer is
+        none, or closed; its child RequestRefusedError for a prompt or parameters that a server refuses.
+        """
+        completion = self._run(self._complete(tuple(prompt_ids), sampling), cancel)
+        return completion or Completion(
+            token_ids=(),
+            logprobs=(),
+            finish_reason=FinishReason.CANCELLED,
+            weight_version=self.weight_version or 0,
+        )
+
+    def probe(
+        self, address: str, prompt_ids: Sequence[int], *, num_tokens: int, temperature: float, seed: int
+    ) -> Probe:
+        """Draw `num_tokens` on this one server, no stop ids. EngineError when it does not, or is paused meanwhile."""
+        sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
+        body = make_body(prompt_ids, sampling, adapter=self.adapter)
+        answer = self.post(address, GENERATE_PATH, body)
+        drawn = read_answer(address, answer, sampling)
+        return make_probe(address, drawn, num_tokens=num_tokens)
+
+    def wait_until_up(self, *, max_context: int, dtype: str, lora_rank: int, weight_transfer: str) -> None:
+        """Wait until all servers answer, and see that they can serve this run; a server left paused is resumed.
+
+        ConfigError, naming what to do, for a server that does not answer within `start_timeout_s`, was not started by
+        `agent-rl serve-vllm`, has a window below `max_context`, draws in another number format than `dtype`
+        ("float32"), serves no adapters of `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer`
+        ("files" or "nccl").
+        """
+        needed = ServerSettings(dtype=dtype, lora_rank=lora_rank, weight_transfer=weight_transfer)
+
+        async def check_all() -> None:
+            checks = [
+                check_server(
+                    self._pool,
+                    address,
+                    start_timeout_s=self._start_timeout_s,
+                    max_context=max_context,
+                    needed=needed,
+                )
+                for address in self.addresses
+            ]
+            await asyncio.gather(*checks)
+
+        self._run(check_all())
+
+    def get(self, address: str, path: str, *, timeout_s: float | None = None) -> Any:
+        """The JSON (or text) that one server answers, be it up or down. EngineError naming it when it fails.
+
+        `timeout_s` is `request_timeout_s` unless given.
+        """
+        timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
+        return self._run(self._pool.call(address, "GET", path, timeout_s=timeout_s))
+
+    def post(
+        self,
+        address: str,
+        path: str,
+        json: Any = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """As `get`."""
+        return self._run(self._post(address, path, json, params, timeout_s))
+
+    def post_all(
+        self,
+        path: str,
+        json: Any = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Post to all servers that are up, at the same time; what each answered, by address.
+
+        Waits for all, then raises the first EngineError. With no server up it waits for one as `complete` does.
+        """
+
+        async def post_to_each() -> dict[str, Any]:
+            await self._pool.wait_for_one()
+            up = [server.address for server in self._pool.servers.values() if server.is_up]
+            posts = [self._post(address, path, json, params, timeout_s) for address in up]
+            answers = await asyncio.gather(*posts, return_exceptions=True)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            return dict(zip(up, answers, strict=True))
+
+        return self._run(post_to_each())
+
+    def close(self) -> None:
+        """End everything; callers that wait get EngineError. Calling it again does nothing."""
+        with self._guard:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CLOSE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> "VLLMServers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, work: "Coroutine[Any, Any, _Result]", cancel: Cancel | None = None) -> _Result | None:
+        """Wait for work on the loop; None when `cancel` was set first. Whoever stops waiting ends the work."""
+        with self._guard:
+            if self._is_closed:
+                work.close()
+                raise EngineError(_CLOSED)
+            future: Future[_Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            while not future.done():
+                wait([future], timeout=None if cancel is None else _CANCEL_POLL_S)
+                if cancel is not None and cancel.is_set():
+                    return None
+            return future.result()
+        except CancelledError:
+            raise EngineError(_CLOSED) from None
+        finally:
+            future.cancel()
+
+    async def _post(
+        self, address: str, path: str, json: Any, params: Mapping[str, Any] | None, timeout_s: float | None
+    ) -> Any:
+        timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
+        return await self._pool.call(address, "POST", path, timeout_s=timeout_s, json=json, params=params)
+
+    async def _complete(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
+        losses: list[str] = []
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                while len(losses) < MAX_ATTEMPTS:
+                    try:
+                        return await self._attempt(prompt_ids, sampling)
+                    except ServerLostError as error:
+                        losses.append(str(error))
+        except TimeoutError:
+            lost = f"; lost meanwhile: {'; '.join(losses)}" if losses else ""
+            raise EngineError(
+                f"no completion within {self._request_timeout_s:g} s (vllm.request_timeout_s){lost}"
+            ) from None
+        raise EngineError(f"{MAX_ATTEMPTS} servers in a row were lost with the same request: {'; '.join(losses)}")
+
+    async def _attempt(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
+        server = await self._pick()
+        expected, adapter = self._pool.weight_label, self.adapter
+        try:
+            answer = await self._pool.ask(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
+        except UnknownAdapterError as error:
+            if adapter == self.adapter:  # else the request was overtaken by the next adapter
+                self._pool.mark_down(server, str(error))
+            raise
+        drawn = read_answer(server.address, answer, sampling)
+        if not drawn.labels <= {expected}:
+            await self._may_draw.wait()  # it reached its server after the pause, and its weights may not be proven yet
+        others = drawn.labels - {expected, self._pool.weight_label}
+        if others and expected is not None and self._pool.rejoin is not None:
+            # A new process took the place of the server between two looks at its health.
+            problem = f"draws with the weights {min(others)!r}, sent were {expected!r}"
+            self._pool.mark_down(server, problem)
+            raise ServerLostError(f"{server.address} {problem}")
+        return make_completion(drawn, version_if_none=self._pool.weight_version or 0)
+
+    async def _pick(self) -> ServerState:
+        while True:
+            await self._may_draw.wait()
+            server = await self._pool.pick()
+            if self._may_draw.is_set():  # else they were held while no server was up
+                return server
+
+    async def _end(self) -> None:
+        await self._pool.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

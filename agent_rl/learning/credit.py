@@ -1,0 +1,187 @@
+"""From episodes to what each drawn token is worth: the step's samples, its rewards, and the advantages of both.
+
+Every process computes this for the whole step, so that statistics over groups and over the batch are global.
+Not here: the estimators (`algorithms/`), tensors for the model (`batch.py`), log-probs and values.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from agent_rl.algorithms.estimators import StepRewards, estimate
+from agent_rl.algorithms.losses import overlong_penalty
+from agent_rl.config import AlgorithmConfig
+from agent_rl.errors import ConfigError
+from agent_rl.learning.batch import build_samples
+from agent_rl.records import StopReason, TrainingSample, Trajectory, TrajectoryGroup
+
+_ENDED = (StopReason.FINISHED, StopReason.INVALID_CALLS)
+"""Stop reasons of episodes that came to their own end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSamples:
+    """What a step's scored episodes give to train on; an episode has one sample or, by new contexts, several."""
+
+    samples: tuple[TrainingSample, ...]
+    """Advantages still 0."""
+    episode_of: tuple[int, ...]
+    """Index into `episodes`, one per sample."""
+    episodes: tuple[Trajectory, ...]
+    """Scored ones, groups one after the other."""
+    groups: tuple[TrajectoryGroup, ...]
+    group_of: tuple[int, ...]
+    """Index into `groups`, one per episode."""
+    num_untrained: int
+    """Samples dropped because they hold no trained token."""
+
+
+def collect_samples(groups: Sequence[TrajectoryGroup]) -> StepSamples:
+    """All training samples of a step, in the order of its episodes."""
+    samples: list[TrainingSample] = []
+    episode_of: list[int] = []
+    episodes: list[Trajectory] = []
+    group_of: list[int] = []
+    num_untrained = 0
+    for group_index, group in enumerate(groups):
+        for episode in group.trajectories:
+            more, dropped = build_samples(episode)
+            if not more and not dropped:
+                continue  # not scored
+            samples += more
+            episode_of += [len(episodes)] * len(more)
+            episodes.append(episode)
+            group_of.append(group_index)
+            num_untrained += dropped
+    return StepSamples(
+        samples=tuple(samples),
+        episode_of=tuple(episode_of),
+        episodes=tuple(episodes),
+        groups=tuple(groups),
+        group_of=tuple(group_of),
+        num_untrained=num_untrained,
+    )
+
+
+def assign_credit(
+    step: StepSamples,
+    algorithm: AlgorithmConfig,
+    *,
+    token_penalties: Sequence[Tensor] | None = None,
+    values: Sequence[Tensor] | None = None,
+) -> tuple[list[TrainingSample], list[Tensor] | None]:
+    """The samples with their advantages, and the returns that a critic learns, per sample [n trained tokens].
+
+    `token_penalties` and `values` hold one tensor per sample, an entry per trained token. With `mask_truncated`,
+    samples of episodes that were cut off have no trained token left.
+    """
+    if not step.samples:
+        return [], None
+    num_trained = [sum(sample.loss_mask) for sample in step.samples]
+    rewards = step_rewards(step, algorithm, token_penalties=token_penalties, values=values)
+    credit = estimate(algorithm.advantage, rewards, **estimator_options(algorithm))
+    advantages = _split_by_sample(credit.advantages_EN, step, num_trained)
+    returns = None if credit.returns_EN is None else _split_by_sample(credit.returns_EN, step, num_trained)
+    credited = []
+    for index, sample in enumerate(step.samples):
+        is_cut_off = step.episodes[step.episode_of[index]].stop_reason not in _ENDED
+        mask = (0,) * len(sample.loss_mask) if algorithm.mask_truncated and is_cut_off else sample.loss_mask
+        of_trained = iter(advantages[index].tolist())
+        by_token = tuple(next(of_trained) if trained else 0.0 for trained in sample.loss_mask)
+        credited.append(replace(sample, loss_mask=mask, advantages=by_token))
+    return credited, returns
+
+
+def step_rewards(
+    step: StepSamples,
+    algorithm: AlgorithmConfig,
+    *,
+    token_penalties: Sequence[Tensor] | None,
+    values: Sequence[Tensor] | None,
+) -> StepRewards:
+    """The rewards of a step as the estimators take them."""
+    rewards_E = _shaped_rewards(step.episodes, algorithm)
+    num_trained = [sum(sample.loss_mask) for sample in step.samples]
+    ones = [torch.ones(count, dtype=torch.float64) for count in num_trained]
+    mask_EN = _join_by_episode(ones, step).bool()
+    penalties_EN = torch.zeros(mask_EN.shape, dtype=torch.float64)
+    if token_penalties is not None:
+        penalties_EN = _join_by_episode([penalty.double() for penalty in token_penalties], step)
+    return StepRewards(
+        group_E=torch.tensor(step.group_of),
+        rewards_E=rewards_E,
+        mask_EN=mask_EN,
+        token_penalties_EN=penalties_EN,
+        values_EN=None if values is None else _join_by_episode([value.double() for value in values], step),
+        greedy_rewards_E=_greedy_rewards(step, algorithm) if algorithm.advantage == "remax" else None,
+        parts_E=_parts(step, algorithm),
+    )
+
+
+def estimator_options(algorithm: AlgorithmConfig) -> dict[str, object]:
+    """All options that estimators know; each takes what it reads."""
+    return {
+        "scale_by_std": algorithm.scale_by_std,
+        "gamma": algorithm.gamma,
+        "lam": algorithm.lam,
+        "part_weights": algorithm.part_weights,
+    }
+
+
+def _shaped_rewards(episodes: Sequence[Trajectory], algorithm: AlgorithmConfig) -> Tensor:
+    """Rewards less the penalty for length, float64; NaN where an episode could not be scored."""
+    rewards = torch.tensor([math.nan if e.reward is None else e.reward for e in episodes], dtype=torch.float64)
+    overlong = algorithm.overlong
+    if not overlong.buffer:
+        return rewards
+    num_drawn = torch.tensor([sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes])
+    return rewards + overlong.weight * overlong_penalty(
+        num_drawn, max_tokens=overlong.max_tokens, buffer=overlong.buffer
+    )
+
+
+def _greedy_rewards(step: StepSamples, algorithm: AlgorithmConfig) -> Tensor:
+    """Of each episode's group, shaped like the others."""
+    greedy = [group.greedy for group in step.groups]
+    if any(episode is None for episode in greedy):
+        raise ConfigError("algorithm.advantage 'remax' needs a greedy episode in every group (TrajectoryGroup.greedy)")
+    return _shaped_rewards(greedy, algorithm)[torch.tensor(step.group_of)]
+
+
+def _parts(step: StepSamples, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
+    """Reward parts that the estimator normalises one by one; a part that an episode does not report is 0.
+
+    ConfigError for one that no episode reports that came to its end.
+    """
+    parts = {}
+    finished = [episode for episode in step.episodes if episode.stop_reason is StopReason.FINISHED]
+    for name in algorithm.part_weights:
+        if finished and not any(name in episode.reward_parts for episode in finished):
+            known = sorted({part for episode in step.episodes for part in episode.reward_parts})
+            raise ConfigError(
+                f"algorithm.part_weights: no episode has a reward part {name!r}; the environment gives "
+                f"{', '.join(known) or 'none'}"
+            )
+        parts[name] = torch.tensor([e.reward_parts.get(name, 0.0) for e in step.episodes], dtype=torch.float64)
+    return parts
+
+
+def _join_by_episode(of_samples: Sequence[Tensor], step: StepSamples) -> Tensor:
+    """One row per episode: its samples' trained tokens one after the other, padded with 0, [E, N]."""
+    rows: list[list[Tensor]] = [[torch.zeros(0, dtype=torch.float64)] for _ in step.episodes]
+    for column, episode in zip(of_samples, step.episode_of, strict=True):
+        rows[episode].append(column.cpu())
+    return torch.nn.utils.rnn.pad_sequence([torch.cat(row) for row in rows], batch_first=True)
+
+
+def _split_by_sample(rows_EN: Tensor, step: StepSamples, num_trained: Sequence[int]) -> list[Tensor]:
+    """The inverse of `_join_by_episode`."""
+    taken = [0] * len(step.episodes)
+    columns = []
+    for episode, count in zip(step.episode_of, num_trained, strict=True):
+        columns.append(rows_EN[episode, taken[episode] : taken[episode] + count])
+        taken[episode] += count
+    return columns

@@ -1,0 +1,177 @@
+"""Supervised fine-tuning on finished conversations: the warm start before reinforcement learning.
+
+Loss is the mean cross-entropy of the tokens an assistant wrote (end-of-turn tokens included); what it read is
+masked. Conversations are rendered by the same `ChatFormat` as in rollouts, so the model meets the same ids later.
+This module knows no task: it is handed token ids and masks.
+"""
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.modeling.minimind import MiniMindForCausalLM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Ids of a whole conversation and 1 where the assistant wrote them; two lists of one length."""
+
+    token_ids: list[int]
+    loss_mask: list[int]
+
+    def with_all_learnt(self) -> "Conversation":
+        """The same with every token but the first in the loss."""
+        return Conversation(token_ids=self.token_ids, loss_mask=[0] + [1] * (len(self.token_ids) - 1))
+
+
+COPIED_TOKENS = (4, 30)
+"""Fewest and most tokens of a piece that is copied."""
+NUM_CUES = 2
+"""First tokens of a piece: they tell which one it is, so they cannot be told beforehand."""
+
+
+def said_again(token_ids: Sequence[int], rng: random.Random) -> Conversation:
+    """A text, and then once more: as it was or, every other time, in pieces in another order.
+
+    Learnt is what can be copied: names and texts that a model has never seen, which demonstrations alone teach slowly.
+    For a model that knows the words already: one with random weights has to learn these first.
+    """
+    pieces = [list(token_ids)]
+    if rng.random() < 0.5:
+        cuts = [0]
+        while cuts[-1] < len(token_ids):
+            cuts.append(cuts[-1] + rng.randint(*COPIED_TOKENS))
+        pieces = [list(token_ids[first:last]) for first, last in itertools.pairwise(cuts)]
+        rng.shuffle(pieces)
+    again = [token for piece in pieces for token in piece]
+    mask = [int(place >= NUM_CUES) for piece in pieces for place in range(len(piece))]
+    return Conversation(token_ids=[*token_ids, *again], loss_mask=[0] * len(token_ids) + mask)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftSettings:
+    num_conversations: int
+    batch_size: int = 16
+    learning_rate: float = 2e-3
+    """Peak for embeddings and norms (AdamW)."""
+    muon_learning_rate: float = 0.02
+    """Peak for the matrices of the layers (Muon)."""
+    warmup_steps: int = 60
+    decay_share: float = 0.4
+    """Share of the steps, at the end, over which the learning rate falls linearly to a twentieth."""
+    weight_decay: float = 0.05
+    seed: int = 0
+    autocast: bool = True
+    """bfloat16 matrix products (weights stay fp32)."""
+
+
+def render_conversation(
+    chat: ChatFormat,
+    messages: Sequence[Message],
+    turns: Sequence[tuple[Message, Sequence[Message]]],
+    tools: Sequence[ToolSpec],
+) -> Conversation:
+    """Ids of `messages` followed by `turns`, each an assistant message and what the environment answered to it."""
+    token_ids = list(chat.render_prompt(messages, tools))
+    loss_mask = [0] * len(token_ids)
+    for message, replies in turns:
+        completion = chat.render_completion(message)
+        token_ids += completion
+        loss_mask += [1] * len(completion)
+        if replies:
+            suffix = chat.render_env_messages(replies)
+            token_ids += suffix
+            loss_mask += [0] * len(suffix)
+    return Conversation(token_ids=token_ids, loss_mask=loss_mask)
+
+
+def train_sft(
+    model: MiniMindForCausalLM,
+    conversations: Iterator[Conversation],
+    settings: SftSettings,
+    report: Callable[[int, int, float, float], None],
+) -> None:
+    """Train in place; `report(step, num_steps, smoothed loss, tokens per second)` is called every 50 steps."""
+    num_steps = settings.num_conversations // settings.batch_size
+    optimizers = _optimizers(model, settings)
+    peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    model.train()
+    smoothed, num_tokens, start = 0.0, 0, time.perf_counter()
+    for step, batch in enumerate(_batches(conversations, settings), start=1):
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, peak in zip(groups, peaks, strict=True):
+            group["lr"] = peak * schedule(step, num_steps, settings)
+        loss = _loss(model, batch, settings.autocast)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        smoothed = loss.item() if step == 1 else 0.95 * smoothed + 0.05 * loss.item()
+        num_tokens += sum(len(item.token_ids) for item in batch)
+        if step % 50 == 0 or step == num_steps:
+            report(step, num_steps, smoothed, num_tokens / (time.perf_counter() - start))
+    model.eval()
+
+
+def _optimizers(model: MiniMindForCausalLM, settings: SftSettings) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings and norms (Jordan et al. 2024)."""
+    inner = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
+    held = {id(p) for p in inner}
+    outer = [p for p in model.parameters() if id(p) not in held]
+    return [
+        torch.optim.Muon(inner, lr=settings.muon_learning_rate, weight_decay=settings.weight_decay),
+        torch.optim.AdamW(outer, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
+
+
+def schedule(step: int, num_steps: int, settings: SftSettings) -> float:
+    """Factor on the learning rate: linear warm-up, constant, linear fall to 0.05."""
+    warm = min(1.0, step / max(1, settings.warmup_steps))
+    left = (num_steps - step) / max(1.0, settings.decay_share * num_steps)
+    return warm * min(1.0, max(0.05, left))
+
+
+def _batches(conversations: Iterator[Conversation], settings: SftSettings) -> Iterator[list[Conversation]]:
+    """Batches of similar length: 8 batches are read, sorted by length, cut, and shuffled."""
+    rng = random.Random(settings.seed)
+    left = settings.num_conversations // settings.batch_size
+    while left > 0:
+        num = min(8, left)
+        pool = [next(conversations) for _ in range(num * settings.batch_size)]
+        pool.sort(key=lambda item: len(item.token_ids))
+        cut = [pool[i : i + settings.batch_size] for i in range(0, len(pool), settings.batch_size)]
+        rng.shuffle(cut)
+        yield from cut
+        left -= num
+
+
+def _loss(model: MiniMindForCausalLM, batch: list[Conversation], autocast: bool) -> torch.Tensor:
+    ids_BT = torch.zeros(len(batch), _round_up(max(len(item.token_ids) for item in batch) - 1) + 1, dtype=torch.long)
+    mask_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+    for row, item in enumerate(batch):
+        ids_BT[row, : len(item.token_ids)] = torch.tensor(item.token_ids)
+        mask_BT[row, : len(item.loss_mask)] = torch.tensor(item.loss_mask, dtype=torch.bool)
+    first = min(item.loss_mask.index(1) for item in batch) - 1
+    first -= first % _SHAPE_STEP
+    ids_BT, mask_BT = ids_BT.to(model.device), mask_BT.to(model.device)
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
+        hidden = model.hidden_states(ids_BT[:, :-1])
+        logits = model.logits(hidden[:, first:].flatten(0, 1))
+    targets = ids_BT[:, 1:].masked_fill(~mask_BT[:, 1:], -100)[:, first:]
+    return F.cross_entropy(logits.float(), targets.flatten(), ignore_index=-100)
+
+
+_SHAPE_STEP = 32
+"""Lengths are rounded to this: every new matrix shape costs the CPU kernels a compilation."""
+
+
+def _round_up(length: int) -> int:
+    return -(-length // _SHAPE_STEP) * _SHAPE_STEP

@@ -1,0 +1,116 @@
+"""Flat passes through Hugging Face models: our attention under Transformers' `AttentionInterface`.
+
+`enable_packing` puts it in for good, because activations that are computed again in the backward pass ask for it then.
+Only a pass that is given a layout is flat; in every other pass the model attends as with "sdpa", except that softcaps
+(Gemma 2), which Transformers' own "sdpa" forgets, are kept.
+Which models can, is a rule (`can_pack`); all others take padded rows. Not here: the attention itself.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from agent_rl.errors import ConfigError
+from agent_rl.modeling.packed_attention import PackedLayout, capped_attention, packed_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from agent_rl.modeling.hf_causal_lm import CausalParts
+
+_NAME = "agent_rl_packed"
+_LAYER_KINDS = {"full_attention", "sliding_attention"}
+
+
+def can_pack(model: "PreTrainedModel") -> bool:
+    """Whether tokens of this model meet in an exchangeable attention only, and learn their place from `position_ids`.
+
+    So not: models with a state, convolutions, chunked or linear attention, attention sinks, biases by distance (ALiBi),
+    or with an attention of their own that Transformers cannot exchange.
+    """
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or _LAYER_KINDS)
+    return (
+        model._supports_attention_backend
+        and model._supports_sdpa
+        and not model._is_stateful
+        and kinds <= _LAYER_KINDS
+        and not getattr(config, "alibi", False)
+        and not any(name.endswith("sinks") for name, _ in model.named_parameters())
+    )
+
+
+def enable_packing(model: "PreTrainedModel") -> None:
+    """Exchange the model's attention, so that `packed_hidden_states` can be called; nothing else changes."""
+    model.set_attn_implementation(_NAME)
+
+
+def packed_hidden_states(
+    parts: "CausalParts", token_ids_T: Tensor, position_ids_T: Tensor, layout: PackedLayout
+) -> Tensor:
+    """The backbone's last hidden states [T, d] of a flat row, after `enable_packing`.
+
+    Raises ConfigError when the layout does not reach the model's attention.
+    """
+    config = parts.model.config.get_text_config()
+    # Four dimensions: Transformers hands it on as it is, instead of building a mask T x T.
+    marker = torch.empty(1, 1, 0, 0, device=token_ids_T.device)
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()))
+    output = parts.backbone(
+        input_ids=token_ids_T[None],
+        position_ids=position_ids_T[None],
+        attention_mask=dict.fromkeys(kinds, marker) if len(kinds) > 1 else marker,
+        use_cache=False,
+        packed_layout=layout,
+    )
+    return output.last_hidden_state[0]
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed_layout: PackedLayout | None = None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """The signature that Transformers calls: query [B, heads, T, D], key and value [B, kv_heads, T, D]."""
+    if packed_layout is None:
+        if attention_mask is not None and attention_mask.numel() == 0:
+            raise ConfigError(f"{type(module).__name__} does not hand the layout of a flat pass on; {_ADVICE}")
+        if softcap is not None:
+            return _plain_with_softcap(query, key, value, attention_mask, scaling, softcap), None
+        return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **others)
+    if changed := [name for name in ("s_aux", "position_bias") if others.get(name) is not None]:
+        raise ConfigError(f"{type(module).__name__} changes its scores by {changed[0]}; {_ADVICE}")
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    out = packed_attention(q, k, v, packed_layout, scale=scaling, window=sliding_window, softcap=softcap)
+    return out[None], None
+
+
+def _plain_with_softcap(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, softcap: float
+) -> Tensor:
+    if mask is None:
+        num_queries, num_keys = query.shape[2], key.shape[2]
+        mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=query.device).tril(num_keys - num_queries)
+    if mask.dtype == torch.bool:
+        # Not minus infinity: a row of padding may see nothing at all.
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, torch.finfo(query.dtype).min)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    return capped_attention(query, key, value, mask, scale=scale, softcap=softcap).transpose(1, 2).contiguous()
+
+
+_ADVICE = "score it with padded rows (LogprobModel(..., packed=False))"
+
+AttentionInterface.register(_NAME, _attention)
+AttentionMaskInterface.register(_NAME, sdpa_mask)

@@ -1,0 +1,76 @@
+"""What the policies have in common whose module is trained and drawn from in this process.
+
+One module that the trainer updates and the generation engine draws from, and its tokenizer. The engine keeps no copy
+of the weights: they may change only while nothing is being drawn, and `refresh_weights` says that they did.
+Not here: how a model is loaded, training, back ends in other processes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.config import AgentType
+from agent_rl.inference.base import Cancel
+from agent_rl.inference.local.engine import GenerationEngine
+from agent_rl.policies.policy import BasePolicy
+from agent_rl.policies.trained_model import TrainedModel
+from agent_rl.records import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class InProcessPolicy(BasePolicy):
+    """A model and the engine that draws from it."""
+
+    def __init__(
+        self,
+        trained: TrainedModel,
+        *,
+        max_batch_size: int = 8,
+        max_context: int = 1024,
+        max_cached_tokens: int | None = None,
+        agent_type: AgentType = "hf",
+    ) -> None:
+        """Start the engine; its key/value cache holds `max_cached_tokens`, by default every window of a batch."""
+        self.trained = trained
+        self.chat_format = make_chat_format(trained.tokenizer, agent_type)
+        self.max_context = max_context
+        self._engine = GenerationEngine(
+            trained.module, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
+        )
+
+    @property
+    def model(self) -> nn.Module:
+        """The module that is trained and drawn from."""
+        return self.trained.module
+
+    @property
+    def tokenizer(self) -> "PreTrainedTokenizerBase":
+        return self.trained.tokenizer
+
+    @property
+    def weight_version(self) -> int:
+        """Version of the weights being drawn from."""
+        return self._engine.weight_version
+
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        return self._engine.generate(prompt_ids, sampling, cancel)
+
+    def refresh_weights(self, version: int) -> None:
+        """Draw from the weights as they are now and call them `version`; no completion may be under way."""
+        self._engine.refresh_weights(version)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write what `from_pretrained` reads: weights, config and tokenizer, in Hugging Face format."""
+        self.trained.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        """Take over the weights that `save_pretrained` wrote, in place."""
+        self.trained.load_weights(folder)
+
+    def close(self) -> None:
+        self._engine.close()

@@ -1,0 +1,94 @@
+"""The vLLM policy that a configuration names: an engine inside this process, or clients of servers.
+
+Imported only where a configuration asks for vLLM. Not here: the model that is trained.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from agent_rl.config import Config
+from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.weight_receiver import Sampler
+from agent_rl.errors import ConfigError
+from agent_rl.inference.vllm.engine_start import check_installed
+from agent_rl.inference.vllm.server_sampler import ServerSampler
+from agent_rl.inference.vllm.servers import VLLMServers
+from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport
+from agent_rl.policies.remote_policy import InferenceEngine, RemotePolicy
+from agent_rl.policies.trained_model import TrainedModel
+
+
+def make_vllm_policy(
+    config: Config, backend: Backend, load_model: Callable[[], TrainedModel], *, source: str, run_folder: Path
+) -> tuple[TrainedModel, RemotePolicy]:
+    """The model, which `load_model` reads only once vLLM is known to be there, and the policy.
+
+    `source` is what an engine inside this process loads before it is sent weights. Raises ConfigError when vLLM is
+    missing, or a server does not answer or was started with other settings.
+    """
+    if not config.vllm.servers:
+        _check_device(config)
+        check_installed()
+        model = load_model()
+        return model, _with_engine(config, backend, model, source)
+    servers = VLLMServers(
+        config.vllm.servers,
+        request_timeout_s=config.vllm.request_timeout_s,
+        start_timeout_s=config.vllm.start_timeout_s,
+    )
+    try:
+        transport = _transport(config, backend, run_folder) if backend.is_main_process else None
+        servers.wait_until_up(
+            max_context=config.policy.max_context,
+            dtype=config.model.dtype,
+            lora_rank=config.model.lora.rank,
+            weight_transfer=config.vllm.weight_transfer,
+        )
+        model = load_model()
+    except BaseException:
+        servers.close()
+        raise
+    sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
+    return model, _policy(config, model, servers, sampler)
+
+
+def _check_device(config: Config) -> None:
+    if config.run.device.startswith("cuda:"):
+        raise ConfigError(
+            f"run.device = {config.run.device!r}: vLLM's engine inside the process takes the first GPU that it sees; "
+            "set run.device=cuda and CUDA_VISIBLE_DEVICES"
+        )
+
+
+def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransport | NCCLTransport:
+    if config.vllm.weight_transfer == "nccl":
+        if backend.device.type != "cuda":
+            raise ConfigError(
+                f"vllm.weight_transfer = 'nccl' sends from GPU to GPU, this run trains on {backend.device}; use files"
+            )
+        return NCCLTransport()
+    return FileTransport(config.vllm.weight_folder or run_folder / "weights")
+
+
+def _with_engine(config: Config, backend: Backend, model: TrainedModel, source: str) -> RemotePolicy:
+    from agent_rl.inference.vllm.engine import VLLMEngine
+
+    engine = VLLMEngine(
+        source,
+        dtype=config.model.dtype,
+        max_context=config.policy.max_context,
+        max_batch_size=config.policy.max_batch_size,
+        max_cached_tokens=config.policy.max_cached_tokens,
+        gpu_memory_share=config.vllm.gpu_memory_share,
+        sleep=config.vllm.sleep and not config.rollout.max_staleness,
+        lora_rank=config.model.lora.rank,
+        seed=config.run.seed,
+        where=f"process {backend.rank}",
+    )
+    return _policy(config, model, engine, engine)
+
+
+def _policy(config: Config, model: TrainedModel, engine: InferenceEngine, sampler: Sampler) -> RemotePolicy:
+    return RemotePolicy(
+        engine, sampler, model.tokenizer, max_context=config.policy.max_context, agent_type=config.agent.type
+    )

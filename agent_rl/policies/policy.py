@@ -1,0 +1,65 @@
+"""What the rollout needs of a policy: token ids in, sampled token ids and log-probs out, from many threads at once.
+
+A policy owns its weights, its tokenizer's chat format and whatever generates. It does not know episodes, rewards or
+how it is trained or gets new weights.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.records import Completion, SamplingParams
+
+if TYPE_CHECKING:
+    from agent_rl.inference.base import Cancel
+
+
+class BasePolicy(ABC):
+    """A language model that can be sampled from."""
+
+    chat_format: ChatFormat
+    max_context: int
+    """Window in tokens: conversation and completion together."""
+
+    @abstractmethod
+    def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: "Cancel | None" = None
+    ) -> Completion:
+        """Draw one completion; blocks, and may be called from many threads. EngineError when the back end fails.
+
+        Once `cancel` (such as a `threading.Event`) is set, the completion ends with what was drawn so far, as
+        `FinishReason.CANCELLED`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what generates; completions still under way get EngineError."""
+
+    def generate_action(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        sampling: SamplingParams | None = None,
+    ) -> Message:
+        """One assistant message, its calls parsed: the convenience for using a policy rather than training it.
+
+        Without `sampling` it is greedy and may fill the window; without stop ids in it, the chat format's are used.
+        Raises ValueError when the conversation leaves no room for an answer.
+        """
+        prompt_ids = self.chat_format.render_prompt(messages, tools)
+        room = self.max_context - len(prompt_ids)
+        if room < 1:
+            raise ValueError(f"the conversation has {len(prompt_ids)} tokens, the window only {self.max_context}")
+        wanted = sampling or SamplingParams(max_new_tokens=room, temperature=0.0)
+        completion = self.generate(
+            prompt_ids,
+            SamplingParams(
+                max_new_tokens=min(wanted.max_new_tokens, room),
+                temperature=wanted.temperature,
+                stop_token_ids=wanted.stop_token_ids or self.chat_format.stop_token_ids,
+                seed=wanted.seed,
+            ),
+        )
+        return self.chat_format.parse_completion(completion.token_ids)

@@ -1,0 +1,100 @@
+"""Held-out tasks before and after: which turned, in what order to read them, and how failures shifted.
+
+Both sides played the same tasks with the same seeds, so they are compared task by task; of tasks that have nothing but
+the id in common, none is. Not here: the statistics (`telemetry/paired.py`), what a failure is called
+(`failure_modes.py`).
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from agent_rl.reports.episodes import Episode, in_common, successes
+from agent_rl.reports.failure_modes import failure_counts, failure_mode
+from agent_rl.reports.run.data import Evaluation
+from agent_rl.telemetry.paired import PairedChange, paired_change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPair:
+    """One task, played by two sets of weights."""
+
+    before: Episode
+    after: Episode
+
+    @property
+    def reward_change(self) -> float:
+        return (self.after.reward or 0.0) - (self.before.reward or 0.0)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the side that failed did; the later one where both did."""
+        return failure_mode(self.after) or failure_mode(self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeforeAfter:
+    """Two evaluations at one temperature, compared on the tasks that both scored."""
+
+    before: Evaluation
+    after: Evaluation
+    """Of these tasks only."""
+    change: PairedChange
+    gained: tuple[TaskPair, ...]
+    """Failed before, solved after; those to read first stand first."""
+    lost: tuple[TaskPair, ...]
+    """Solved before, failed after."""
+    failures_before: dict[str, int]
+    failures_after: dict[str, int]
+    """Failed episodes by failure mode, most frequent first."""
+
+
+def compare(before: Evaluation, after: Evaluation) -> BeforeAfter | None:
+    """Compare two evaluations; None when no task was scored in both."""
+    common = in_common(before.episodes, after.episodes)
+    if not common.before:
+        return None
+    pairs = [TaskPair(before=group[0], after=common.after[task_id][0]) for task_id, group in common.before.items()]
+    return BeforeAfter(
+        before=replace(before, episodes=tuple(pair.before for pair in pairs)),
+        after=replace(after, episodes=tuple(pair.after for pair in pairs)),
+        change=paired_change(successes(common.before), successes(common.after)),
+        gained=reading_order(p for p in pairs if p.after.is_success and not p.before.is_success),
+        lost=reading_order(p for p in pairs if p.before.is_success and not p.after.is_success),
+        failures_before=failure_counts(pair.before for pair in pairs),
+        failures_after=failure_counts(pair.after for pair in pairs),
+    )
+
+
+def what_is_left_out(before: Evaluation, after: Evaluation) -> list[str]:
+    """Sentences, without a full stop, on tasks and episodes that a comparison cannot count."""
+    where = f"temperature {after.temperature:g}, steps {before.step} and {after.step}"
+    said = []
+    if others := in_common(before.episodes, after.episodes).others:
+        said.append(
+            f"{where}: held-out tasks with the same id that are different tasks on both sides are not compared: "
+            f"{len(others)}, such as {others[0]!r}"
+        )
+    for each in (before, after):
+        if num_lost := len(each.episodes) - each.counted.num_scored:
+            said.append(
+                f"temperature {each.temperature:g}, step {each.step}: {num_lost} of {len(each.episodes)} held-out "
+                "episodes were dropped by environment errors"
+            )
+    return said
+
+
+def first_and_last(evaluations: Sequence[Evaluation]) -> BeforeAfter | None:
+    """The first against the last of a run's evaluations at one temperature; None with fewer than two."""
+    return compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None
+
+
+def reading_order(pairs: Iterable[TaskPair]) -> tuple[TaskPair, ...]:
+    """One of each failure mode first, then a second one of each; among these the largest change of reward first."""
+    largest_first = sorted(pairs, key=lambda pair: -abs(pair.reward_change))
+    seen: Counter[str | None] = Counter()
+    ranked = []
+    for pair in largest_first:
+        ranked.append((seen[pair.failure], pair))
+        seen[pair.failure] += 1
+    return tuple(pair for _, pair in sorted(ranked, key=lambda each: each[0]))

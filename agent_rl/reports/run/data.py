@@ -1,0 +1,252 @@
+"""What a run left in its folder, read for a report; runs that still go on or were cut off are read as far as they got.
+
+`read_run(Path("runs/nat_grpo"))`. Nothing is written, and no tensor is loaded. Not here: what the numbers mean.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from agent_rl.config import TrainConfig
+from agent_rl.errors import DataError
+from agent_rl.learning.schedule import learning_rate_at
+from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
+from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
+from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
+from agent_rl.telemetry.paired import PairedChange, paired_change
+
+_EVAL_FILE = re.compile(r"step_(\d+)_t([\d.e+-]+)\.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The held-out episodes of one step and temperature."""
+
+    step: int
+    temperature: float
+    episodes: tuple[Episode, ...]
+    """In task order, one a task."""
+
+    @property
+    def counted(self) -> HeldOut:
+        scored = [episode for episode in self.episodes if episode.is_scored]
+        return HeldOut(self.step, sum(episode.is_success for episode in scored), len(scored))
+
+    @property
+    def mean_reward(self) -> float:
+        """Over scored episodes; NaN without one."""
+        rewards = [episode.reward for episode in self.episodes if episode.reward is not None]
+        return fmean(rewards) if rewards else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run's folder in memory."""
+
+    path: Path
+    config: Mapping[str, Any]
+    """As in config.yaml; empty where there is none."""
+    environment: Mapping[str, Any]
+    """Machine and versions, as in environment.json; empty where there is none."""
+    rows: Sequence[Mapping[str, Any]]
+    """Training steps of metrics.jsonl, each once, in order."""
+    evaluation_s: float
+    """Time of all evaluations."""
+    evaluations: Sequence[Evaluation]
+    """By temperature, then by step."""
+    num_starts: int | None
+    """Event files of TensorBoard: one for each start and each time the run went back; None without that tracker."""
+    notes: Sequence[str]
+    """What of the folder could not be read."""
+
+    @property
+    def name(self) -> str:
+        return str(self.settings.get("run.name", self.path.resolve().name))
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration, flat: `{"train.steps": 80}`."""
+        return flatten(self.config)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        return [row["step"] for row in self.rows]
+
+    @cached_property
+    def metrics(self) -> dict[str, list[float]]:
+        """One value per training step of every metric; NaN where a step has none."""
+        names = dict.fromkeys(name for row in self.rows for name in row if name != "step")
+        return {name: [_number(row.get(name)) for row in self.rows] for name in names}
+
+    @property
+    def planned_steps(self) -> int | None:
+        return self.settings.get("train.steps")
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.steps) and self.planned_steps is not None and self.steps[-1] >= self.planned_steps
+
+    @property
+    def wall_s(self) -> float:
+        """Steps and evaluations together; loading, checkpoints and steps that were made twice are not in it."""
+        return sum(measured(self.metrics.get("time/step_s", ()))) + self.evaluation_s
+
+    @property
+    def temperatures(self) -> list[float]:
+        return sorted({each.temperature for each in self.evaluations})
+
+    def at(self, temperature: float) -> list[Evaluation]:
+        """Evaluations at a temperature that scored anything, in order of steps."""
+        return [each for each in self.evaluations if each.temperature == temperature and each.counted.num_scored]
+
+    def evidence(self) -> Evidence:
+        """For the rules; held-out tasks at the temperature that is trained at, or else the highest."""
+        trained_at = self.settings.get("policy.temperature")
+        chosen = trained_at if trained_at in self.temperatures else max(self.temperatures, default=0.0)
+        evaluations = self.at(chosen)
+        return Evidence(
+            metrics=self.metrics,
+            steps=self.steps,
+            held_out=[each.counted for each in evaluations],
+            held_out_change=_change(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None,
+            settings=self.settings,
+        )
+
+    def fired_alarms(self) -> list[FiredAlarm]:
+        """The run's own rules asked again: alarms are told while a run goes on, and kept nowhere."""
+        rules = (self.config.get("log") or {}).get("alarms") or []
+        alarms = Alarms(with_defaults([AlarmRule(**rule) for rule in rules]))
+        numbers = [{name: _number(value) for name, value in row.items() if name != "step"} for row in self.rows]
+        return [fired for step, row in zip(self.steps, numbers, strict=True) for fired in alarms.check(step, row)]
+
+    def num_rollbacks(self) -> int | None:
+        """Halvings of the learning rate below its schedule: each is a rollback. None where that cannot be told."""
+        rates = self.metrics.get("optim/learning_rate", [])
+        try:
+            plan = TrainConfig.model_validate(self.config.get("train"))
+        except ValidationError:
+            return None
+        if not rates or not 0 < self.steps[-1] <= plan.steps:
+            return None
+        planned = learning_rate_at(self.steps[-1] - 1, plan)
+        if not (planned > 0 and rates[-1] > 0):
+            return None
+        halvings = math.log2(planned / rates[-1])
+        return round(halvings) if abs(halvings - round(halvings)) < 0.01 and halvings > -0.01 else None
+
+
+def read_run(path: Path) -> Run:
+    """Read a run's folder. DataError when it is none, or when a file in it is damaged other than by a cut."""
+    if not (path / "config.yaml").is_file() and not (path / "metrics.jsonl").is_file():
+        raise DataError(
+            f"{path} holds neither config.yaml nor metrics.jsonl; give the folder of a run, such as runs/nat_grpo"
+        )
+    notes: list[str] = []
+    lines = _metrics_rows(path / "metrics.jsonl", notes)
+    evaluations = _evaluations(path / "eval")
+    last = max((row["step"] for row in lines), default=None)
+    if last is not None and (later := sorted({each.step for each in evaluations if each.step > last})):
+        numbers = ", ".join(map(str, later))
+        notes.append(
+            f"evaluations of step {numbers} are left out: the metrics end at step {last}, as after going back to an "
+            "earlier checkpoint"
+        )
+        evaluations = [each for each in evaluations if each.step <= last]
+    rows = {row["step"]: row for row in lines if not _is_evaluation(row)}
+    events = len(list((path / "tensorboard").glob("events.out.tfevents.*")))
+    return Run(
+        path=path,
+        config=_read_mapping(path / "config.yaml", notes),
+        environment=_read_mapping(path / "environment.json", notes),
+        rows=[rows[step] for step in sorted(rows)],
+        evaluation_s=sum(measured([_number(row.get("time/eval_s")) for row in lines if _is_evaluation(row)])),
+        evaluations=evaluations,
+        num_starts=events or None,
+        notes=notes,
+    )
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"train": {"steps": 80}}` as `{"train.steps": 80}`; an empty section stays a value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return flat
+
+
+def _is_evaluation(row: Mapping[str, Any]) -> bool:
+    return any(name.startswith("eval/") for name in row)
+
+
+def _number(value: Any) -> float:
+    """A metric's value; null, where it was not finite, as NaN."""
+    return math.nan if value is None else float(value)
+
+
+def _metrics_rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    """Whole lines of metrics.jsonl; of a last line that was cut off a note is made."""
+    if not path.exists():
+        notes.append("there is no metrics.jsonl yet: no step is done")
+        return []
+    try:
+        *lines, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise _unread(path, error) from None
+    if rest.strip():
+        notes.append("the last line of metrics.jsonl was cut off and is left out")
+    return [_metrics_row(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+
+
+def _metrics_row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        values = [value for value in row.values() if value is not None and not isinstance(value, int | float)]
+        if isinstance(row["step"], int) and not values:
+            return row
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise DataError(f"{where}: not a line of metrics with a step and numbers; remove the line to report on the rest")
+
+
+def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
+    """A YAML or JSON file (every JSON file is YAML); a note where it is not there. DataError for anything else."""
+    if not path.exists():
+        notes.append(f"there is no {path.name}")
+        return {}
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _unread(path, error) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise DataError(f"{path}: not a mapping of keys to values; restore the file or remove it to report without it")
+    return tree
+
+
+def _unread(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path}: cannot be read ({error.strerror}); mend that, or report on a copy of the folder")
+
+
+def _change(before: Evaluation, after: Evaluation) -> PairedChange | None:
+    common = in_common(before.episodes, after.episodes)
+    return paired_change(successes(common.before), successes(common.after)) if common.before else None
+
+
+def _evaluations(folder: Path) -> list[Evaluation]:
+    found = []
+    for path in sorted(folder.glob("step_*.json")):
+        if match := _EVAL_FILE.fullmatch(path.name):
+            episodes = tuple(read_eval_file(path))
+            found.append(Evaluation(step=int(match[1]), temperature=float(match[2]), episodes=episodes))
+    return sorted(found, key=lambda each: (each.temperature, each.step))

@@ -1,0 +1,35 @@
+"""What to change in a run, by rule: each recommendation says on which figure it rests and which keys to turn.
+
+A rule without enough steps is silent, and no two recommendations turn one key against each other. Not here: the rules
+themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from agent_rl.reports.run.evidence import Evidence, Recommendation, Turn
+from agent_rl.reports.run.learning_rules import FURTHER_RULES, LEARNING_RULES
+from agent_rl.reports.run.rollout_rules import ROLLOUT_RULES, SPEED_RULES
+
+_OPPOSITES = {"raise", "lower"}
+
+
+def recommend(evidence: Evidence) -> list[Recommendation]:
+    """What every rule has to say, problems first, then in the order of the rules."""
+    rules = (*LEARNING_RULES, *ROLLOUT_RULES, *FURTHER_RULES, *SPEED_RULES)
+    found = [said for rule in rules if (said := rule(evidence)) is not None]
+    return sorted(without_contradictions(found), key=lambda each: each.severity != "problem")
+
+
+def without_contradictions(found: Sequence[Recommendation]) -> list[Recommendation]:
+    """Earlier ones before later ones: a later one loses the keys that an earlier one turns the other way, and is left
+    out when the first of its keys, what it is about, is among them."""
+    turned: dict[str, Turn] = {}
+    kept = []
+    for said in found:
+        keys = {key: turn for key, turn in said.keys.items() if {turned.get(key), turn} != _OPPOSITES}
+        if said.keys and next(iter(said.keys)) not in keys:
+            continue
+        turned |= keys
+        kept.append(replace(said, keys=keys))
+    return kept

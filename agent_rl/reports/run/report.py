@@ -1,0 +1,253 @@
+"""What is to be said about a run, as one record, as plain data and on a terminal.
+
+`report.json` has the keys of `as_data`: `run` (what ran, and how far), `held_out` (before and after by temperature),
+`recommendations`, `alarms`, `metrics` (means over the first and the last steps), `compared_with`, `notes`.
+Not here: the page (`run_html.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agent_rl.reports.redacted import redacted
+from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_and_last, what_is_left_out
+from agent_rl.reports.run.data import Evaluation, Run, flatten
+from agent_rl.reports.run.evidence import Recommendation
+from agent_rl.reports.run.recommendations import recommend
+from agent_rl.telemetry.metrics import rate_text, wilson_interval
+
+_NOT_COMPARED = ("run.name", "run.output_dir", "checkpoint.resume")
+"""Settings that say nothing about what two runs do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """A run, and what was made of it."""
+
+    run: Run
+    held_out: tuple[BeforeAfter, ...]
+    """First against last evaluation, by temperature."""
+    recommendations: tuple[Recommendation, ...]
+    alarms: tuple[str, ...]
+    """Sentences."""
+    other: Run | None
+    against: tuple[BeforeAfter, ...]
+    """Last evaluation of `other` against the run's, by temperature."""
+    notes: tuple[str, ...]
+    """What could not be read or is not counted, sentences without a full stop."""
+
+
+def make_report(run: Run, other: Run | None = None) -> RunReport:
+    """Judge a run, beside another one where given."""
+    changes = [first_and_last(run.at(temperature)) for temperature in run.temperatures]
+    against: list[BeforeAfter | None] = []
+    notes = [*run.notes, *(said for temperature in run.temperatures for said in _left_out(run.at(temperature)))]
+    for temperature in run.temperatures if other is not None else ():
+        last = [*other.at(temperature)[-1:], *run.at(temperature)[-1:]]
+        against.append(compare(*last) if len(last) > 1 else None)
+        notes += [f"compared with {other.name}, {said}" for said in _left_out(last)]
+    return RunReport(
+        run=run,
+        held_out=tuple(change for change in changes if change is not None),
+        recommendations=tuple(recommend(run.evidence())),
+        alarms=tuple(alarm.sentence for alarm in run.fired_alarms()),
+        other=other,
+        against=tuple(change for change in against if change is not None),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _left_out(evaluations: Sequence[Evaluation]) -> list[str]:
+    return what_is_left_out(evaluations[0], evaluations[-1]) if evaluations else []
+
+
+def status(run: Run) -> str:
+    """How far the run is: `100 of 100 steps: finished`."""
+    if not run.steps:
+        return "no step is done"
+    plan = "" if run.planned_steps is None else f" of {run.planned_steps}"
+    if run.is_finished:
+        return f"{run.steps[-1]}{plan} steps: finished"
+    written = datetime.fromtimestamp((run.path / "metrics.jsonl").stat().st_mtime, UTC)
+    return f"{run.steps[-1]}{plan} steps: still going on or cut off, last written {written:%Y-%m-%d %H:%M} UTC"
+
+
+def history(run: Run) -> str:
+    """Whether the run was continued or went back, as far as its folder tells."""
+    rollbacks = run.num_rollbacks()
+    told = []
+    if run.num_starts is not None:
+        again = run.num_starts - 1 - (rollbacks or 0)
+        what = "continued" if rollbacks is not None else "continued or rolled back"
+        told.append(f"{what} {again} time{'s' if again != 1 else ''}" if again > 0 else "in one go")
+    if rollbacks:
+        told.append(f"rolled back by alarms {rollbacks} time{'s' if rollbacks != 1 else ''}")
+    return ", ".join(told) or "unknown (told by TensorBoard's files and by the learning rate)"
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """What ran, as pairs to be read."""
+    settings, environment = run.settings, run.environment
+    packages = environment.get("packages") or {}
+    episodes = [settings.get(f"rollout.{key}") for key in ("groups_per_step", "group_size")]
+    found = [
+        ("Model", settings.get("model.path")),
+        ("Training tasks", settings.get("data.train_path")),
+        ("Held-out tasks", settings.get("data.eval_path")),
+        ("Environment", settings.get("env.name")),
+        ("Episodes a step", f"{episodes[0]} tasks x {episodes[1]}" if None not in episodes else None),
+        ("Estimator, loss", _joined(settings.get("algorithm.advantage"), settings.get("algorithm.loss"))),
+        ("Steps", status(run)),
+        ("Time", f"{clock(run.wall_s)} in steps and evaluations" if run.steps else None),
+        ("Continued", history(run)),
+        ("Seed", settings.get("run.seed")),
+        ("Machine", _joined(environment.get("platform"), _cpus(environment), environment.get("device"))),
+        ("Versions", _joined(f"Python {environment.get('python')}", *(f"{k} {v}" for k, v in packages.items()))
+         if packages else None),
+    ]  # fmt: skip
+    return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
+def clock(seconds: float) -> str:
+    """90 -> `1 min 30 s`, 7200 -> `2 h 0 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def solved_text(evaluation: Evaluation) -> str:
+    """`54.0 [47.1, 60.8]`: per cent solved with the 95 % Wilson interval."""
+    return rate_text(evaluation.counted.num_successes, evaluation.counted.num_scored)
+
+
+def verdicts(compared: Sequence[BeforeAfter]) -> list[str]:
+    """One sentence a temperature: did the success rate move by more than chance explains?"""
+    sentences = [each.change.sentence for each in compared]
+    return [
+        f"At temperature {each.after.temperature:g} {said[:1].lower()}{said[1:]}"
+        for each, said in zip(compared, sentences, strict=True)
+    ]
+
+
+def different_settings(run: Run, other: Run) -> list[tuple[str, str, str]]:
+    """Key, the other run's value, this run's; where both have the key or one of them. What is private is left out."""
+    theirs, ours = (flatten(redacted(each.config)) for each in (other, run))
+    keys = [key for key in theirs | ours if key not in _NOT_COMPARED]
+    pairs = [(key, str(theirs.get(key, "-")), str(ours.get(key, "-"))) for key in keys]
+    return [row for row in pairs if row[1] != row[2]]
+
+
+def as_data(report: RunReport) -> dict[str, Any]:
+    """The report for programs; what was not measured is null."""
+    run, other = report.run, report.other
+    evidence = run.evidence()
+    ends = {name: evidence.ends(name) for name in run.metrics}
+    compared_with = None
+    if other is not None:
+        differences = [{"key": key, "other": old, "run": new} for key, old, new in different_settings(run, other)]
+        held_out = [_compared_data(each) for each in report.against]
+        compared_with = {"run": other.name, "path": str(other.path), "settings": differences, "held_out": held_out}
+    return {
+        "run": {
+            "name": run.name,
+            "path": str(run.path),
+            "steps": run.steps[-1] if run.steps else 0,
+            "planned_steps": run.planned_steps,
+            "is_finished": run.is_finished,
+            "wall_s": run.wall_s,
+            "num_rollbacks": run.num_rollbacks(),
+            "facts": dict(facts(run)),
+        },
+        "held_out": [_compared_data(each) for each in report.held_out],
+        "recommendations": [asdict(each) for each in report.recommendations],
+        "alarms": list(report.alarms),
+        "metrics": {
+            name: None if pair is None else {"first": fmean(pair[0]), "last": fmean(pair[1])}
+            for name, pair in ends.items()
+        },
+        "compared_with": compared_with,
+        "notes": list(report.notes),
+    }
+
+
+def show(report: RunReport, console: Console) -> None:
+    """The short summary for a terminal of 80 columns."""
+    run = report.run
+    console.print(Text(f"{run.name}: {status(run)}", "bold"))
+    if report.held_out:
+        console.print(_table(report.held_out))
+    for sentence in verdicts(report.held_out):
+        console.print(Text(sentence))
+    for sentence in verdicts(report.against):
+        console.print(Text(f"Compared with {report.other.name if report.other else ''}. {sentence}"))
+    for said in report.recommendations:
+        keys = f" ({', '.join(turns(said))})" if said.keys else ""
+        console.print(Text(f"{said.severity}: {said.figure}; {said.advice}{keys}"))
+    for note in report.notes:
+        console.print(Text(f"note: {note}"))
+
+
+def turns(said: Recommendation) -> list[str]:
+    """`lower train.learning_rate`, or the key alone where there is no more or less."""
+    return [key if turn == "set" else f"{turn} {key}" for key, turn in said.keys.items()]
+
+
+def _table(compared: Sequence[BeforeAfter]) -> Table:
+    table = Table(title="Held-out tasks (95 % intervals, the change paired)", box=SIMPLE, title_justify="left")
+    table.add_column("")
+    for column in ("before", "after", "change"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in compared:
+        label = f"T={each.after.temperature:g}"
+        table.add_row(f"solved %, {label}", *map(solved_text, (each.before, each.after)), each.change.points)
+        before, after = each.before.mean_reward, each.after.mean_reward
+        table.add_row(f"reward, {label}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+    return table
+
+
+def _compared_data(each: BeforeAfter) -> dict[str, Any]:
+    return {
+        "temperature": each.after.temperature,
+        "before": _evaluation_data(each.before),
+        "after": _evaluation_data(each.after),
+        "paired": asdict(each.change) | {"change": each.change.change, "is_real": each.change.is_real},
+        "reward": {"before": each.before.mean_reward, "after": each.after.mean_reward},
+        "sentence": each.change.sentence,
+        "gained": [_pair_data(pair) for pair in each.gained],
+        "lost": [_pair_data(pair) for pair in each.lost],
+        "failure_modes": {"before": each.failures_before, "after": each.failures_after},
+    }
+
+
+def _evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
+    counted = evaluation.counted
+    low, high = wilson_interval(counted.num_successes, counted.num_scored)
+    return asdict(counted) | {"low": low, "high": high, "mean_reward": finite(evaluation.mean_reward)}
+
+
+def _pair_data(pair: TaskPair) -> dict[str, Any]:
+    rewards = {"reward_before": pair.before.reward, "reward_after": pair.after.reward}
+    return {"task_id": pair.after.task_id, "failure_mode": pair.failure} | rewards
+
+
+def finite(value: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return value if math.isfinite(value) else None
+
+
+def _joined(*values: object) -> str:
+    return ", ".join(str(value) for value in values if value not in (None, ""))
+
+
+def _cpus(environment: Any) -> str | None:
+    number = environment.get("num_cpus")
+    return None if number is None else f"{number} CPUs"

@@ -1,0 +1,126 @@
+"""What the page of `agent-rl view` shows of a run: its steps, the episodes of one, an episode with its tokens.
+
+Reads `samples/step_*.jsonl.gz` (`telemetry/token_samples.py` says what is in them), `metrics.jsonl` and `config.yaml`
+as they are at the moment of asking, so that a run may still go on. Every answer holds plain JSON values. Not here: what
+a file becomes in memory (`view_steps.py`), HTTP (`view_server.py`), the page (`static/`).
+"""
+
+import json
+import math
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent_rl.errors import DataError
+from agent_rl.reports.view.steps import ViewedStep, read_step
+
+_SAMPLES_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
+_MAX_KEPT_BYTES = 200_000_000
+"""Of the steps held in memory, beyond the one asked for last."""
+
+
+class RunSamples:
+    """`RunSamples.open(Path("runs/nat_grpo"))`; nothing is written. Safe to ask from many threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._read: dict[Path, tuple[tuple[int, int], ViewedStep]] = {}
+        """By file, with its time and size; the one asked for last comes last."""
+
+    @classmethod
+    def open(cls, path: Path) -> "RunSamples":
+        """DataError for a folder that is no run."""
+        if not (path / "config.yaml").is_file():
+            raise DataError(f"{path} holds no config.yaml; give the folder of a run, such as runs/nat_grpo")
+        return cls(path)
+
+    def overview(self) -> dict[str, Any]:
+        """The run's name, how often it keeps samples (None where it does not say), and the steps that it has kept."""
+        metrics = _step_metrics(self._path / "metrics.jsonl")
+        steps = [
+            {"step": step, "reward": row.get("reward/mean"), "success": row.get("success/mean")}
+            for step in self._files()
+            for row in [metrics.get(step, {})]
+        ]
+        return {"run": self._path.resolve().name, "samples_every": self._samples_every(), "steps": steps}
+
+    def episodes(self, step: int) -> dict[str, Any]:
+        """One summary per episode, in the order in which they were drawn, and where the scales of colours end."""
+        samples = self._load(step)
+        return {"step": step, "episodes": samples.summaries, "scales": samples.scales}
+
+    def episode(self, step: int, index: int) -> dict[str, Any]:
+        """The whole record of an episode. DataError where there is none."""
+        samples = self._load(step)
+        if not 0 <= index < len(samples.summaries):
+            raise DataError(f"step {step} has no episode {index}: it has {len(samples.summaries)}, counted from 0")
+        return samples.record(index) | {"index": index}
+
+    def search(self, step: int, text: str) -> list[int]:
+        """Episodes whose conversation or labels hold `text`, upper and lower case alike."""
+        return self._load(step).search(text)
+
+    def _files(self) -> dict[int, Path]:
+        """By step; a file that is not below the run's folder, as behind a link, is none of its."""
+        root = self._path.resolve()
+        found = {}
+        for path in (self._path / "samples").glob("step_*.jsonl.gz"):
+            match = _SAMPLES_FILE.fullmatch(path.name)
+            if match and path.is_file() and path.resolve().is_relative_to(root):
+                found[int(match[1])] = path
+        return dict(sorted(found.items()))
+
+    def _load(self, step: int) -> ViewedStep:
+        """Read a file once, until it changes. DataError when there is none or it is damaged."""
+        with self._lock:
+            try:
+                path = self._files()[step]
+                status = path.stat()
+            except (KeyError, FileNotFoundError):
+                raise DataError(
+                    f"step {step} of {self._path.name} has no samples; log.samples_every says which steps have"
+                ) from None
+            version = (status.st_mtime_ns, status.st_size)
+            known = self._read.pop(path, None)
+            if known is None or known[0] != version:
+                known = (version, read_step(path))
+            self._read[path] = known
+            while len(self._read) > 1 and sum(read.num_bytes for _, read in self._read.values()) > _MAX_KEPT_BYTES:
+                del self._read[next(iter(self._read))]
+            return known[1]
+
+    def _samples_every(self) -> int | None:
+        try:
+            config = yaml.safe_load((self._path / "config.yaml").read_text(encoding="utf-8"))
+            every = config["log"]["samples_every"]
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+            return None
+        return every if isinstance(every, int) else None
+
+
+def _step_metrics(path: Path) -> dict[int, dict[str, float | None]]:
+    """By step, those of training, numbers that are not finite as None.
+
+    Lines that are no such row are left out; the last one may be being written.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    rows = {}
+    for line in text.split("\n")[:-1]:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int) and "reward/mean" in row:
+            rows[row["step"]] = {name: value if _is_finite(value) else None for name, value in row.items()}
+    return rows
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

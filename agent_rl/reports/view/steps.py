@@ -1,0 +1,151 @@
+"""A file of token samples in memory: a summary of each episode, its record packed, and what it says to be searched.
+
+Numbers that JSON writes as NaN or Infinity are None. Means and scales are of tokens that counted in the loss: what
+stands at the others was not used. Not here: which file, and when it is read again (`view_data.py`).
+"""
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from agent_rl.errors import DataError
+
+_SCALE_SHARE = 0.99
+"""Of values that a scale of colours covers: a few extreme ones would leave all others pale."""
+_SUMMARY = ("task_id", "group_id", "family", "level", "difficulty", "reward", "stop_reason", "num_tokens", "duration_s")
+
+
+class ViewedStep(NamedTuple):
+    """The episodes of a step, packed."""
+
+    records: list[bytes]
+    """One JSON object per episode, compressed; unpacked when the episode is asked for."""
+    texts: list[bytes]
+    """What can be searched for in each episode, in lower case, compressed."""
+    summaries: list[dict[str, Any]]
+    scales: dict[str, float]
+    """Where the colours of advantages and log ratios end; 0 where there is none other than 0."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.records)) + sum(map(len, self.texts))
+
+    def record(self, index: int) -> dict[str, Any]:
+        return _parse(zlib.decompress(self.records[index]))
+
+    def search(self, text: str) -> list[int]:
+        """Episodes that hold `text`, upper and lower case alike."""
+        wanted = _searchable(text)
+        return [index for index, said in enumerate(self.texts) if wanted in zlib.decompress(said)]
+
+
+def read_step(path: Path) -> ViewedStep:
+    """DataError when the file is damaged or empty."""
+    records, texts, summaries = [], [], []
+    advantages: list[float] = []
+    log_ratios: list[float] = []
+    try:
+        with gzip.open(path, "rb") as file:
+            for line in file:
+                record = _parse(line)
+                summary, of_episode = _summary(record, len(summaries))
+                summaries.append(summary)
+                advantages += of_episode
+                log_ratios += (value for sample in record["samples"] for value in _log_ratios(sample))
+                records.append(zlib.compress(line, 1))
+                texts.append(zlib.compress(_searchable("\n".join(_shown(record))), 1))
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path}: not a file of token samples ({type(error).__name__}); remove it to see the other steps"
+        ) from None
+    if not records:
+        raise DataError(f"{path}: holds no episode; remove it to see the other steps")
+    return ViewedStep(
+        records, texts, summaries, {"advantage": _end_of_scale(advantages), "log_ratio": _end_of_scale(log_ratios)}
+    )
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    return json.loads(line, parse_constant=lambda _: None)
+
+
+def _searchable(text: str) -> bytes:
+    # Half a surrogate pair, which UTF-8 cannot hold, is looked for as what it is.
+    return text.lower().encode("utf-8", errors="surrogatepass")
+
+
+def _summary(record: Mapping[str, Any], index: int) -> tuple[dict[str, Any], list[float]]:
+    """What a list shows of an episode; and the advantages that were used."""
+    success = record["reward_parts"].get("success")
+    advantages = [value for sample in record["samples"] for value in _counted(sample, "advantages")]
+    summary = {
+        "index": index,
+        **{name: record.get(name) for name in _SUMMARY},
+        "success": success >= 1.0 if isinstance(success, int | float) else None,
+        "flags": record["flags"],
+        "greedy": bool(record.get("greedy")),
+        "advantage": fmean(advantages) if advantages else None,
+    }
+    return summary, advantages
+
+
+def _counted(sample: Mapping[str, Any], name: str) -> list[float]:
+    """The finite values of a column at tokens that counted in the loss."""
+    pairs = zip(sample[name], sample["loss_mask"], strict=True)
+    return [value for value, counts in pairs if counts and isinstance(value, int | float)]
+
+
+def _log_ratios(sample: Mapping[str, Any]) -> list[float]:
+    """Of the trainer to the sampler, at tokens that counted in the loss and have both."""
+    columns = zip(sample["trainer_logprobs"], sample["sampling_logprobs"], sample["loss_mask"], strict=True)
+    return [
+        trainer - sampling
+        for trainer, sampling, counts in columns
+        if counts and isinstance(trainer, int | float) and isinstance(sampling, int | float)
+    ]
+
+
+def _end_of_scale(values: Sequence[float]) -> float:
+    """The value that 99 % of the others do not exceed, signs left out; the largest where that is 0."""
+    sizes = sorted(map(abs, values))
+    if not sizes:
+        return 0.0
+    return sizes[math.ceil(_SCALE_SHARE * len(sizes)) - 1] or sizes[-1]
+
+
+def _shown(record: Mapping[str, Any]) -> Iterator[str]:
+    """What the page shows of an episode besides its tokens and numbers."""
+    for name in ("task_id", "group_id", "family", "difficulty", "stop_reason", "error"):
+        yield str(record.get(name) or "")
+    yield from record["flags"]
+    for message in record["messages"]:
+        yield from _said(message)
+
+
+def _said(message: Mapping[str, Any]) -> Iterable[str]:
+    yield message["content"]
+    yield message.get("reasoning", "")
+    yield message.get("name", "")
+    yield from message.get("tool_errors", ())
+    for call in message.get("tool_calls", ()):
+        yield call["name"]
+        yield from _leaves(call["arguments"])
+    yield from _leaves(message.get("info", {}))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Keys and values, texts as they are and not as JSON writes them."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield name
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,201 @@
+"""One server of `tools.mcp`: connected, its tools asked for, called, and connected again when it was lost.
+
+Everything here runs in the event loop of `mcp_tools.py`. Whatever a server does (ends, keeps silent, breaks the
+protocol) ends a connection and nothing else. Not here: how bytes travel (`mcp_transport.py`, `mcp_child.py`).
+"""
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp import Client, MCPError
+from mcp.shared.message import SessionMessage
+from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, JSONRPCError, JSONRPCResponse, Tool
+
+from agent_rl.errors import AgentRLError
+from agent_rl.tools.mcp.lines import LastWords, Streams
+
+OpenTransport = Callable[[LastWords, anyio.Event], AbstractAsyncContextManager[Streams]]
+"""Opens a transport; keeps what the server writes to stderr, and sets the event when the server has ended."""
+MAX_IN_FLIGHT = 8
+"""Calls that one server is given at a time; further ones wait here, where no clock runs for them."""
+MAX_PAGES = 100
+MAX_RUBBISH = 1000
+"""Lines that are no messages, after which a server is not listened to any more."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
+_ONE_CALL_FAILED = "SSE stream failed"
+"""The SDK says "connection closed" of a single answer too, one with an event that is too long."""
+_WHO_WE_ARE = Implementation(name="agent_rl", version="1")
+
+
+class ServerDownError(AgentRLError):
+    """A call that the server did not answer: late, or there is no connection any more; the message says which."""
+
+
+class McpLink:
+    """One connection, from its start to its end."""
+
+    def __init__(self) -> None:
+        self.client: Client | None = None
+        self.tools: tuple[Tool, ...] = ()
+        self.failure = ""
+        self.words = LastWords()
+        self.settled = anyio.Event()
+        """The handshake is over, well or not."""
+        self.lost = anyio.Event()
+        self.num_answers = 0
+        """Of all kinds, those that nobody waits for any more included: signs of life."""
+        self.num_rubbish = 0
+        self.is_suspected = False
+
+
+class ServerConnection:
+    """Holds a connection to one server, and opens the next when it was lost."""
+
+    def __init__(self, open_transport: OpenTransport, *, timeout_s: float, tasks: TaskGroup) -> None:
+        self._open_transport, self._timeout_s, self._tasks = open_transport, timeout_s, tasks
+        self._link: McpLink | None = None
+        self._num_attempts = 0
+        """Connections since the last answer to a call."""
+        self._next_attempt = 0.0
+        self._turns = anyio.Semaphore(MAX_IN_FLIGHT)
+
+    async def link(self) -> McpLink:
+        """The connection, or a new one where it was lost; a server that stays away is not asked at every call.
+
+        A connection that failed has no `client`, and `failure` says why.
+        """
+        if self._link is None or (self._link.lost.is_set() and time.monotonic() >= self._next_attempt):
+            self._num_attempts += 1
+            if self._num_attempts > 1:
+                wait_s = min(_FIRST_WAIT_S * 2 ** min(self._num_attempts - 2, 10), _LONGEST_WAIT_S)
+                self._next_attempt = time.monotonic() + wait_s
+            self._link = McpLink()
+            self._tasks.start_soon(self._hold, self._link)
+        link = self._link
+        await link.settled.wait()
+        return link
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """The server's answer, within `timeout_s` of being sent. Never asked twice, because a call that was lost may
+        have had effects. A turn comes in time, because each call in front is over in twice `timeout_s`.
+
+        Raises ServerDownError, MCPError when the server refuses the request or its answer cannot be read, and
+        ValueError or RuntimeError when its answer is no result of this tool.
+        """
+        async with self._turns:
+            return await self._call(name, arguments)
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        link = await self.link()
+        if link.client is None or link.lost.is_set():
+            wait_s = self._next_attempt - time.monotonic()
+            until = f" and is not asked again for {wait_s:.1f} s" if wait_s > 0 else ""
+            raise ServerDownError(f"the server is down ({link.failure}){until}")
+        try:
+            with anyio.fail_after(self._timeout_s):
+                result = await link.client.call_tool(name, arguments)
+        except TimeoutError as error:
+            self.suspect()
+            raise ServerDownError(f"the server gave no answer within {self._timeout_s:g} s") from error
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED and not error.message.startswith(_ONE_CALL_FAILED):
+                link.lost.set()
+                raise ServerDownError("the server ended before it answered; the next call starts anew") from error
+            self.suspect()
+            raise
+        self._num_attempts = 0
+        return result
+
+    def suspect(self) -> None:
+        """After a call without an answer: see whether the server answers anything, else take it for lost."""
+        link = self._link
+        if link and link.client and not link.is_suspected and not link.lost.is_set():
+            link.is_suspected = True
+            self._tasks.start_soon(self._probe, link, link.client)
+
+    async def _probe(self, link: McpLink, client: Client) -> None:
+        is_asking = True
+        while is_asking:
+            num_answers = link.num_answers
+            with anyio.move_on_after(self._timeout_s) as scope:
+                try:
+                    await client.list_tools()
+                except (MCPError, ValueError, RuntimeError):
+                    link.lost.set()
+            # One that works through a queue of calls answers those first.
+            is_asking = scope.cancelled_caught and link.num_answers > num_answers
+        if scope.cancelled_caught:
+            link.lost.set()
+        link.is_suspected = False
+
+    async def _hold(self, link: McpLink) -> None:
+        """Connect, and stay until the connection is lost; a transport wants to be left by the task that entered it."""
+
+        async def listen(message: object) -> None:
+            link.num_rubbish += isinstance(message, Exception)
+            if link.num_rubbish > MAX_RUBBISH:
+                link.failure = f"it wrote more than {MAX_RUBBISH} lines that are no messages"
+                scope.cancel()
+
+        try:
+            link.failure = f"no answer to the handshake within {self._timeout_s:g} s"
+            with anyio.CancelScope(deadline=anyio.current_time() + self._timeout_s) as scope:
+                transport = _counted(self._open_transport(link.words, link.lost), link)
+                async with Client(transport, cache=None, message_handler=listen, client_info=_WHO_WE_ARE) as client:
+                    try:
+                        link.tools = await _all_tools(client)
+                        scope.deadline = math.inf
+                        link.client, link.failure = client, "the connection ended"
+                        link.settled.set()
+                        await link.lost.wait()
+                    finally:
+                        link.lost.set()  # before the client is left, which may take seconds
+        except Exception as error:  # the boundary to the SDK and the server: whatever breaks ends this connection only
+            link.failure = _innermost(error)
+        finally:
+            link.lost.set()
+            link.settled.set()
+
+
+@asynccontextmanager
+async def _counted(transport: AbstractAsyncContextManager[Streams], link: McpLink) -> AsyncIterator[Streams]:
+    """The transport, its answers counted and its end noticed, which the SDK's client keeps to itself."""
+    to_client, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+    async def forward(from_server: Any) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with to_client:
+                async for item in from_server:
+                    is_message = isinstance(item, SessionMessage)
+                    link.num_answers += is_message and isinstance(item.message, JSONRPCResponse | JSONRPCError)
+                    await to_client.send(item)
+        link.lost.set()
+
+    async with transport as (from_server, to_server), anyio.create_task_group() as tasks:
+        tasks.start_soon(forward, from_server)
+        yield inbox, to_server
+        tasks.cancel_scope.cancel()
+
+
+async def _all_tools(client: Client) -> tuple[Tool, ...]:
+    tools: list[Tool] = []
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            return tuple(tools)
+    raise ValueError(f"its list of tools has more than {MAX_PAGES} pages")
+
+
+def _innermost(error: BaseException) -> str:
+    """The first cause in the groups that task groups make."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,209 @@
+"""The tools of MCP servers (`tools.mcp`), offered like any other: calls go to the server, its text comes back.
+
+One thread with one event loop serves all servers; calls come from any number of threads, and each waits for its turn
+and then for its server's `timeout_s` at most. A server that is late, dead or breaks the protocol gives the model an
+error to read. Not here: connecting, turns and deadlines (`mcp_connection.py`), the sandbox and HTTP
+(`mcp_transport.py`), child processes (`mcp_child.py`).
+"""
+
+import json
+import logging
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from agent_rl.config import MCPServerConfig
+from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
+from agent_rl.sandbox.sandbox import Sandbox
+from agent_rl.tools.base import BaseTool, ToolResult
+from agent_rl.tools.decorator import TOOL_NAME
+
+try:
+    import anyio
+    from anyio.abc import TaskStatus
+    from anyio.from_thread import BlockingPortal, start_blocking_portal
+    from mcp import MCPError
+    from mcp.types import CallToolResult, ContentBlock, TextContent, Tool
+
+    from agent_rl.tools.mcp.child import as_child
+    from agent_rl.tools.mcp.connection import McpLink, OpenTransport, ServerConnection, ServerDownError
+    from agent_rl.tools.mcp.transport import JOBS, in_sandbox, over_http, read_program
+except ImportError as error:
+    raise ConfigError(
+        f"tools.mcp needs the protocol's SDK ({error}); install it with pip install -r requirements-mcp.txt"
+    ) from error
+
+MAX_RESULT_CHARS = 16_000
+"""Of one answer that the model reads; the middle of a longer one is left out."""
+for _name in ("mcp", "client"):  # else Python prints the SDK's warnings to stderr, into the progress display
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+
+class MCPTool(BaseTool):
+    """A tool of a server, with the server's own name, description and schema."""
+
+    def __init__(self, tool: Tool, server: ServerConnection, portal: BlockingPortal) -> None:
+        self.name, self.description, self.parameters = tool.name, tool.description or "", tool.input_schema
+        self._server, self._portal = server, portal
+
+    def __call__(self, /, **arguments: Any) -> ToolResult:
+        try:
+            future = self._portal.start_task_soon(self._server.call, self.name, arguments)
+        except RuntimeError:
+            return self._failed("the connection to the server was closed")
+        try:
+            result = future.result()
+        except CancelledError:
+            return self._failed("the connection to the server was closed")
+        except (ServerDownError, MCPError, ValueError, RuntimeError) as error:
+            return self._failed(str(error).partition("\n")[0])  # pydantic's go on with its types and addresses
+        return read_result(result)
+
+    def _failed(self, why: str) -> ToolResult:
+        return ToolResult(text=f"error: {self.name}: {why}", ok=False)
+
+
+def read_result(result: CallToolResult) -> ToolResult:
+    """The text of an answer, other contents named in brackets; its structured content where there is no text."""
+    parts = [_shown(block) for block in result.content]
+    if result.structured_content is not None and not any(isinstance(block, TextContent) for block in result.content):
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    text = "\n".join(parts)
+    if (num_left_out := len(text) - MAX_RESULT_CHARS) > 0:
+        half = MAX_RESULT_CHARS // 2
+        text = f"{text[:half]}\n[... {num_left_out} characters left out ...]\n{text[-half:]}"
+    return ToolResult(text=f"error: {text}" if result.is_error else text, ok=not result.is_error)
+
+
+def _shown(block: ContentBlock) -> str:
+    if isinstance(block, TextContent):
+        return block.text
+    if block.type == "resource":
+        return f"[resource {block.resource.uri}]"
+    return f"[resource_link {block.uri}]" if block.type == "resource_link" else f"[{block.type} {block.mime_type}]"
+
+
+class MCPConnections:
+    """Connections to all servers of a configuration. A context manager; `tools` is there once it was entered."""
+
+    def __init__(self, configs: Sequence[MCPServerConfig], *, sandbox: Sandbox | None = None) -> None:
+        """`sandbox`, with the jobs of `mcp_transport.JOBS`, is one that others use too; None: one of its own.
+
+        Raises ConfigError for a command that cannot run in the sandbox.
+        """
+        self.tools: tuple[BaseTool, ...] = ()
+        self._configs, self._lent, self._sandbox = tuple(configs), sandbox, sandbox
+        self._wheres = [f"tools.mcp[{i}] ({_label(config)})" for i, config in enumerate(configs)]
+        self._programs = {
+            where: read_program(config.command, where)
+            for where, config in zip(self._wheres, configs, strict=True)
+            if config.command and config.sandbox
+        }
+        self._held = ExitStack()
+
+    def __enter__(self) -> "MCPConnections":
+        """Connect to all servers at once.
+
+        Raises UserError for a server that does not come up, and ConfigError for names of tools: offered twice, asked
+        for in `include` and not there, or none that a tool may have.
+        """
+        with ExitStack() as held:
+            if self._programs and self._lent is None:
+                self._sandbox = held.enter_context(_open_sandbox())
+            portal = held.enter_context(start_blocking_portal("asyncio", name="mcp"))
+            end, (servers, stop) = portal.start_task(self._serve)
+            held.callback(end.result)
+            held.callback(portal.call, stop.set)
+            attempts = [portal.start_task_soon(server.link) for server in servers]
+            links = [attempt.result() for attempt in attempts]
+            offered = [
+                (where, MCPTool(tool, server, portal))
+                for where, config, server, link in zip(self._wheres, self._configs, servers, links, strict=True)
+                for tool in _included(config, _came_up(link, where), where)
+            ]
+            _refuse_twice(offered)
+            self.tools = tuple(tool for _, tool in offered)
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all connections, and the servers that were started here. Calls under way get an error to read."""
+        self._held.close()
+
+    async def _serve(self, *, task_status: TaskStatus[tuple[list[ServerConnection], anyio.Event]]) -> None:
+        """Hold the connections until the event that is handed out is set."""
+        stop = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            servers = [
+                ServerConnection(self._transport(config, where), timeout_s=config.timeout_s, tasks=tasks)
+                for config, where in zip(self._configs, self._wheres, strict=True)
+            ]
+            task_status.started((servers, stop))
+            await stop.wait()
+            tasks.cancel_scope.cancel()
+
+    def _transport(self, config: MCPServerConfig, where: str) -> OpenTransport:
+        if config.url:
+            return lambda words, lost: over_http(config.url)
+        if not config.sandbox:
+            return lambda words, lost: as_child(config.command, words=words, lost=lost)
+        run = partial(in_sandbox, self._sandbox, self._programs[where])
+        return lambda words, lost: run(words=words, lost=lost)
+
+
+def _open_sandbox() -> Sandbox:
+    try:
+        return Sandbox.open(python=sys.executable, jobs=JOBS)
+    except SandboxError as error:
+        raise UserError(
+            f"tools.mcp: the sandbox for servers cannot be opened: {error}; set sandbox: false for those you trust"
+        ) from error
+
+
+def _label(config: MCPServerConfig) -> str:
+    """Without what may be secret: further arguments, and a url's user and query."""
+    if config.command:
+        return " ".join(config.command[:2])
+    address = urlsplit(config.url or "")
+    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+
+
+def _came_up(link: McpLink, where: str) -> tuple[Tool, ...]:
+    if link.client is None:
+        words = f"; its last words: {link.words.last_line!r}" if link.words.last_line else ""
+        raise UserError(f"{where} did not come up: {link.failure}{words}; start it by hand to see whether it runs")
+    return link.tools
+
+
+def _included(config: MCPServerConfig, tools: Sequence[Tool], where: str) -> list[Tool]:
+    names = [tool.name for tool in tools]
+    for name in config.include:
+        if name not in names:
+            hint = nearest(name, names) or f"; it has {', '.join(names) or 'none'}"
+            raise ConfigError(f"{where}: include names {name!r}: the server has no such tool{hint}")
+    included = [tool for tool in tools if not config.include or tool.name in config.include]
+    for tool in included:
+        if not TOOL_NAME.fullmatch(tool.name):
+            raise ConfigError(
+                f"{where}: the server has a tool named {tool.name!r:.80}; expected letters, digits, _ and -, at most "
+                "64 in all; leave it out by naming the others in include"
+            )
+    return included
+
+
+def _refuse_twice(offered: Sequence[tuple[str, MCPTool]]) -> None:
+    counts = Counter(tool.name for _, tool in offered)
+    for name, count in counts.items():
+        if count > 1:
+            where = " and ".join(where for where, tool in offered if tool.name == name)
+            raise ConfigError(
+                f"the tool name {name!r} is offered twice, by {where}; use include to leave one of them out"
+            )

@@ -1,0 +1,301 @@
+"""Two processes are one: the same losses, gradients, weights and checkpoints with DDP and every ZeRO stage."""
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distributed.large_models import load_in_shards, save_llama, train_in_bfloat16
+from distributed.ranks import Ranks, start_ranks
+from distributed.toy_run import NUM_STEPS, SAVED_STEP, main
+
+from agent_rl.distributed.backend import Backend, OptimizerStep
+from agent_rl.distributed.checkpoint import best_checkpoint
+from agent_rl.distributed.processes import ProcessLostError
+from agent_rl.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = {"plain": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "offload": 3}
+COMPILES = [pytest.mark.slow, pytest.mark.timeout(600)]
+"""Offloading compiles DeepSpeed's CPU Adam, once on a machine, for most of a minute."""
+SPREAD = ["ddp", "zero1", "zero2", "zero3", pytest.param("offload", marks=COMPILES)]
+KINDS = ["plain", *SPREAD]
+SETTINGS = {"overlap_comm": False, "reduce_bucket_size": 5000, "stage3_param_persistence_threshold": 0}
+"""Buckets smaller than the toy model, so that there are several, and every weight is sharded."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+def launch(folder: Path, kind: str, verb: str, *, num: int = 2) -> Ranks:
+    settings = None
+    if STAGES[kind]:
+        folder.mkdir(exist_ok=True)
+        settings = folder / "deepspeed.json"
+        own = {name: {"device": "cpu"} for name in ("offload_optimizer", "offload_param") if kind == "offload"}
+        settings.write_text(json.dumps({"zero_optimization": SETTINGS | own | {"stage": STAGES[kind]}}))
+    num = 1 if kind == "plain" else num
+    return start_ranks(main, folder, verb, folder=folder, num=num, deepspeed_config=settings)
+
+
+def report_of(folder: Path, kind: str, verb: str = "train", num: int = 2) -> dict[str, Any]:
+    """What rank 0 reported of a run; a resumed one goes on from the checkpoint of the first. Every run runs once."""
+    return _report_of(folder, kind, verb, num)
+
+
+@functools.cache
+def _report_of(folder: Path, kind: str, verb: str, num: int) -> dict[str, Any]:
+    own = folder / f"{kind}_{num}"
+    if verb == "resume":
+        report_of(folder, kind, num=num)
+    elif own.exists():
+        shutil.rmtree(own)  # an earlier test failed in it
+    ranks = launch(own, kind, verb, num=num)
+    codes = ranks.wait(timeout_s=500 if kind == "offload" else 60)
+    assert codes == [0] * len(codes), ranks.log(0) + ranks.log(len(codes) - 1)
+    return torch.load(own / f"{verb}.pt", weights_only=False)
+
+
+def check_same_steps(folder: Path, kind: str, num: int) -> None:
+    alone, spread = report_of(folder, "plain"), report_of(folder, kind, num=num)
+    assert (spread["kind"], spread["zero_stage"]) == ("ddp" if kind == "ddp" else "deepspeed", STAGES[kind])
+    assert spread["ranks"] == list(range(num))
+    for a, b in zip(alone["steps"], spread["steps"], strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], abs=2e-6)
+        assert a["result"].grad_norm == pytest.approx(b["result"].grad_norm, rel=1e-5)
+        assert a["result"].grad_norm > 0.5  # so that clipping has something to do
+        assert b["result"].applied
+
+
+@pytest.mark.parametrize("kind", SPREAD)
+def test_two_processes_with_unequal_shares_make_the_steps_of_one(folder: Path, kind: str) -> None:
+    check_same_steps(folder, kind, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "zero1", "zero2", "zero3"])
+def test_four_processes_two_of_them_with_a_filler_make_the_steps_of_one(folder: Path, kind: str) -> None:
+    check_same_steps(folder, kind, 4)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "zero1"])
+def test_gradients_stay_at_home_until_the_last_micro_step(folder: Path, kind: str) -> None:
+    first, second = report_of(folder, kind)["first_gradients"]
+    assert not torch.equal(first, second)
+
+
+def test_zero3_holds_no_whole_weight(folder: Path) -> None:
+    assert sum(report_of(folder, "zero3")["sharded_elements"]) == 0
+    assert sum(report_of(folder, "zero2")["sharded_elements"]) == sum(report_of(folder, "plain")["sharded_elements"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_in_new_processes_it_is_the_same_run_bit_for_bit(folder: Path, kind: str) -> None:
+    straight, resumed = report_of(folder, kind), report_of(folder, kind, "resume")
+    assert len(resumed["steps"]) == NUM_STEPS - SAVED_STEP
+    assert resumed["steps"] == straight["steps"][SAVED_STEP:]
+    assert all(torch.equal(resumed["weights"][name], weight) for name, weight in straight["weights"].items())
+    # Each process goes on with its own random numbers.
+    assert resumed["drawn"] == straight["drawn"]
+    assert len({tuple(drawn) for drawn in straight["drawn"]}) == len(straight["ranks"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_process_gets_a_replica_with_the_bits_of_the_trained_weights(folder: Path, kind: str) -> None:
+    report = report_of(folder, kind)
+    assert len(report["replicas"]) == len(report["ranks"])
+    for replica in report["replicas"]:
+        assert replica.keys() == report["weights"].keys()
+        assert all(torch.equal(replica[name], weight) for name, weight in report["weights"].items())
+
+
+def test_full_weights_are_those_of_one_process(folder: Path) -> None:
+    alone = report_of(folder, "plain")["weights"]
+    for kind in ("ddp", "zero1", "zero2", "zero3"):
+        weights = report_of(folder, kind)["weights"]
+        assert {name: weight.shape for name, weight in weights.items()} == {n: w.shape for n, w in alone.items()}
+        assert max(float((weights[name] - weight).abs().max()) for name, weight in alone.items()) < 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_bad_gradient_or_loss_on_one_process_changes_nothing_on_any(folder: Path, kind: str) -> None:
+    (bad_gradient, moved_1), (bad_loss, moved_2), (good, moved_3) = report_of(folder, kind)["refused"]
+    assert (bad_gradient.applied, bad_loss.applied, good.applied) == (False, False, True)
+    assert (moved_1, moved_2, moved_3) == (False, False, True)
+    assert not torch.isfinite(torch.tensor([bad_gradient.grad_norm, bad_loss.grad_norm])).any()
+    # The good step comes from the same weights everywhere: nothing of the refused ones was left over.
+    expected: OptimizerStep = report_of(folder, "plain")["refused"][2][0]
+    assert good.grad_norm == pytest.approx(expected.grad_norm, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_module_gives_its_log_probs(folder: Path, kind: str) -> None:
+    assert report_of(folder, kind)["frozen"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_processes_sum_and_broadcast(folder: Path, kind: str) -> None:
+    report = report_of(folder, kind)
+    num = len(report["ranks"])
+    assert report["sum"] == ({1: 1, 2: 3}[num], [float(num)] * 2)
+    assert report["broadcast"] == ["from 0"] * num
+
+
+def test_a_checkpoint_of_many_holds_a_file_of_each_and_no_other_layout_loads_it(folder: Path) -> None:
+    report_of(folder, "zero2")
+    path = best_checkpoint(folder / "zero2_2" / "checkpoints")
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert (manifest["num_processes"], manifest["score"]) == (2, 0.5)
+    assert set(manifest["files"]) == {
+        "trainer.pt",
+        "model/weights.pt",
+        "rank_00000.pt",
+        "rank_00001.pt",
+        "optimizer/layout.json",
+        "optimizer/rank_00000.pt",
+        "optimizer/rank_00001.pt",
+    }
+    backend = Backend("cpu")
+    module, optimizer = torch.nn.Linear(1, 1), torch.optim.AdamW([torch.zeros(1)])
+    sentence = r"saved by 2 processes with ZeRO-2, and this run is 1 process with no sharding; launch it the same way"
+    with pytest.raises(UserError, match=sentence):
+        backend.load_state(path, module, optimizer)
+
+
+# Models that no process can hold
+
+
+def start_with_stage(program: Callable[[Path], None], stage: int, *, folder: Path, model: Path) -> Ranks:
+    settings = folder / "deepspeed.json"
+    settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": stage}}))
+    return start_ranks(program, model, folder=folder, num=2, deepspeed_config=settings)
+
+
+def test_a_model_is_loaded_as_shards_where_that_is_asked_for(tmp_path: Path) -> None:
+    save_llama(tmp_path / "model")
+    ranks = start_with_stage(load_in_shards, 3, folder=tmp_path, model=tmp_path / "model")
+    assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_bfloat16_weights_are_trained_through_a_float32_copy(tmp_path: Path, stage: int) -> None:
+    ranks = start_with_stage(train_in_bfloat16, stage, folder=tmp_path, model=tmp_path)
+    assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
+
+
+def test_bfloat16_weights_are_refused_by_the_stage_that_cannot_train_them(tmp_path: Path) -> None:
+    ranks = start_with_stage(train_in_bfloat16, 1, folder=tmp_path, model=tmp_path)
+    assert ranks.wait() == [1, 1]
+    assert "ZeRO stage 1 shards float32 weights only and the model has bfloat16; use stage 2 or 3" in ranks.log(0)
+
+
+# What becomes of the others when one is gone
+
+
+def wait_for_a_value(flag: Path) -> None:
+    """Rank 1 says it is here and never answers; rank 0 waits for it."""
+    backend = Backend("cpu", timeout_s=3)
+    backend.barrier()
+    if backend.rank == 1:
+        flag.touch()
+        time.sleep(60)
+    try:
+        backend.all_gather_object(1)
+    except ProcessLostError as error:
+        print(error)
+        sys.exit(2)
+
+
+def train_without_the_other(flag: Path) -> None:
+    """Rank 1 is gone before the backward of the second step."""
+    from distributed.toy_run import ToyRun
+
+    run = ToyRun()
+    run.step(1)
+    if run.backend.rank == 1:
+        flag.touch()
+        time.sleep(60)
+    try:
+        run.step(2)
+    except ProcessLostError as error:
+        print(error)
+        sys.exit(2)
+
+
+@pytest.mark.parametrize(
+    ("program", "waited_for"),
+    [(wait_for_a_value, "a value of every process"), (train_without_the_other, "the gradients of the other processes")],
+)
+def test_when_one_process_is_killed_the_other_ends_with_one_sentence(
+    tmp_path: Path, program: Any, waited_for: str
+) -> None:
+    ranks = start_ranks(program, tmp_path / "flag", folder=tmp_path, num=2)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "flag").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(ranks.processes[1].pid, signal.SIGKILL)
+    killed = time.monotonic()
+    assert ranks.wait() == [2, -signal.SIGKILL], ranks.log(0)
+    assert time.monotonic() - killed < 10
+    assert ranks.log(0).splitlines() == [
+        f"process 0 of 2 waited for {waited_for}, but another process ended or did not answer within "
+        f"{3 if program is wait_for_a_value else 60} s; look for the cause in the output of the others, then go on "
+        "with checkpoint.resume=auto"
+    ]
+
+
+def test_a_process_that_hangs_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
+    ranks = start_ranks(wait_for_a_value, tmp_path / "flag", folder=tmp_path, num=2)
+    ranks.processes[0].join(30)
+    assert ranks.processes[0].exitcode == 2, ranks.log(0)
+    assert "waited for a value of every process, but another process ended or did not answer within 3 s" in ranks.log(0)
+    ranks.processes[1].kill()
+
+
+def ask_rank_0() -> None:
+    backend = Backend("cpu", timeout_s=20)
+
+    def refuse() -> None:
+        raise UserError("no")
+
+    assert backend.on_main(lambda: 7) == 7
+    with pytest.raises(UserError, match="no"):
+        backend.on_main(refuse)
+    backend.close()
+
+
+def test_an_error_of_rank_0_is_raised_on_all(tmp_path: Path) -> None:
+    ranks = start_ranks(ask_rank_0, folder=tmp_path, num=2)
+    assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
+
+
+# The launchers themselves
+
+
+@pytest.mark.parametrize("name", [pytest.param("ddp_2cpu", marks=pytest.mark.slow), "zero3_2cpu"])
+def test_the_shipped_cpu_set_ups_run_and_print_nothing_of_their_own(tmp_path: Path, folder: Path, name: str) -> None:
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--main_process_port", "0"),
+        *("--config_file", f"configs/accelerate/{name}.yaml", "tests/distributed/toy_run.py", str(tmp_path), "train"),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert ran.returncode == 0, ran.stderr
+    report = torch.load(tmp_path / "train.pt", weights_only=False)
+    assert report["kind"] == ("ddp" if name == "ddp_2cpu" else "deepspeed")
+    assert report["ranks"] == [0, 1]
+    alone = report_of(folder, "plain")["steps"]
+    assert report["steps"][-1]["loss"] == pytest.approx(alone[-1]["loss"], abs=2e-6)
+    lines = [line for line in (ran.stdout + ran.stderr).splitlines() if "OVERFLOW! Skipping step" not in line]
+    assert lines == []

@@ -1,0 +1,297 @@
+"""Tools that a configuration offers: found by name, made for each episode, beside those of the environment."""
+
+import itertools
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.config import ToolsConfig
+from agent_rl.config.tools import MCPServerConfig
+from agent_rl.data.tasks import Task
+from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
+from agent_rl.envs.registry import check_agent_type, make_env_factory, register_env
+from agent_rl.envs.toolset_env import ToolsetEnvFactory
+from agent_rl.errors import ConfigError, DataError
+from agent_rl.tools.answer_tool import AnswerTool
+from agent_rl.tools.base import BaseTool, ToolResult
+from agent_rl.tools.toolset import Toolset, register_tool
+
+_names = itertools.count()
+
+
+def fresh(word: str) -> str:
+    """A name that no other test has registered."""
+    return f"{word}_{next(_names)}"
+
+
+class Greeting(BaseTool):
+    description = "Greet the person of the task."
+    parameters = {"type": "object", "properties": {}}
+
+    def __init__(self, name: str, person: str) -> None:
+        self.name = name
+        self.person = person
+
+    def __call__(self, **arguments: Any) -> ToolResult:
+        return ToolResult(text=f"hello {self.person}")
+
+
+def register_greeting() -> str:
+    name = fresh("greet")
+    register_tool(name, lambda config: lambda task: Greeting(name, task["person"]))
+    return name
+
+
+class AnswerEnv(ToolEnv):
+    def reset(self, task: Task) -> list[Message]:
+        self.registry = self.add_tools(task, [AnswerTool()])
+        return [Message.user("?")]
+
+    def on_terminal(self, tool_name: str) -> StepResult:
+        return StepResult(reward=1.0, terminated=True)
+
+    def no_call(self, message: Message) -> StepResult:
+        return StepResult()
+
+
+class PlainEnv(AgentEnv):
+    def reset(self, task: Task) -> list[Message]:
+        return [Message.user("?")]
+
+    def step(self, message: Message) -> StepResult:
+        return StepResult(terminated=True)
+
+
+class AnswerFactory(EnvFactory):
+    own_tools = ("answer",)
+
+    def __init__(self, log: list[str] | None = None, *, fails: bool = False) -> None:
+        super().__init__(AnswerEnv)
+        self.log = [] if log is None else log
+        self.fails = fails
+
+    def check_task(self, task: Task, where: str) -> None:
+        raise DataError(f"{where}: no")
+
+    def solutions(self, task: Task) -> list[Solution]:
+        return [Solution(name="empty", messages=(), succeeds=False)]
+
+    def start(self) -> None:
+        self.log.append("start")
+        if self.fails:
+            raise ConfigError("it cannot start")
+
+    def describe(self) -> dict[str, Any]:
+        return {"version": 3}
+
+    def close(self) -> None:
+        self.log.append("close")
+
+
+def with_toolset(factory: EnvFactory, *use: str) -> EnvFactory:
+    """The registered factory with these tools."""
+    name = fresh("env")
+    register_env(name)(lambda options, seed: factory)
+    return make_env_factory(name, {}, seed=0, tools=ToolsConfig(use=use))
+
+
+def test_tools_are_made_for_each_task_in_the_order_of_the_configuration() -> None:
+    first, second = register_greeting(), register_greeting()
+    toolset = Toolset(ToolsConfig(use=(second, first)))
+    toolset.start()
+    ada, bob = toolset.make({"person": "Ada"}), toolset.make({"person": "Bob"})
+    assert [made.name for made in ada] == [second, first]
+    assert [made().text for made in (*ada, *bob)] == ["hello Ada"] * 2 + ["hello Bob"] * 2
+    assert toolset.describe() == {"tools": f"{second}, {first}"}
+    toolset.close()
+
+
+def test_an_opener_is_asked_once_a_run_and_sees_the_configuration() -> None:
+    name, seen = fresh("greet"), []
+
+    def opener(config: ToolsConfig) -> Any:
+        seen.append(config)
+        return lambda task: Greeting(name, "you")
+
+    register_tool(name, opener)
+    config = ToolsConfig(use=(name,))
+    toolset = Toolset(config)
+    assert seen == []
+    toolset.start()
+    toolset.make({})
+    toolset.make({})
+    assert seen == [config]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_or_with_all() -> None:
+    with pytest.raises(ConfigError, match=r"tools.use names 'calculater': no such tool; did you mean 'calculator'"):
+        Toolset(ToolsConfig(use=("calculater",)))
+    with pytest.raises(ConfigError, match=r"tools.use names 'zzz': no such tool; known: .*calculator.*search"):
+        Toolset(ToolsConfig(use=("zzz",)))
+
+
+def test_a_name_is_registered_once() -> None:
+    name = register_greeting()
+    with pytest.raises(ValueError, match=f"a tool named '{name}' is already registered"):
+        register_tool(name, lambda config: lambda task: Greeting(name, "you"))
+
+
+def test_a_tool_that_is_offered_twice_is_refused() -> None:
+    toolset = Toolset(ToolsConfig(use=("calculator", "calculator")))
+    with pytest.raises(ConfigError, match=r"tools.use and tools.mcp: the tool name 'calculator' is offered twice"):
+        toolset.start()
+
+
+def test_a_tool_named_like_one_of_the_environments_own_is_refused_before_the_environment_starts() -> None:
+    name = register_greeting()
+    factory = AnswerFactory()
+    factory.own_tools = ("answer", name)
+    with pytest.raises(ConfigError, match=f"section tools: the tool name '{name}' is offered twice"):
+        with_toolset(factory, "calculator", name).start()
+    assert factory.log == []
+
+
+def test_an_environment_has_its_own_tools_first_and_runs_all_of_them() -> None:
+    name = register_greeting()
+    factory = with_toolset(AnswerFactory(), name, "calculator")
+    factory.start()
+    env = factory()
+    env.reset({"person": "Ada"})
+    assert [spec.name for spec in env.tools] == ["answer", name, "calculator"]
+    calls = (ToolCall(name=name, arguments={}), ToolCall(name="calculator", arguments={"expression": "2 + 3"}))
+    assert [message.content for message in env.step(Message.assistant("", calls)).messages] == ["hello Ada", "5"]
+    assert env.step(Message.assistant("", (ToolCall(name="answer", arguments={"answer": "5"}),))).terminated
+
+
+def test_an_environment_that_takes_no_tools_is_refused() -> None:
+    factory = with_toolset(EnvFactory(PlainEnv), "calculator")
+    with pytest.raises(ConfigError, match="section tools: PlainEnv takes no tools; remove it, or derive from ToolEnv"):
+        factory.start()
+
+
+def test_without_tools_the_environment_is_left_as_it_is() -> None:
+    plain = EnvFactory(PlainEnv)
+    assert with_toolset(plain) is plain
+    env = AnswerFactory()()
+    env.reset({})
+    assert [spec.name for spec in env.tools] == ["answer"]
+
+
+def test_a_tool_that_an_environment_needs_has_to_be_offered() -> None:
+    class NeedsSearch(AnswerFactory):
+        needed_tools = ("search",)
+
+    with pytest.raises(ConfigError, match=r"needs the tool 'search'; add search to tools.use"):
+        with_toolset(NeedsSearch(), "calculator")
+    assert with_toolset(NeedsSearch(), "search", "calculator")
+
+
+class OfferingToolset(Toolset):
+    """What servers offer is known after `start`."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(ToolsConfig())
+        self.offers = names
+        self.log: list[str] = []
+
+    def start(self) -> None:
+        self._shared = [Greeting(name, "you") for name in self.offers]
+
+    def close(self) -> None:
+        self.log.append("close tools")
+
+
+SERVER = MCPServerConfig(command=("server",))
+
+
+def with_server(factory: EnvFactory, *offers: str) -> ToolsetEnvFactory:
+    """The registered factory with a server that offers these tools."""
+    name = fresh("env")
+    register_env(name)(lambda options, seed: factory)
+    made = make_env_factory(name, {}, seed=0, tools=ToolsConfig(mcp=(SERVER,)))
+    made.toolset = OfferingToolset(*offers)
+    return made
+
+
+def test_a_tool_that_an_environment_needs_may_come_from_a_server() -> None:
+    class NeedsSearch(AnswerFactory):
+        needed_tools = ("search",)
+
+    with_server(NeedsSearch(), "search").start()
+    factory = NeedsSearch()
+    lacking = with_server(factory, "look_up")
+    with pytest.raises(ConfigError, match=r"needs the tool 'search', which neither tools.use nor .*; add search to "):
+        lacking.start()
+    assert (factory.log, lacking.toolset.log) == ([], ["close tools"])
+
+
+class CodeFactory(AnswerFactory):
+    own_tools = ("code_exec",)
+
+
+def test_a_code_agent_takes_an_environment_whose_only_tool_is_code_exec() -> None:
+    check_agent_type("code", CodeFactory())
+    for factory, named in (
+        (AnswerFactory(), "'answer'; "),
+        (with_toolset(CodeFactory(), "calculator"), "'code_exec', 'calculator'; "),
+        (make_env_factory("math_qa", {}, seed=0), "none; "),
+        (with_toolset(EnvFactory(AnswerEnv), "calculator"), "'calculator'; "),
+    ):
+        with pytest.raises(ConfigError, match=f"whose only tool is 'code_exec', this one offers {named}leave the othe"):
+            check_agent_type("code", factory)
+        check_agent_type("react", factory)
+
+
+def test_a_code_agent_is_not_refused_for_what_is_not_known_yet() -> None:
+    check_agent_type("code", EnvFactory(AnswerEnv))  # which does not say what it brings
+    for offers, are_refused in ((("code_exec",), False), (("look_up",), True), ((), True)):
+        factory = AnswerFactory()
+        factory.own_tools = ()
+        made = with_server(factory, *offers)
+        check_agent_type("code", made)
+        made.start()
+        with pytest.raises(ConfigError) if are_refused else nullcontext():
+            check_agent_type("code", made)
+
+
+def test_what_the_environment_says_of_itself_is_passed_on() -> None:
+    factory = with_toolset(AnswerFactory(), "calculator")
+    assert factory.describe() == {"version": 3, "tools": "calculator"}
+    assert [solution.name for solution in factory.solutions({})] == ["empty"]
+    with pytest.raises(DataError, match="row 3: no"):
+        factory.check_task({}, "row 3")
+
+
+class LoggingToolset(Toolset):
+    def __init__(self, log: list[str], *, fails: bool = False) -> None:
+        super().__init__(ToolsConfig())
+        self.log = log
+        self.fails = fails
+
+    def start(self) -> None:
+        self.log.append("start tools")
+
+    def close(self) -> None:
+        self.log.append("close tools")
+        if self.fails:
+            raise ConfigError("it cannot close")
+
+
+def test_tools_start_before_the_environment_and_close_after_it() -> None:
+    log: list[str] = []
+    factory = with_toolset(AnswerFactory(log), "calculator")
+    factory.toolset = LoggingToolset(log)
+    factory.start()
+    factory.close()
+    assert log == ["start tools", "start", "close", "close tools"]
+
+
+def test_tools_are_closed_when_the_environment_cannot_start() -> None:
+    log: list[str] = []
+    factory = with_toolset(AnswerFactory(log, fails=True), "calculator")
+    factory.toolset = LoggingToolset(log)
+    with pytest.raises(ConfigError, match="it cannot start"):
+        factory.start()
+    assert log == ["start tools", "start", "close tools"]

@@ -1,0 +1,127 @@
+import math
+
+import pytest
+import torch
+
+from agent_rl.agent.messages import Message
+from agent_rl.learning.batch import build_samples, move_batch, select_column, to_rows
+from agent_rl.records import Batch, Completion, FinishReason, Segment, StopReason, Trajectory, Turn
+
+
+def turn(prompt, drawn, logprobs=None, new_context=False):
+    return Turn(
+        prompt_token_ids=tuple(prompt),
+        completion=Completion(
+            token_ids=tuple(drawn),
+            logprobs=tuple(logprobs if logprobs is not None else [-0.5] * len(drawn)),
+            finish_reason=FinishReason.STOP,
+            weight_version=0,
+        ),
+        message=Message.assistant("reply"),
+        env_messages=(),
+        new_context=new_context,
+    )
+
+
+def episode(*turns, reward=1.0, stop_reason=StopReason.FINISHED):
+    return Trajectory(task_id="t", group_id="g", turns=tuple(turns), stop_reason=stop_reason, reward=reward)
+
+
+def batch_of(samples, num_trained):
+    none = torch.zeros(0, dtype=torch.long)
+    return Batch(
+        token_ids=torch.tensor([5]),
+        position_ids=torch.tensor([0]),
+        segments=(Segment(0, 1),),
+        sources=none,
+        targets=none,
+        num_trained=num_trained,
+        samples=samples,
+        most_trained=sum(num_trained),
+        num_loss_tokens=9,
+        num_samples=4,
+    )
+
+
+def test_the_turns_of_an_episode_become_one_sample():
+    (built,), num_untrained = build_samples(episode(turn([7, 8], [5, 2], [-0.1, -0.2]), turn([9], [4], [-0.3])))
+    assert built.token_ids == (7, 8, 5, 2, 9, 4)
+    assert built.loss_mask == (0, 0, 1, 1, 0, 1)
+    assert built.sampling_logprobs == (0.0, 0.0, -0.1, -0.2, 0.0, -0.3)
+    assert built.advantages == (0.0,) * 6
+    assert num_untrained == 0
+
+
+def test_a_new_context_starts_a_new_sample():
+    samples, _ = build_samples(episode(turn([7], [5]), turn([9], [4]), turn([1, 3], [6], new_context=True)))
+    assert [s.token_ids for s in samples] == [(7, 5, 9, 4), (1, 3, 6)]
+    assert [s.loss_mask for s in samples] == [(0, 1, 0, 1), (0, 0, 1)]
+
+
+def test_a_new_context_on_the_first_turn_makes_no_empty_sample():
+    samples, num_untrained = build_samples(episode(turn([7], [5], new_context=True)))
+    assert [s.token_ids for s in samples] == [(7, 5)]
+    assert num_untrained == 0
+
+
+@pytest.mark.parametrize(
+    ("reward", "stop_reason"),
+    [(None, StopReason.FINISHED), (math.nan, StopReason.FINISHED), (1.0, StopReason.ENV_ERROR)],
+)
+def test_an_episode_without_a_score_gives_no_sample(reward, stop_reason):
+    assert build_samples(episode(turn([1], [2]), reward=reward, stop_reason=stop_reason)) == ([], 0)
+
+
+def test_a_reward_of_zero_is_a_score():
+    samples, _ = build_samples(episode(turn([1], [2]), reward=0.0))
+    assert [s.token_ids for s in samples] == [(1, 2)]
+
+
+def test_samples_without_a_trained_token_are_dropped_and_counted():
+    assert build_samples(episode(turn([1], []))) == ([], 1)
+    assert build_samples(episode()) == ([], 1)
+    samples, num_untrained = build_samples(episode(turn([1], [2]), turn([3], [], new_context=True)))
+    assert [s.token_ids for s in samples] == [(1, 2)]
+    assert num_untrained == 1
+
+
+def test_lengths_that_disagree_are_refused():
+    with pytest.raises(ValueError, match="2 ids but 1 log-probs"):
+        build_samples(episode(turn([1], [2, 3], [-0.1])))
+
+
+def test_a_sample_that_starts_with_a_drawn_id_is_refused():
+    with pytest.raises(ValueError, match="starts with a drawn id"):
+        build_samples(episode(turn([], [2])))
+
+
+def test_a_column_becomes_one_row_a_sample_and_back():
+    column = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    rows, mask = to_rows(column, (2, 1, 1))
+    assert rows.tolist() == [[1, 2], [3, 0], [4, 0]]
+    assert mask.tolist() == [[True, True], [True, False], [True, False]]
+    assert rows[mask].tolist() == [1, 2, 3, 4]
+    (rows * torch.tensor([[1.0, 10.0], [100.0, 1000.0], [7.0, 7.0]])).sum().backward()
+    assert column.grad.tolist() == [1, 10, 100, 7]
+
+
+def test_no_sample_is_one_row_without_entries():
+    rows, mask = to_rows(torch.zeros(0), ())
+    assert rows.shape == mask.shape == (1, 0)
+
+
+def test_a_batch_takes_the_columns_of_its_samples():
+    columns = [torch.tensor([1.0]), torch.tensor([2.0, 3.0]), torch.tensor([4.0])]
+    assert select_column(columns, batch_of((2, 1), (1, 2))).tolist() == [4, 2, 3]
+    assert select_column(columns, batch_of((), ())).tolist() == []
+
+
+def test_a_column_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=r"columns of \[1\] entries for \(2,\) trained tokens"):
+        select_column([torch.tensor([1.0])], batch_of((0,), (2,)))
+
+
+def test_a_moved_batch_is_the_same_on_another_device():
+    moved = move_batch(batch_of((0,), (0,)), torch.device("meta"))
+    assert moved.token_ids.device.type == moved.sources.device.type == "meta"
+    assert moved.segments == (Segment(0, 1),)

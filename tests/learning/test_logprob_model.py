@@ -1,0 +1,356 @@
+"""The scorer: what it says of drawn ids is what a plain forward pass of each sample alone says, whatever the model is
+and however samples share a micro-batch."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import tiny_config
+from tiny_models import tiny_causal_lm, tiny_model
+from torch import Tensor, nn
+
+from agent_rl.errors import ConfigError
+from agent_rl.learning import logprob_model as scoring
+from agent_rl.learning.critic import Critic, ValueHead
+from agent_rl.learning.logprob_model import LogprobModel, Scores, make_scorer
+from agent_rl.learning.packing import plan_micro_batches
+from agent_rl.modeling.onednn import OneDNNLinear
+from agent_rl.modeling.packed_attention import PackedLayout
+from agent_rl.records import Batch, TrainingSample
+
+KINDS = ("minimind", "llama", "qwen2", "qwen3", "mistral", "mistral_window", "gemma2", "gpt2", "lora")
+"""Windows are six tokens, Gemma 2 has softcaps, GPT-2 learned positions."""
+PROMPT = [5, 9, 2, 14, 7, 3, 33, 8]
+
+
+def sample(ids: list[int], mask: list[int]) -> TrainingSample:
+    return TrainingSample(
+        token_ids=tuple(ids),
+        loss_mask=tuple(mask),
+        sampling_logprobs=(0.0,) * len(ids),
+        advantages=tuple(1.0 * trained for trained in mask),
+    )
+
+
+SAMPLES = [
+    sample([*PROMPT, 21, 40, 6, 11, 50, 1], [0] * 8 + [1, 1, 0, 0, 1, 1]),
+    sample([*PROMPT, 60], [0] * 8 + [1]),
+    sample([*PROMPT, 19, 4, 22, 31, 13, 63, 12, 9, 27], [0] * 8 + [1] * 9),
+    sample([44, 17, 30, 2], [0, 1, 1, 1]),
+]
+"""A group of three, of which one has a single trained token, and a sample with another prompt."""
+WAYS = {"shared": {}, "flat": {"share_prompts": False}, "padded": {"packed": False}}
+
+
+def one_batch(*, share_prompts: bool = True) -> Batch:
+    ((batch,),) = plan_micro_batches(SAMPLES, max_tokens=1000, share_prompts=share_prompts)
+    return batch
+
+
+def score(model: nn.Module, way: str, **options: object) -> Scores:
+    """All samples in one micro-batch, at temperature 0.7."""
+    packed, share = WAYS[way].get("packed"), WAYS[way].get("share_prompts", True)
+    return LogprobModel(model, temperature=0.7, packed=packed, **options)(one_batch(share_prompts=share))
+
+
+def plain(model: nn.Module, temperature: float = 0.7) -> tuple[Tensor, Tensor]:
+    """Log-prob and entropy of every trained id, from the model's own logits for each sample alone."""
+    rows, targets = [], []
+    for one in SAMPLES:
+        output = model(torch.tensor([one.token_ids]))
+        logits = output if isinstance(output, Tensor) else output.logits
+        for place in (place for place, trained in enumerate(one.loss_mask) if trained):
+            rows.append(logits[0, place - 1].float() / temperature)
+            targets.append(one.token_ids[place])
+    log_softmax = torch.log_softmax(torch.stack(rows), dim=-1)
+    return log_softmax.gather(1, torch.tensor(targets)[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(dim=-1)
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+# Equal to plain forward passes
+
+
+@pytest.mark.parametrize("kind", ["minimind", "llama", "qwen3", "mistral_window", "lora"])
+def test_a_large_micro_batch_gets_spare_rows_that_nobody_sees(kind: str) -> None:
+    samples = [sample([*PROMPT, *range(5, 5 + length)], [0] * 8 + [1] * length) for length in range(9, 33)]
+    ((batch,),) = plan_micro_batches(samples, max_tokens=10_000)
+    num_tokens = len(batch.token_ids)
+    assert num_tokens == 476
+    model = tiny_model(kind)
+    seen: list[int] = []
+    for layer in (module for module in model.modules() if isinstance(module, nn.Linear)):
+        layer.register_forward_hook(lambda _module, inputs, _out: seen.append(inputs[0].numel() // inputs[0].shape[-1]))
+    found = {}
+    for packed in (True, False):
+        scores = LogprobModel(model, temperature=0.7, packed=packed)(batch)
+        loss = (scores.logprobs * torch.linspace(-1, 1, len(batch.targets))).sum()
+        found[packed] = scores, gradients(model, loss)
+        assert any(type(module) is OneDNNLinear for module in model.modules())
+        has_own_gates = any("forward" in vars(module) for module in model.modules())
+        assert has_own_gates == (kind != "minimind")
+        if packed:
+            # Both the 476 tokens and the head's 492 trained ones; two rows of the trial at the beginning apart.
+            assert set(seen) - {2, 4} == {512}
+    torch.testing.assert_close(found[True][0].logprobs, found[False][0].logprobs, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[True][0].entropies, found[False][0].entropies, atol=1e-5, rtol=1e-5)
+    assert found[True][1].keys() == found[False][1].keys()
+    for name, gradient in found[True][1].items():
+        torch.testing.assert_close(gradient, found[False][1][name], atol=1e-4, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_and_gradients_are_those_of_plain_forward_passes(kind: str) -> None:
+    model = tiny_model(kind)
+    logprobs, entropies = plain(model)
+    wanted = gradients(model, (logprobs * torch.arange(17)).sum())
+    for way in WAYS:
+        scores = score(model, way)
+        torch.testing.assert_close(scores.logprobs, logprobs, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(scores.entropies, entropies, atol=1e-4, rtol=1e-4)
+        found = gradients(model, (scores.logprobs * torch.arange(17)).sum())
+        assert found.keys() == wanted.keys()
+        for name, gradient in wanted.items():
+            torch.testing.assert_close(found[name], gradient, atol=5e-4, rtol=1e-3, msg=f"{way}: {name}")
+    assert logprobs.std() > 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_known_here_run_flat(kind: str) -> None:
+    model = tiny_model(kind)
+    assert LogprobModel(model, temperature=1.0).is_packed
+    assert not LogprobModel(model, temperature=1.0, packed=False).is_packed
+
+
+@pytest.mark.parametrize(("name", "changes"), [("Bloom", {}), ("GptOss", {}), ("StableLm", {})])
+def test_models_that_cannot_run_flat_are_scored_by_padded_rows(name: str, changes: dict) -> None:
+    model = tiny_causal_lm(name, scale=30.0, **changes)
+    scorer = LogprobModel(model, temperature=0.7)
+    assert not scorer.is_packed
+    torch.testing.assert_close(scorer(one_batch()).logprobs, plain(model)[0], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ConfigError, match="cannot run without padding"):
+        LogprobModel(model, temperature=0.7, packed=True)
+
+
+@pytest.mark.parametrize("kind", ["minimind", "qwen3", "gemma2"])
+def test_bfloat16_scores_are_near_those_of_a_plain_pass(kind: str) -> None:
+    model = tiny_model(kind, dtype=torch.bfloat16)
+    logprobs, _ = plain(model)
+    for way in ("shared", "flat"):
+        assert float((score(model, way).logprobs - logprobs).detach().abs().mean()) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["minimind", "llama", "gemma2"])
+def test_autocast_scores_are_near_those_of_a_plain_pass(kind: str) -> None:
+    model = tiny_model(kind)
+    with torch.autocast("cpu", torch.bfloat16):
+        logprobs, _ = plain(model)
+        for way in ("shared", "flat"):
+            scores = score(model, way)
+            assert scores.logprobs.dtype == torch.float32
+            assert float((scores.logprobs - logprobs).detach().abs().mean()) < 0.1
+            assert gradients(model, scores.logprobs.sum())
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral_window", "gemma2", "gpt2", "lora"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activations_computed_again_give_the_same_gradient(kind: str, reentrant: bool) -> None:
+    model = tiny_model(kind).train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    batch = one_batch()
+    scorer = LogprobModel(model, temperature=1.0)
+    wanted = gradients(model, scorer(batch).logprobs.sum())
+    inner = model.get_base_model() if kind == "lora" else model
+    inner.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    found = gradients(model, scorer(batch).logprobs.sum())
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "mistral_window"])
+def test_a_model_that_was_scored_is_the_same_in_plain_passes_and_on_disk(kind: str, tmp_path: Path) -> None:
+    model = tiny_model(kind)
+    ids = torch.tensor([SAMPLES[2].token_ids, SAMPLES[2].token_ids[::-1]])
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    before = model(ids, attention_mask=mask).logits
+    score(model, "shared")
+    torch.testing.assert_close(model(ids, attention_mask=mask).logits[mask.bool()], before[mask.bool()])
+    model.save_pretrained(tmp_path)
+    assert "agent_rl" not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
+
+
+# Logits in chunks, the same number on all ranks
+
+
+def head_calls(scorer: LogprobModel, batch: Batch) -> list[int]:
+    """Rows of each call of the head in a forward pass."""
+    sizes: list[int] = []
+    handle = scorer.head.register_forward_hook(lambda _module, inputs, _output: sizes.append(len(inputs[0])))
+    scorer(batch)
+    handle.remove()
+    return sizes
+
+
+@pytest.mark.parametrize("kind", ["minimind", "gemma2"])
+def test_chunks_change_neither_scores_nor_gradients(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model(kind)
+    whole = score(model, "shared")
+    wanted = gradients(model, whole.logprobs.sum())
+    monkeypatch.setattr(scoring, "_LOGITS_AT_A_TIME", 5 * 64)
+    scores = score(model, "shared")
+    torch.testing.assert_close(scores.logprobs, whole.logprobs)
+    torch.testing.assert_close(scores.entropies, whole.entropies)
+    for name, gradient in gradients(model, scores.logprobs.sum()).items():
+        torch.testing.assert_close(gradient, wanted[name], atol=1e-4, rtol=1e-4)
+
+
+def test_ranks_with_unequal_shares_call_the_head_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_LOGITS_AT_A_TIME", 5 * 64)
+    scorer = LogprobModel(tiny_model(), temperature=1.0)
+    few = sample([1, 2, 3], [0, 1, 1])
+    many = sample([4, *range(20, 32)], [0] + [1] * 12)
+    ((first,), (second,), (third,)) = plan_micro_batches([few, many], max_tokens=99, num_ranks=3)
+    assert [len(batch.targets) for batch in (first, second, third)] == [12, 2, 0]
+    assert head_calls(scorer, first) == [4, 4, 4]
+    assert head_calls(scorer, second) == head_calls(scorer, third) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["minimind", "llama", "gpt2"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_micro_batch_without_trained_tokens_has_gradients_of_zero(kind: str, packed: bool) -> None:
+    model = tiny_model(kind)
+    scorer = LogprobModel(model, temperature=1.0, packed=packed, critic=ValueHead(32))
+    (_, (filler,)) = plan_micro_batches(SAMPLES[:1], max_tokens=99, num_ranks=2)
+    scores = scorer(filler)
+    assert scores.logprobs.shape == scores.entropies.shape == scores.values.shape == (0,)
+    (scores.logprobs.sum() + scores.values.sum()).backward()
+    for name, parameter in scorer.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
+
+
+# One module
+
+
+def test_the_scorer_holds_the_weights_of_the_model_once() -> None:
+    model = tiny_causal_lm()
+    scorer = LogprobModel(model, temperature=1.0)
+    assert [id(p) for p in scorer.parameters()] == [id(p) for p in model.parameters()]
+    assert set(scorer.state_dict()) == {f"model.{name}" for name in model.state_dict()}
+
+
+def test_entropies_carry_a_gradient_when_asked() -> None:
+    model = tiny_model()
+    assert not score(model, "shared").entropies.requires_grad
+    entropies = score(model, "shared", entropy_gradient=True).entropies
+    wanted = gradients(model, plain(model)[1].sum())
+    for name, gradient in gradients(model, entropies.sum()).items():
+        torch.testing.assert_close(gradient, wanted[name], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["minimind", "gemma2"])
+def test_the_kl_to_a_reference_is_that_of_both_models_logits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_LOGITS_AT_A_TIME", 5 * 64)  # 17 rows in four calls
+    model, other = tiny_model(kind), tiny_model(kind, seed=1)
+    batch = one_batch()
+    scorer, reference = LogprobModel(model, temperature=0.7), LogprobModel(other, temperature=1.0)
+    ref = reference.rows(batch)
+    full_kl = scorer(batch, ref=ref).full_kl
+
+    def log_softmax(of: LogprobModel) -> Tensor:
+        hidden, head = of.rows(batch)
+        return torch.log_softmax(head(hidden) / 0.7, dim=-1)
+
+    p, q = log_softmax(scorer), log_softmax(reference)
+    torch.testing.assert_close(full_kl, (p.exp() * (p - q)).sum(-1), atol=1e-4, rtol=1e-4)
+    full_kl.sum().backward()
+    assert all(parameter.grad is None for parameter in other.parameters())
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# Values
+
+
+def test_values_are_read_where_a_token_is_predicted() -> None:
+    head = ValueHead(32)
+    with torch.no_grad():
+        head.linear.weight.normal_()
+        head.linear.bias.fill_(0.5)
+    model = tiny_model()
+    values = score(model, "shared", critic=head).values
+    hidden = model.hidden_states(torch.tensor([SAMPLES[3].token_ids]))[0]
+    expected = hidden[:3] @ head.linear.weight[0] + 0.5
+    torch.testing.assert_close(values[-3:], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_fresh_critic_says_zero() -> None:
+    assert score(tiny_model(), "shared", critic=ValueHead(32)).values.tolist() == [0.0] * 17
+
+
+def test_values_are_float32_under_autocast() -> None:
+    head = ValueHead(4)
+    with torch.no_grad():
+        head.linear.weight.fill_(1.0)
+        head.linear.bias.fill_(1 / 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        (value,) = head(torch.full((1, 4), 1 / 3))
+    assert value.dtype == torch.float32
+    assert float(value.detach()) == pytest.approx(5 / 3, abs=1e-6)  # bfloat16 knows 1.6640625 and 1.671875 only
+
+
+@pytest.mark.parametrize("kind", ["minimind", "qwen3", "lora"])
+def test_a_critic_of_its_own_shares_no_weight_and_uses_all_it_trains(kind: str) -> None:
+    model = tiny_model(kind)
+    scorer = LogprobModel(model, temperature=1.0, critic=Critic(copy.deepcopy(model)))
+    with torch.no_grad():
+        scorer.critic.value_head.linear.weight.normal_()
+    batch = one_batch()
+    scorer(batch).values.sum().backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    scores = scorer(batch)
+    scores.logprobs.sum().backward()
+    for name, parameter in scorer.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+    torch.testing.assert_close(scores.logprobs, LogprobModel(model, temperature=1.0)(batch).logprobs)
+
+
+@pytest.mark.parametrize(
+    ("sections", "critic"),
+    [
+        ({}, type(None)),
+        ({"algorithm": {"advantage": "gae"}, "critic": {"backbone": "shared"}}, ValueHead),
+        ({"algorithm": {"advantage": "gae"}, "critic": {"backbone": "own"}}, Critic),
+    ],
+)
+def test_a_configuration_says_which_critic(tmp_path: Path, sections: dict, critic: type) -> None:
+    scorer = make_scorer(tiny_model(), tiny_config(tmp_path, **sections))
+    assert isinstance(scorer.critic, critic)
+    assert not scorer(one_batch()).entropies.requires_grad
+
+
+# Hugging Face models
+
+
+def test_a_model_that_does_not_hand_the_layout_on_is_not_trained_wrongly() -> None:
+    model = tiny_model("llama")
+    scorer = LogprobModel(model, temperature=1.0)
+    backbone = model.get_decoder()
+    forward = backbone.forward
+
+    def without_layout(*, packed_layout: PackedLayout, **kwargs: object) -> object:
+        assert packed_layout.segments
+        return forward(**kwargs)
+
+    backbone.forward = without_layout
+    with pytest.raises(ConfigError, match="LlamaAttention does not hand the layout of a flat pass on"):
+        scorer(one_batch())

@@ -1,0 +1,103 @@
+"""One step of learning: no metric of it depends on how it is cut, and every option does what it says."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fakes import save_tiny_model, tiny_config
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from updates import learn, make_step
+
+from agent_rl.config import ESTIMATOR_KEYS
+from agent_rl.errors import ConfigError
+from agent_rl.learning.credit import collect_samples
+from agent_rl.learning.logprob_model import Scores
+from agent_rl.learning.objective import Objective
+from agent_rl.learning.packing import plan_micro_batches
+
+COUNTS = ("batch/num_micro_batches",)
+"""Metrics that say how a step was cut."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    save_tiny_model(folder / "model")
+    save_tiny_model(folder / "reference", seed=1)
+    return folder
+
+
+def assert_same_metrics(first: list[dict[str, float]], second: list[dict[str, float]]) -> None:
+    for one, other in zip(first, second, strict=True):
+        assert one.keys() == other.keys()
+        for name in one.keys() - set(COUNTS):
+            assert one[name] == pytest.approx(other[name], rel=2e-4, abs=2e-6, nan_ok=True), name
+
+
+OPTIONS = {
+    "advantage": [*ESTIMATOR_KEYS],
+    "loss": [
+        {},
+        {"ratio_level": "sequence", "clip_low": 0.01, "clip_high": 0.01},
+        {"dual_clip": 1.5},
+        {"loss": "cispo"},
+    ],
+    "kl": [{}]
+    + [{"coef": 0.2, "kind": kind, "place": "loss"} for kind in ("abs", "k2", "k3", "full")]
+    + [{"coef": 0.2, "kind": kind, "place": "reward"} for kind in ("k1", "abs", "k2", "k3", "full")]
+    + [{"coef": 0.2, "target": 0.1, "horizon": 10}],
+    "correction": [{}, {"kind": "token_tis"}, {"kind": "sequence_tis", "high": 1.5}]
+    + [{"kind": kind, "low": 0.8, "high": 1.3} for kind in ("token_mask", "sequence_mask", "geometric_mask")],
+    "aggregation": ["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"],
+    "entropy_coef": [0.0, 0.01],
+    "mask_truncated": [False, True],
+    "overlong": [{}, {"buffer": 4, "max_tokens": 8}],
+    "train": [{}, {"epochs": 2}, {"minibatches": 2}, {"epochs": 2, "minibatches": 3}],
+}
+
+
+def sections_of(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    algorithm = {
+        key: options[key]
+        for key in ("advantage", "kl", "correction", "aggregation", "entropy_coef", "mask_truncated", "overlong")
+    }
+    if options["advantage"] == "gdpo":
+        algorithm["part_weights"] = {"a": 1.0, "b": 0.5}
+    return {"algorithm": algorithm | options["loss"], "train": options["train"]}
+
+
+@pytest.mark.timeout(400)
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@given(options=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}))
+def test_no_metric_depends_on_the_micro_batches_whatever_the_algorithm(folder: Path, options: dict[str, Any]) -> None:
+    sections = sections_of(options)
+    try:
+        tiny_config(folder, **sections)
+    except (ConfigError, ValidationError):
+        assume(False)
+    if options["advantage"] == "gdpo":
+        assume(options["kl"].get("place") != "reward")
+    results = []
+    for max_tokens in (1, 40, 8192):
+        train = sections["train"] | {"micro_batch_tokens": max_tokens}
+        results.append(learn(folder, sections | {"train": train}, num_steps=2))
+    assert_same_metrics(results[0], results[1])
+    assert_same_metrics(results[0], results[2])
+    assert results[0][0]["optim/skipped"] == 0.0
+    assert results[0][0]["batch/num_micro_batches"] > results[2][0]["batch/num_micro_batches"]
+
+
+def test_an_idle_micro_batch_gives_a_gradient_of_0_to_every_score_that_has_one(folder: Path) -> None:
+    samples = collect_samples(make_step(0)).samples
+    _, (idle,) = plan_micro_batches(samples, [0], max_tokens=100, num_ranks=2, skip_zero_advantage=False)
+    assert idle.samples == ()
+    objective = Objective(tiny_config(folder, algorithm={"advantage": "gae", "entropy_coef": 0.01}))
+    logprobs, entropies, values = (torch.zeros(0, requires_grad=True) for _ in range(3))
+    scores = Scores(logprobs, entropies, values, full_kl=None)
+    loss, parts = objective(scores, {}, idle, kl_coef=0.0, is_critic_alone=False)
+    assert (loss.item(), parts) == (0.0, {})
+    loss.backward()
+    assert all(score.grad is not None for score in (logprobs, entropies, values))

@@ -1,0 +1,73 @@
+"""Attention over segments, against one mask over all tokens."""
+
+import pytest
+import torch
+from tiny_models import tiny_model
+from torch import Tensor
+
+from agent_rl.modeling.packed_attention import PackedLayout, packed_attention
+from agent_rl.records import Segment
+
+
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, segments: tuple[Segment, ...], window: int | None) -> Tensor:
+    """With one mask over all tokens, by definition."""
+    position, owner = [], []
+    for index, segment in enumerate(segments):
+        before = 0 if segment.prefix is None else segments[segment.prefix].length
+        position += range(before, before + segment.length)
+        owner += [index] * segment.length
+    num = len(owner)
+    seen = torch.zeros(num, num, dtype=torch.bool)
+    for query in range(num):
+        for key in range(num):
+            is_related = owner[key] in (owner[query], segments[owner[query]].prefix)
+            distance = position[query] - position[key]
+            seen[query, key] = is_related and distance >= 0 and (window is None or distance < window)
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[2] ** -0.5
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+def test_attention_over_segments_is_that_of_one_mask_over_all_tokens(window: int | None) -> None:
+    segments = (Segment(0, 5), Segment(5, 3, 0), Segment(8, 4), Segment(12, 6, 0), Segment(18, 1, 2))
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(19, heads, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2))
+    weights = torch.randn(19, 4, 8, generator=generator)
+    found = packed_attention(q, k, v, PackedLayout(segments), window=window)
+    expected = dense_attention(q, k, v, segments, window)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    pairs = zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (found, expected)), strict=True)
+    for got, wanted in pairs:
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_padded_rows_repeat_the_prefix_and_every_token_knows_its_place() -> None:
+    layout = PackedLayout((Segment(0, 2), Segment(2, 1, 0), Segment(3, 2, 0), Segment(5, 1)))
+    tokens, places = layout.padded(torch.device("cpu"))
+    assert tokens.tolist() == [[0, 1, 2, 0], [0, 1, 3, 4], [5, 0, 0, 0]]
+    assert places.tolist() == [0, 1, 2, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("segments", "complaint"),
+    [
+        ((Segment(0, 2), Segment(3, 1)), "segment 1 has 1 tokens from 3 on"),
+        ((Segment(0, 2), Segment(2, 0)), "segment 1 has 0 tokens from 2 on"),
+        ((Segment(0, 2), Segment(2, 1, 1)), "segment 1 continues 1"),
+        ((Segment(0, 2), Segment(2, 1, 0), Segment(3, 1, 1)), "segment 2 continues 1"),
+    ],
+)
+def test_segments_that_leave_gaps_or_form_chains_are_refused(segments: tuple[Segment, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        PackedLayout(segments)
+
+
+def test_minimind_takes_a_layout() -> None:
+    model = tiny_model()
+    ids, layout = torch.tensor([[5, 9, 2, 5, 9, 7]]), PackedLayout((Segment(0, 3), Segment(3, 3)))
+    flat = model.hidden_states(ids, torch.tensor([[0, 1, 2, 0, 1, 2]]), layout=layout)[0]
+    rows = model.hidden_states(ids.view(2, 3))
+    torch.testing.assert_close(flat, rows.flatten(0, 1), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="give position_ids with a layout"):
+        model.hidden_states(ids, layout=layout)

@@ -1,0 +1,264 @@
+"""Whether a run fits, what would make it fit, and the plans that the documentation shows."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from plan_jobs import H100, LARGE, make_config
+from typer.testing import CliRunner
+
+from agent_rl.config import load_config, parse_config
+from agent_rl.errors import ConfigError
+from agent_rl.planning.answer import make_plan
+from agent_rl.planning.changes import nearest_change
+from agent_rl.planning.launch_files import read_layout
+from agent_rl.planning.machine import GIB, Layout, find_gpu, with_servers
+from agent_rl.planning.question import Question, ask
+from agent_rl.scripts.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+EIGHT = ROOT / "configs/nat_grpo_8xh100.yaml"
+FOUR_GPUS = ROOT / "configs/accelerate/zero3_offload_optimizer_4gpu.yaml"
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # the launcher's files name others from there
+
+
+def test_layouts_are_read_from_the_launchers_files():
+    assert read_layout(None) == Layout()
+    assert read_layout(Path("configs/accelerate/ddp_8gpu.yaml")) == Layout(num_processes=8)
+    layout = read_layout(FOUR_GPUS)
+    assert (layout.num_processes, layout.zero_stage, layout.offload_optimizer, layout.offload_weights) == (
+        4,
+        3,
+        True,
+        False,
+    )
+    assert read_layout(Path("configs/accelerate/zero3_offload_8gpu.yaml")).offload_weights
+    assert read_layout(Path("configs/accelerate/zero3_8gpu_2nodes.yaml")).processes_per_machine == 8
+
+
+def test_every_launchers_file_is_read_and_a_missing_one_is_named(tmp_path):
+    for path in sorted(Path("configs/accelerate").glob("*.yaml")):
+        assert read_layout(path).num_processes > 1, path
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml does not exist"):
+        read_layout(tmp_path / "nowhere.yaml")
+    (tmp_path / "torn.yaml").write_text("distributed_type: DEEPSPEED\n")
+    with pytest.raises(ConfigError, match="deepspeed_config_file"):
+        read_layout(tmp_path / "torn.yaml")
+
+
+def test_servers_and_their_gpus_must_go_together():
+    layout = with_servers(Layout(), 2, num_gpus=4, tensor_parallel=None, share=0.8)
+    assert (layout.num_servers, layout.tensor_parallel, layout.num_gpus, layout.server_share) == (2, 2, 5, 0.8)
+    with pytest.raises(ConfigError, match="need 4 GPUs"):
+        with_servers(Layout(), 2, num_gpus=5, tensor_parallel=None, share=0.8)
+    with pytest.raises(ConfigError, match="there are none"):
+        with_servers(Layout(), 0, num_gpus=4, tensor_parallel=None, share=0.8)
+
+
+@pytest.mark.parametrize(
+    ("launch", "zero", "sentence"),
+    [
+        ("num_processes: auto", None, "num_processes is 'auto'; expected a whole number, at least 1"),
+        ("num_machines: 0", None, "num_machines is 0; expected a whole number, at least 1"),
+        ("deepspeed_config: x", None, "deepspeed_config is 'x'; expected a section"),
+        ("", '{"zero_optimization": {"stage": 3, "offload_optimizer": "cpu"}}', "offload_optimizer is 'cpu'; expected"),
+        ("", '{"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}', "device is 'nvme'"),
+        ("", '{"zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}}', "reduce_bucket_size is '5e8'"),
+        ("", '{"zero_optimization": {"stage": "3"}}', "stage is '3'; expected 1, 2 or 3"),
+        ("", '{"zero_optimization": []}', "zero_optimization is \\[\\]; expected a section"),
+    ],
+)
+def test_what_a_file_says_wrong_is_a_sentence(tmp_path, launch, zero, sentence):
+    path, settings = tmp_path / "launch.yaml", tmp_path / "zero.json"
+    settings.write_text(zero or "{}")
+    named = "" if launch.startswith("deepspeed") else f"\ndeepspeed_config: {{deepspeed_config_file: {settings}}}"
+    path.write_text(f"distributed_type: DEEPSPEED\n{launch}{named}\n")
+    with pytest.raises(ConfigError, match=sentence):
+        read_layout(path)
+
+
+def test_a_folder_is_no_launchers_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read \\(Is a directory\\)"):
+        read_layout(tmp_path)
+
+
+def test_bucket_sizes_may_be_written_as_floats(tmp_path):
+    settings = tmp_path / "zero.json"
+    settings.write_text('{"zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8}}')
+    (tmp_path / "l.yaml").write_text(
+        f"distributed_type: DEEPSPEED\ndeepspeed_config: {{deepspeed_config_file: {settings}}}\n"
+    )
+    assert read_layout(tmp_path / "l.yaml").reduce_elements == 500_000_000
+
+
+def test_gpus_are_found_by_the_names_that_drivers_give_them():
+    names = {
+        "NVIDIA A100-SXM4-40GB": 39,
+        "NVIDIA A100-PCIE-40GB": 39,
+        "NVIDIA A100-SXM4-80GB": 79,
+        "NVIDIA H100 80GB HBM3": 79,
+        "NVIDIA H100 NVL": 93,
+        "NVIDIA GeForce RTX 4090": 23.5,
+    }
+    assert {name: find_gpu(name).memory / GIB for name in names} == names
+
+
+def test_an_unknown_gpu_is_offered_what_works():
+    with pytest.raises(ConfigError) as raised:
+        find_gpu("V100")
+    offered = re.search(r"the one of (.*) that is nearest", str(raised.value))[1].split(", ")
+    assert len(offered) > 10
+    for name in offered:
+        assert find_gpu(name, 32).memory == 32 * GIB
+
+
+def test_a_gpu_that_nobody_knows_is_refused_by_name():
+    assert find_gpu("A100", 40).memory == 40 * GIB
+    with pytest.raises(ConfigError, match="'H999' is not in the table"):
+        find_gpu("H999")
+
+
+def eight(overrides: tuple[str, ...] = (), **changes) -> Question:
+    options = {
+        "launch": FOUR_GPUS,
+        "num_gpus": 8,
+        "machine_memory": 2000,
+        "servers": {"num_gpus": 4, "share": 0.8},
+    } | changes
+    return ask(EIGHT, overrides, **options)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes", "wanted"),
+    [
+        (("train.micro_batch_tokens=131072",), {}, "train.micro_batch_tokens=32768"),
+        (("model.gradient_checkpointing=false",), {}, "model.gradient_checkpointing=true"),
+        (
+            (),
+            {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "num_gpus": 12},
+            "zero_optimization of the --launch file's DeepSpeed settings: stage 3, offload_optimizer to cpu",
+        ),
+        (
+            (),
+            {"servers": {"num_gpus": 2, "share": 0.8}},
+            "--tensor-parallel 2, with 1 of the addresses in vllm.servers",
+        ),
+        (
+            (),
+            {"servers": {"num_gpus": 4, "share": 0.95}},
+            "--server-share 0.85 (agent-rl serve-vllm --gpu-memory-share)",
+        ),
+        ((), {"num_gpus": 7}, "num_processes 3 in the --launch file"),
+    ],
+)
+def test_the_nearest_change_is_the_first_that_fits(overrides, changes, wanted):
+    question = eight(overrides, **changes)
+    assert not question.answer().is_enough(0.1)
+    change = nearest_change(question)
+    assert (change.text, change.fits) == (wanted, True)
+
+
+def test_a_smaller_cache_adapters_or_more_gpus_are_named_where_nothing_less_helps(tmp_path):
+    raw = make_config().model_dump(mode="json")
+
+    def question(**sections) -> Question:
+        path = tmp_path / "c.yaml"
+        merged = {name: values | sections.get(name, {}) for name, values in raw.items()}
+        path.write_text(parse_config(merged, source="test").to_yaml())
+        return Question(
+            load=lambda chosen: load_config(path, list(chosen)), overrides=(), shape=LARGE, layout=Layout(), gpu=H100
+        )
+
+    # 16 GB of bfloat16 weights with adapters, and a cache of 128 GB: 2^20 tokens of 131,072 bytes.
+    half = {"dtype": "bfloat16", "lora": {"rank": 2}, "gradient_checkpointing": True}
+    cached = question(model=half, policy={"max_cached_tokens": 2**20})
+    assert nearest_change(cached).text == "policy.max_cached_tokens=262144"
+    # Nothing helps against weights that must be held whole in bfloat16, beside adapters.
+    huge = replace(cached, shape=replace(LARGE, num_weights=100 * 10**9))
+    assert not nearest_change(huge).fits
+
+
+def test_the_plan_of_eight_h100_fits_as_documented_with_a_tenth_to_spare():
+    text = EIGHT.read_text()
+    command = re.search(r"agent-rl (plan .*?)\n# By", text, re.DOTALL)[1].replace("\\\n#", " ")
+    for where in (ROOT / "docs/planning.md",):
+        assert "agent-rl " + " ".join(command.split()) in " ".join(where.read_text().replace("\\\n", " ").split())
+    result = CliRunner().invoke(app, [*shlex.split(command), "--json"])
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.output)
+    assert plan["fits"] and plan["headroom"] >= 0.10
+    assert {place["name"] for place in plan["places"]} == {"GPU that trains", "GPU that serves", "machine's memory"}
+    assert [round(100 * place["headroom"]) for place in plan["places"]] == [18, 15, 65]
+    assert plan["tokens"]["num_episodes"] == 512
+    # Servers hold all episodes that are played at a time, so that no context is read twice.
+    assert plan["seconds"]["slots"] == 20
+    assert round(plan["seconds"]["step"] / 60) == 35 and "takes 35 minutes a step" in text.replace("\n# ", " ")
+    assert round(plan["weight_files"] / GIB) == 122
+    shown = CliRunner().invoke(app, shlex.split(command))
+    assert "It fits, with 15% head-room where it is tightest" in shown.output
+
+
+def test_what_does_not_fit_says_what_would_and_exits_with_1():
+    result = CliRunner().invoke(
+        app,
+        [
+            *("plan", "--config", str(EIGHT), "--launch", str(FOUR_GPUS), "--server-gpus", "4", "--gpus", "8"),
+            *("--machine-memory", "2000", "--server-share", "0.9"),
+        ],
+    )
+    assert result.exit_code == 1
+    assert "The nearest change that fits: --server-share 0.85" in result.output
+
+
+def test_an_engine_inside_the_process_must_hold_one_window():
+    def asked(share: float, **changes) -> Question:
+        overrides = ("model.path=Qwen/Qwen2.5-Coder-7B-Instruct", f"vllm.gpu_memory_share={share}")
+        return ask(ROOT / "configs/nat_grpo_1gpu.yaml", overrides, **changes)
+
+    # 14.2 GiB of weights, 2 of workspace, 0.9 for 16,384 tokens: 17.1 of 79 GiB are a share of 0.216.
+    assert any("holds 0 tokens, fewer than one window" in line for line in asked(0.15).answer().problems)
+    assert asked(0.21).answer().problems and not asked(0.22).answer().problems
+    change = nearest_change(asked(0.15))
+    assert (change.text, change.fits) == ("vllm.gpu_memory_share=0.25", True)
+    # On 40 GB: a share of 0.4 would leave head-room, but not even room for the weights.
+    small = nearest_change(asked(0.6, gpu="NVIDIA A100-SXM4-40GB"))
+    assert not small.fits and small.num_problems == 0
+
+
+def test_offloading_is_judged_only_where_the_machines_memory_was_said():
+    with pytest.raises(ConfigError, match="add --machine-memory"):
+        eight(machine_memory=None).answer()
+    zero_2 = {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "num_gpus": 12}
+    assert "offload" not in nearest_change(eight(machine_memory=None, **zero_2)).text
+    # 580 GiB of an optimizer are no change that fits 300.
+    assert not nearest_change(eight(machine_memory=300, **zero_2)).fits
+
+
+def test_a_server_spans_as_many_gpus_as_divide_its_heads():
+    # 40 heads, 8 of keys and values.
+    with pytest.raises(ConfigError, match="--tensor-parallel 3"):
+        eight(servers={"num_gpus": 6, "share": 0.8}).answer()
+    # 5 divides 40 heads, but neither 8 by 5 nor 5 by 8.
+    with pytest.raises(ConfigError, match="--tensor-parallel 5"):
+        eight(servers={"num_gpus": 10, "share": 0.8}, num_gpus=14).answer()
+    assert not eight(servers={"num_gpus": 8, "share": 0.8}, num_gpus=12).answer().problems
+
+
+def test_one_gpu_runs_as_documented():
+    for arguments in ([], ["--gpu", "L4"], ["model.path=Qwen/Qwen2.5-Coder-7B-Instruct"]):
+        plan = CliRunner().invoke(app, ["plan", "--config", "configs/nat_grpo_1gpu.yaml", *arguments])
+        assert plan.exit_code == 0, plan.output
+
+
+def test_the_default_run_is_planned_for_a_cpu_without_times():
+    plan = make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), machine_memory=8))
+    assert plan.fits and plan.times is None
+    assert [place.name for place in plan.fit.places] == ["process on a CPU"]
+    assert not make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), machine_memory=0.5)).fits

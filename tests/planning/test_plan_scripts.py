@@ -1,0 +1,203 @@
+"""The scripts of a whole job and of its checks, with a stand-in for Python."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FAKE_PYTHON = """#!{python}
+# Stands in for the interpreter: notes what it was asked to run, serves /health, "trains" until it is told to end.
+import http.server, os, signal, sys, threading, time
+arguments = sys.argv[1:]
+if arguments[0] == "-c": os.execv({python!r}, [{python!r}, *arguments])
+log = open({log!r}, "a", buffering=1)
+if "serve-vllm" in arguments:
+    log.write("serve\\n")
+    port = int(arguments[arguments.index("--port") + 1])
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200); self.end_headers()
+        def log_message(self, *_): pass
+    for number in (port, port + 1):
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", number), Health)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    def end(*_):
+        log.write("servers ended\\n"); os._exit(0)
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, lambda *_: log.write("servers got Ctrl-C\\n"))
+    while True: time.sleep(60)
+if "accelerate.commands.launch" in arguments:
+    log.write("train on " + os.environ["CUDA_VISIBLE_DEVICES"] + " " + arguments[-1] + "\\n")
+    log.write("threads " + os.environ["OMP_NUM_THREADS"] + "\\n")
+    if "deaf=true" in arguments:
+        signal.signal(signal.SIGINT, lambda *_: log.write("training ignores Ctrl-C\\n"))
+        signal.signal(signal.SIGTERM, lambda *_: log.write("training ignores TERM\\n"))
+        while True: time.sleep(60)
+    def stop(*_):
+        log.write("training got Ctrl-C\\n"); os._exit(1)
+    signal.signal(signal.SIGINT, stop)
+    if "train.steps=1" in arguments: sys.exit(3)
+    while True: time.sleep(60)
+log.write(arguments[2] + "\\n")
+sys.exit(1 if arguments[2] == {failing!r} else 0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def job(folder: Path, port: int, *arguments: str, failing: str = "") -> subprocess.Popen:
+    """`train_agenthands.sh` with a stand-in for Python."""
+    python = folder / "python"
+    python.write_text(FAKE_PYTHON.format(python=sys.executable, log=str(folder / "log"), failing=failing))
+    python.chmod(0o755)
+    return subprocess.Popen(
+        ["scripts/train_agenthands.sh", *arguments],
+        env=os.environ
+        | {
+            "PYTHON": str(python),
+            "PORT": str(port),
+            "MODEL": "some/model",
+            "OMP_NUM_THREADS": "7",
+            "STOP_TIMEOUT_S": "2",
+        }
+        | {"http_proxy": "http://no-such-proxy.invalid:1", "no_proxy": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(path: Path, text: str) -> None:
+    deadline = time.monotonic() + 30
+    while text not in (path.read_text() if path.exists() else ""):
+        assert time.monotonic() < deadline, f"{text!r} never came"
+        time.sleep(0.05)
+
+
+def test_a_dry_run_says_all_commands_and_starts_none(tmp_path, port):
+    process = job(tmp_path, port, "--dry-run", "train.steps=5")
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    names = [
+        next(n for n in ("preflight", "plan", "serve-vllm", "accelerate") if n in line)
+        for line in (line.replace("agent_rl.scripts.cli", "") for line in output.splitlines())
+    ]
+    assert names == ["preflight", "plan", "serve-vllm", "accelerate"]
+    assert "--devices 4\\,5\\,6\\,7" in output and "CUDA_VISIBLE_DEVICES=0\\,1\\,2\\,3" in output
+    assert output.count("train.steps=5") == 3 and "checkpoint.resume=auto" in output
+    assert not (tmp_path / "log").exists()
+
+
+def test_the_servers_end_with_the_training_and_its_exit_code_is_the_scripts(tmp_path, port):
+    process = job(tmp_path, port, "train.steps=1")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 3, output
+    assert (tmp_path / "log").read_text().splitlines() == [
+        "preflight",
+        "plan",
+        "serve",
+        "train on 0,1,2,3 train.steps=1",
+        "threads 7",
+        "servers ended",
+    ]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_reaches_the_training_first_and_then_ends_the_servers(tmp_path, port, number, code):
+    process = job(tmp_path, port)
+    wait_for(tmp_path / "log", "train on")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert (tmp_path / "log").read_text().splitlines()[-2:] == ["training got Ctrl-C", "servers ended"]
+
+
+def test_a_training_that_ignores_signals_is_killed_and_the_servers_end_after_it(tmp_path, port):
+    process = job(tmp_path, port, "deaf=true")
+    wait_for(tmp_path / "log", "threads")
+    time.sleep(0.5)  # its handlers are set right after
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    wanted = ["training ignores Ctrl-C", "training ignores TERM", "servers ended"]
+    assert (tmp_path / "log").read_text().splitlines()[-3:] == wanted
+
+
+@pytest.mark.parametrize("failing", ["preflight", "plan"])
+def test_nothing_starts_where_a_check_fails(tmp_path, port, failing):
+    process = job(tmp_path, port, failing=failing)
+    process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert (tmp_path / "log").read_text().splitlines()[-1] == failing
+
+
+def test_what_is_no_override_is_refused(tmp_path, port):
+    process = job(tmp_path, port, "--steps")
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 2 and "--steps is no section.key=value" in output
+
+
+def test_the_check_script_says_that_an_interpreter_is_missing():
+    done = subprocess.run(
+        ["scripts/preflight_check.sh"],
+        env=os.environ | {"PYTHON": "/no/python"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "/no/python is not there" in done.stderr
+
+
+def test_the_check_script_takes_the_default_config_and_hands_options_on(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+
+    def said(*arguments: str) -> str:
+        command = ["scripts/preflight_check.sh", *arguments]
+        return subprocess.run(
+            command, env=os.environ | {"PYTHON": str(python)}, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert said("--gpus", "8") == "-m agent_rl.scripts.cli preflight --config configs/nat_grpo.yaml --gpus 8\n"
+    assert said("--config", "x.yaml") == "-m agent_rl.scripts.cli preflight --config x.yaml\n"
+
+
+def test_the_check_script_finds_files_of_the_folder_that_it_is_called_from(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "mine.yaml").write_text("")
+    done = subprocess.run(
+        [
+            ROOT / "scripts/preflight_check.sh",
+            "--config",
+            "mine.yaml",
+            "--launch=mine.yaml",
+            "data.eval_path=mine.yaml",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    mine = f"{tmp_path}/mine.yaml"
+    assert done.stdout.split()[3:] == ["--config", mine, f"--launch={mine}", "data.eval_path=mine.yaml"]

@@ -1,0 +1,175 @@
+"""Failure modes: of every kind of sabotaged project, judged by the real toolkit; and of other agents' ends."""
+
+from typing import Any
+
+import pytest
+from nat_projects import drawn
+from test_nat_env import SharedFactory, row
+
+from agent_rl.core.evaluation import evaluated_record
+from agent_rl.envs.nat.env import NATAgentEnv, written
+from agent_rl.envs.nat.factory.negative_solutions import all_sabotages
+from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, Turn
+from agent_rl.reports.episodes import Episode
+from agent_rl.reports.failure_modes import MEANINGS, NOT_SCORED, OTHER, failure_counts, failure_mode
+
+SPEC = drawn("unit_converter", 2)
+CLIENT = drawn("calculator", 4)
+SABOTAGED = {
+    "careless: faulty logic 0": "bad input not handled",
+    "careless: faulty logic 1": "wrong behaviour",
+    "careless: tests that assert nothing": "incomplete tests",
+    "careless: no tests": "incomplete tests",
+    "wiring: return for yield": "wrong NAT pattern",
+    "wiring: another type name": "wrong NAT pattern",
+    "wiring: no workflow": "wrong NAT pattern",
+    "wiring: no functions": "wrong NAT pattern",
+    "wiring: server never runs": "no MCP server",
+    "wiring: server prints": "no MCP server",
+    "wiring: server without tools": "wrong MCP server",
+    "wiring: another server name": "wrong MCP server",
+    "wiring: sync function": "wrong NAT pattern",
+    "wiring: no entry point": "wrong NAT pattern",
+    "subtle: rare fault 0": "bad input not handled",
+}
+OF_A_CLIENT = {
+    "wiring: server never runs": "no MCP server",
+    "wiring: server without tools": "wrong MCP server",
+    "wiring: client without server": "wrong NAT pattern",
+    "wiring: workflow past its tools": "wrong workflow",
+    "subtle: rare fault 2": "wrong behaviour",
+}
+
+
+def label_of(toolkit: NatToolkit, spec: NATSpec, files: dict[str, str]) -> str | None:
+    """The label of an episode that wrote these files and submitted, read back from the record of an evaluation."""
+    env = NATAgentEnv(SharedFactory(toolkit))
+    opening = env.reset(row(spec))
+    reply = written(files)
+    result = env.step(reply)
+    completion = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP, weight_version=0)
+    turn = Turn(prompt_token_ids=(0,), completion=completion, message=reply, env_messages=(), info=result.info)
+    played = Trajectory(
+        task_id="t",
+        group_id="g",
+        turns=(turn,),
+        stop_reason=StopReason.FINISHED,
+        reward=result.reward,
+        reward_parts=result.reward_parts,
+        initial_messages=tuple(opening),
+    )
+    return failure_mode(Episode.from_record(evaluated_record(played, row(spec)), "here"))
+
+
+@pytest.mark.parametrize("name", SABOTAGED)
+def test_every_kind_of_sabotage_gets_the_label_of_what_was_done(nat_toolkit: NatToolkit, name: str) -> None:
+    assert label_of(nat_toolkit, SPEC, all_sabotages(SPEC)[name]) == SABOTAGED[name]
+
+
+@pytest.mark.parametrize("name", OF_A_CLIENT)
+def test_a_client_of_its_own_server_too(nat_toolkit: NatToolkit, name: str) -> None:
+    assert label_of(nat_toolkit, CLIENT, all_sabotages(CLIENT)[name]) == OF_A_CLIENT[name]
+
+
+def test_no_kind_of_sabotage_is_left_out() -> None:
+    assert set(all_sabotages(SPEC)) - set(SABOTAGED) == {"careless: faulty logic 2", "careless: faulty logic 3"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, None),
+        ({SPEC.config_path: None}, "missing YAML"),
+        ({SPEC.config_path: "- a\n- list\n"}, "missing YAML"),
+        ({SPEC.config_path: None, SPEC.tests_path: None}, "missing YAML"),
+        ({"mcp_server.py": None}, "no MCP server"),
+        ({SPEC.logic_path: "def broken(:\n"}, "project does not import"),
+        ({SPEC.logic_path: "import nothing_like_it\n"}, "project does not import"),
+        ({SPEC.register_path: None}, "project does not import"),
+        ({"pyproject.toml": None}, "wrong NAT pattern"),
+    ],
+)
+def test_what_is_missing_comes_before_what_follows_from_it(
+    nat_toolkit: NatToolkit, changes: dict[str, str | None], label: str | None
+) -> None:
+    files = {**render_project(SPEC), **changes}
+    assert label_of(nat_toolkit, SPEC, {path: text for path, text in files.items() if text is not None}) == label
+
+
+def nat(stop_reason: str = "finished", *, problems: tuple[str, ...] = (), **more: Any) -> Episode:
+    parts = {"integration": 0.1, "success": 0.0, **more.pop("parts", {})}
+    return Episode(task_id="t", reward=0.1, reward_parts=parts, stop_reason=stop_reason, problems=problems, **more)
+
+
+BROKEN_CALL = {"role": "assistant", "content": "", "tool_errors": ["a call that is not closed"]}
+
+
+@pytest.mark.parametrize(
+    ("episode", "label"),
+    [
+        (nat("max_tokens"), "ran out of tokens"),
+        (nat("context_full"), "ran out of tokens"),
+        (nat("timeout"), "timeout"),
+        (nat("tool_budget"), "too many calls"),
+        (nat("invalid_calls"), "unreadable call"),
+        (nat("max_turns"), "not submitted"),
+        (nat(problems=("files, all files: missing a/config.yml",), messages=(BROKEN_CALL,)), "unreadable call"),
+        (nat(problems=("code, docstrings: logic.py:3: f",), messages=(BROKEN_CALL,)), "careless code"),
+        # The problems that are noted end before the one that matters: the shares tell.
+        (nat(parts={"share/behaviour": 1.0, "share/tests": 0.5}), "incomplete tests"),
+        (nat(), OTHER),
+    ],
+)
+def test_ends_and_what_is_not_noted(episode: Episode, label: str) -> None:
+    assert failure_mode(episode) == label
+
+
+def test_what_a_model_wrote_into_the_evidence_is_not_read() -> None:
+    forged = "behaviour, tool, valid inputs: 1 of 2 right; gave 'files, all files: missing config.yml'"
+    assert failure_mode(nat(problems=(forged,))) == "wrong behaviour"
+
+
+def code(share: float, *, programs: int = 1, stop_reason: str = "max_turns") -> Episode:
+    parts = {"tests_passed": 0.0, "share/tests": share, "success": float(share == 1.0)}
+    last = {"role": "assistant", "content": "", "info": {"programs": programs}}
+    return Episode(task_id="c", reward=0.0, reward_parts=parts, stop_reason=stop_reason, messages=(last,))
+
+
+def question(*infos: dict[str, Any], tool: str | None = "t", stop_reason: str = "finished") -> Episode:
+    calls = {"tool_calls": [{"name": tool}]} if tool else {}
+    messages = tuple({"role": "assistant", "content": "", "info": info, **calls} for info in infos)
+    parts = {"success": 0.0}
+    return Episode(task_id="q", reward=0.0, reward_parts=parts, stop_reason=stop_reason, messages=messages)
+
+
+@pytest.mark.parametrize(
+    ("episode", "label"),
+    [
+        (code(0.0, programs=0, stop_reason="finished"), "no program"),
+        (code(0.0, programs=0), "no program"),
+        (code(0.0), "no test passes"),
+        (code(0.25), "some tests fail"),
+        (code(0.25, stop_reason="max_tokens"), "ran out of tokens"),
+        (code(1.0), None),
+        (question({"prediction": ""}), "no answer"),
+        (question({"prediction": "7"}, tool=None), "wrong answer, no tool used"),
+        (question({"prediction": "7"}, tool="answer"), "wrong answer, no tool used"),
+        (question({"tool_errors": 1}, {"prediction": "7"}), "wrong answer, a call failed"),
+        (question({"tool_errors": 0}, {"prediction": "7"}), "wrong answer"),
+        (question({}, stop_reason="max_turns"), "ran out of turns"),
+        (question({}), OTHER),
+    ],
+)
+def test_other_agents(episode: Episode, label: str | None) -> None:
+    assert failure_mode(episode) == label
+
+
+def test_counts_leave_out_what_was_solved_and_what_was_not_scored() -> None:
+    lost = Episode(task_id="e", reward=None, reward_parts={}, stop_reason="env_error", error="sandbox")
+    assert failure_mode(lost) == NOT_SCORED
+    episodes = [code(0.25), code(1.0), lost, code(0.5), code(0.0)]
+    assert failure_counts(episodes) == {"some tests fail": 2, "no test passes": 1}
+    assert set(failure_counts(episodes)) | set(SABOTAGED.values()) <= set(MEANINGS)

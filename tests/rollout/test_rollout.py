@@ -1,0 +1,348 @@
+"""Episodes: what the model sees and drew, every budget, the environment's failures, and threads."""
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from fakes import END, ROLE_IDS, EchoEnv, ScriptedPolicy
+
+from agent_rl.agent.messages import Message
+from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
+from agent_rl.errors import EngineError, SandboxError
+from agent_rl.inference.base import Cancel
+from agent_rl.learning.batch import build_samples
+from agent_rl.policies.policy import BasePolicy
+from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
+from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.workers import AsyncRolloutExecutor, RolloutWorker
+from agent_rl.seeds import derive_seed
+from agent_rl.telemetry.metrics import group_metrics
+
+TASK = {"task_id": "t0", "question": "hi"}
+LIMITS = EpisodeLimits(max_new_tokens=1000, max_turns=10, max_tool_calls=10, max_invalid_turns=2, timeout_s=60.0)
+CALL = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
+BROKEN = '<tool_call>{"name": </tool_call>'
+USER, ASSISTANT, TOOL = ROLE_IDS["user"], ROLE_IDS["assistant"], ROLE_IDS["tool"]
+
+
+def play(policy: BasePolicy, env: AgentEnv, limits: EpisodeLimits = LIMITS) -> Trajectory:
+    return run_episode(policy, env, TASK, group_id="1/0", seed=7, limits=limits, temperature=1.0)
+
+
+def test_an_episode_is_exactly_what_the_model_saw_and_drew() -> None:
+    policy, env = ScriptedPolicy(["x", "done"]), EchoEnv()
+    episode = play(policy, env)
+    first_prompt = [USER, *b"hi", END, ASSISTANT]
+    suffix = [TOOL, *b"ok", END, ASSISTANT]
+    assert policy.prompts == [first_prompt, [*first_prompt, ord("x"), END, *suffix]]
+    assert [list(turn.prompt_token_ids) for turn in episode.turns] == [first_prompt, suffix]
+    assert [turn.completion.token_ids for turn in episode.turns] == [(ord("x"), END), (*b"done", END)]
+    assert episode.turns[0].env_messages == (Message.tool("ok"),)
+    assert episode.turns[1].env_messages == ()
+    assert episode.turns[0].info == {"note": "seen"}
+
+
+def test_the_loss_mask_covers_what_was_drawn_and_nothing_else() -> None:
+    episode = play(ScriptedPolicy(["x", "done"]), EchoEnv())
+    samples, _ = build_samples(episode)
+    # ids:  user h i END assistant | x END | tool o k END assistant | d o n e END
+    mask = (0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1)
+    ids = (USER, *b"hi", END, ASSISTANT, *b"x", END, TOOL, *b"ok", END, ASSISTANT, *b"done", END)
+    assert samples[0].token_ids == ids
+    assert samples[0].loss_mask == mask
+    assert samples[0].sampling_logprobs == tuple(-0.5 * trained for trained in mask)
+
+
+def test_the_reward_is_the_sum_over_steps_and_the_environment_is_closed_once() -> None:
+    env = EchoEnv()
+    episode = play(ScriptedPolicy(["x", "y", "done"]), env)
+    assert (episode.reward, episode.stop_reason) == (1.5, StopReason.FINISHED)
+    assert episode.reward_parts == {"success": 1.0}
+    assert (env.num_closed, env.truncated_for) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("script", "limits", "reason", "num_turns", "reward"),
+    [
+        (["x"] * 9, {"max_turns": 3}, StopReason.MAX_TURNS, 3, -0.25),
+        ([CALL * 2] * 9, {"max_tool_calls": 5}, StopReason.TOOL_BUDGET, 3, -0.5),
+        (["much too long"], {"max_new_tokens": 4}, StopReason.MAX_TOKENS, 1, -1.0),
+        ([BROKEN] * 9, {}, StopReason.INVALID_CALLS, 2, -0.5),
+        (["x"] * 9, {"timeout_s": 1e-9}, StopReason.TIMEOUT, 0, -1.0),
+    ],
+)
+def test_a_budget_ends_the_episode_and_the_environment_scores_it(
+    script: list[str], limits: dict[str, float], reason: StopReason, num_turns: int, reward: float
+) -> None:
+    env = EchoEnv()
+    episode = play(ScriptedPolicy(script), env, replace(LIMITS, **limits))
+    assert (episode.stop_reason, len(episode.turns), episode.reward) == (reason, num_turns, reward)
+    assert (env.truncated_for, env.num_closed) == (reason, 1)
+    assert episode.turns == () or episode.turns[-1].env_messages == ()
+
+
+def test_a_turn_with_a_good_call_starts_the_count_of_invalid_turns_again() -> None:
+    episode = play(ScriptedPolicy([BROKEN, CALL + BROKEN, BROKEN, "done"]), EchoEnv())
+    assert episode.stop_reason is StopReason.FINISHED
+
+
+def test_a_message_over_the_tool_budget_is_not_run() -> None:
+    env = EchoEnv()
+    play(ScriptedPolicy([CALL * 6, CALL * 6]), env)
+    assert len(env.received) == 1
+
+
+def test_completions_shrink_to_the_window_and_no_room_ends_the_episode() -> None:
+    # The first prompt takes 5 of 14, "x" and its END 2, the answer 5: 2 are left for the second turn.
+    policy = ScriptedPolicy(["x", "y", "z"], max_context=14)
+    episode = play(policy, EchoEnv())
+    assert [sampling.max_new_tokens for sampling in policy.samplings] == [9, 2]
+    assert episode.stop_reason is StopReason.CONTEXT_FULL
+    assert len(episode.turns) == 2
+
+
+class SlowPolicy(ScriptedPolicy):
+    """Draws a letter at a time until it is cancelled."""
+
+    def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        num_drawn = 1
+        while cancel is None or not cancel.is_set():
+            num_drawn += 1
+            time.sleep(0.001)
+        ids = tuple(b"x" * num_drawn)
+        return Completion(
+            token_ids=ids, logprobs=(-0.5,) * num_drawn, finish_reason=FinishReason.CANCELLED, weight_version=0
+        )
+
+
+def test_a_deadline_ends_a_completion_and_what_was_drawn_is_kept() -> None:
+    episode = play(SlowPolicy([]), EchoEnv(), replace(LIMITS, timeout_s=0.02))
+    assert episode.stop_reason is StopReason.TIMEOUT
+    assert episode.turns[0].message.content.startswith("xx")
+    assert episode.duration_s < 5
+
+
+class ForgetfulEnv(EchoEnv):
+    """Rewrites the conversation after every turn: keeps what was said, or only the newest message."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__()
+        self._keeps = keeps
+
+    def reset(self, task: Task) -> list[Message]:
+        self._said = super().reset(task)
+        return list(self._said)
+
+    def step(self, message: Message) -> StepResult:
+        result = super().step(message)
+        self._said += [message, Message.user("more")]
+        return replace(result, messages=(), conversation=tuple(self._said if self._keeps else self._said[-1:]))
+
+
+@pytest.mark.parametrize(("keeps", "breaks"), [(True, [False, False, False]), (False, [False, True, True])])
+def test_a_conversation_that_does_not_continue_what_was_drawn_starts_a_new_sample(
+    keeps: bool, breaks: list[bool]
+) -> None:
+    policy = ScriptedPolicy(["x", "y", "done"] if keeps else ["x"])
+    limits = replace(LIMITS, max_turns=3)
+    episode = play(policy, ForgetfulEnv(keeps=keeps), limits)
+    assert [turn.new_context for turn in episode.turns] == breaks
+    samples, _ = build_samples(episode)
+    assert len(samples) == 1 + sum(breaks)
+    assert [list(sample.token_ids) for sample in samples][-1][: len(policy.prompts[-1])] == policy.prompts[-1]
+    metrics = group_metrics([TrajectoryGroup(task_id="t", trajectories=(episode,))], has_signal=lambda _: True)
+    assert metrics["rollout/new_contexts"] == sum(breaks)
+
+
+class CriticEnv(EchoEnv):
+    """Rewrites the conversation into one that no template shows."""
+
+    def step(self, message: Message) -> StepResult:
+        return StepResult(conversation=(Message(role="critic", content="hm"),))
+
+
+def test_a_conversation_that_cannot_be_shown_is_the_environments_failure() -> None:
+    episode = play(ScriptedPolicy(["x"]), CriticEnv())
+    assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
+    assert "critic" in episode.error
+
+
+def test_a_prompt_that_fills_the_window_draws_nothing() -> None:
+    policy = ScriptedPolicy(["x"], max_context=5)
+    assert play(policy, EchoEnv()).stop_reason is StopReason.CONTEXT_FULL
+    assert policy.prompts == []
+
+
+class BrokenEnv(EchoEnv):
+    """Fails in one of its methods."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self._where = where
+
+    def reset(self, task: Task) -> list[Message]:
+        self._fail("reset")
+        return super().reset(task)
+
+    def step(self, message: Message) -> StepResult:
+        self._fail("step")
+        return super().step(message)
+
+    def close(self) -> None:
+        super().close()
+        self._fail("close")
+
+    def _fail(self, where: str) -> None:
+        if where == self._where:
+            raise SandboxError(f"no disk in {where}")
+
+
+@pytest.mark.parametrize("where", ["reset", "step", "close"])
+def test_a_failing_environment_is_data_without_a_reward(where: str) -> None:
+    env = BrokenEnv(where)
+    episode = play(ScriptedPolicy(["done"]), env)
+    assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
+    assert episode.error == f"SandboxError: no disk in {where}"
+    assert env.num_closed == 1
+
+
+@pytest.mark.parametrize(
+    ("reward", "error"),
+    [
+        (None, "the grader is gone"),
+        (math.nan, "the environment gave a reward of nan, expected a finite number"),
+        (math.inf, "the environment gave a reward of inf, expected a finite number"),
+    ],
+)
+def test_an_episode_that_the_environment_cannot_score_has_no_reward(reward: float | None, error: str) -> None:
+    class Unscored(EchoEnv):
+        def step(self, message: Message) -> StepResult:
+            return StepResult(reward=reward, terminated=True, info={"error": "the grader is gone"})
+
+    episode = play(ScriptedPolicy(["done"]), Unscored())
+    assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.ENV_ERROR, None, error)
+
+
+def failing_engine(_turn: int, _sampling: SamplingParams) -> str:
+    raise EngineError("out of memory")
+
+
+def test_flags_of_all_steps_are_kept_once_each() -> None:
+    class Flagging(EchoEnv):
+        def step(self, message: Message) -> StepResult:
+            return replace(super().step(message), flags=("source_exit", "dropped_tests"))
+
+    assert play(ScriptedPolicy(["x", "done"]), Flagging()).flags == ("dropped_tests", "source_exit")
+
+
+def test_a_failing_engine_is_a_crash_even_when_closing_fails_too() -> None:
+    env = BrokenEnv("close")
+    with pytest.raises(EngineError, match="out of memory"):
+        play(ScriptedPolicy(failing_engine), env)
+    assert env.num_closed == 1
+
+
+def test_every_turn_draws_with_a_seed_of_its_own() -> None:
+    policy = ScriptedPolicy(["x", "done"])
+    play(policy, EchoEnv())
+    assert [sampling.seed for sampling in policy.samplings] == [derive_seed(7, 0), derive_seed(7, 1)]
+
+
+def test_seeds_are_the_same_in_every_process_and_keep_their_parts_apart() -> None:
+    assert derive_seed(0, 3, "t1", 2) == 4475393250076654991
+    assert derive_seed(1, 23) != derive_seed(12, 3)
+
+
+def speak_by_seed(turn: int, sampling: SamplingParams) -> str:
+    return "done" if turn == 2 else f"{sampling.seed}"
+
+
+def workers(policy: BasePolicy, make_env: Callable[[], AgentEnv]) -> list[RolloutWorker]:
+    factory = EnvFactory(make_env)
+    return [
+        RolloutWorker(policy, factory, limits=LIMITS, seed=5),
+        AsyncRolloutExecutor(policy, factory, limits=LIMITS, seed=5, num_workers=8),
+    ]
+
+
+TASKS = [{"task_id": f"t{i}", "question": "q" * i} for i in range(3)]
+
+
+def test_threads_change_nothing_but_the_time() -> None:
+    one, many = (
+        worker.collect(TASKS, group_size=4, step=9, temperature=1.0)
+        for worker in workers(ScriptedPolicy(speak_by_seed), EchoEnv)
+    )
+    turns = [[[episode.turns for episode in group.trajectories] for group in groups] for groups in (one, many)]
+    assert turns[0] == turns[1]
+    assert [group.task_id for group in many] == ["t0", "t1", "t2"]
+    assert [episode.group_id for episode in many[1].trajectories] == ["9/1"] * 4
+    assert len({episode.turns[0].message.content for episode in many[1].trajectories}) == 4
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_one_failed_episode_is_kept_and_all_failed_is_an_error(index: int) -> None:
+    made = iter([BrokenEnv("step"), *(EchoEnv() for _ in range(5))])
+    worker = workers(ScriptedPolicy(["done"]), lambda: next(made))[index]
+    groups = worker.collect(TASKS, group_size=2, step=0, temperature=1.0)
+    reasons = [episode.stop_reason for group in groups for episode in group.trajectories]
+    assert reasons.count(StopReason.ENV_ERROR) == 1
+    worker = workers(ScriptedPolicy(["done"]), lambda: BrokenEnv("reset"))[index]
+    with pytest.raises(SandboxError, match=r"all 6 episodes failed.*no disk in reset"):
+        worker.collect(TASKS, group_size=2, step=0, temperature=1.0)
+
+
+def test_a_factory_that_fails_is_data_too() -> None:
+    made = iter([EchoEnv()])  # the second call raises StopIteration
+    worker = workers(ScriptedPolicy(["done"]), lambda: next(made))[0]
+    group = worker.collect(TASKS[:1], group_size=2, step=0, temperature=1.0)[0]
+    assert [episode.stop_reason for episode in group.trajectories] == [StopReason.FINISHED, StopReason.ENV_ERROR]
+
+
+def test_an_engine_failure_in_a_thread_is_raised_and_waiting_episodes_never_start() -> None:
+    started = []
+
+    def script(_turn: int, _sampling: SamplingParams) -> str:
+        started.append(1)
+        time.sleep(0.01)  # else all of them fail before the first failure is noticed
+        raise EngineError("out of memory")
+
+    executor = AsyncRolloutExecutor(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=1)
+    with pytest.raises(EngineError, match="out of memory"):
+        executor.collect(TASKS, group_size=100, step=0, temperature=1.0)
+    assert len(started) < 300
+
+
+def test_ctrl_c_while_waiting_ends_running_episodes_before_their_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    num_turns = []
+
+    def script(turn: int, _sampling: SamplingParams) -> str:
+        num_turns.append(turn)
+        release.wait(5)
+        return "x"
+
+    def interrupt(*_args: object, **_kwargs: object) -> None:
+        while len(num_turns) < 2:
+            time.sleep(0.001)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("agent_rl.rollout.workers.wait", interrupt)
+    executor = AsyncRolloutExecutor(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=2)
+    with pytest.raises(KeyboardInterrupt):
+        executor.collect(TASKS, group_size=2, step=0, temperature=1.0)
+    release.set()
+    time.sleep(0.05)
+    assert num_turns == [0, 0]
+
+
+def test_generate_action_answers_a_conversation() -> None:
+    policy = ScriptedPolicy([CALL])
+    message = policy.generate_action([Message.user("hi")])
+    assert message.tool_calls[0].name == "look"
+    assert policy.samplings[0].temperature == 0.0
+    with pytest.raises(ValueError, match="the conversation has 8 tokens, the window only 8"):
+        ScriptedPolicy([CALL], max_context=8).generate_action([Message.user("hello")])

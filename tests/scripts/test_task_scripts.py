@@ -1,0 +1,169 @@
+"""The scripts for tasks and warm starts: what they write and print, and mistakes in one sentence."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_rl.data.tasks import read_tasks
+from agent_rl.learning import sft
+from agent_rl.policies.minimind_policy import load_tokenizer
+from agent_rl.scripts import prepare_tasks, train, train_math_agent, train_sft
+from agent_rl.scripts.common import run_app
+from agent_rl.tools.toolset import Toolset
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, app, *words: str | Path) -> int:
+    """The exit code of a script as a person calls it."""
+    monkeypatch.setattr(sys, "argv", ["script", *map(str, words)])
+    with pytest.raises(SystemExit) as ended:
+        run_app(app)
+    return ended.value.code
+
+
+def one_line_error(capsys: pytest.CaptureFixture[str], code: int) -> str:
+    written = capsys.readouterr()
+    assert (code, written.out) == (2, "")
+    (line,) = written.err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+# The warm start
+
+SMALL = ["--domain", "math", "--num-demonstrations", "32", "--hidden-size", "64", "--num-layers", "1"]
+
+
+@pytest.mark.parametrize(
+    ("agent_type", "call", "other"),
+    [
+        ("react", 'Action Input: {"expression": "', "<tool_call>"),
+        ("hf", '{"name": "calculator", "arguments": {"expression": "', "Action"),
+    ],
+)
+def test_a_warm_start_learns_the_way_of_acting_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str, call: str, other: str
+) -> None:
+    seen: list[list[int]] = []
+    really_train = sft.train_sft
+
+    def watched(model, conversations, settings, report) -> None:
+        def passed_on():
+            for conversation in conversations:
+                seen.append(conversation.token_ids)
+                yield conversation
+
+        really_train(model, passed_on(), settings, report)
+
+    monkeypatch.setattr(sft, "train_sft", watched)
+    assert run(monkeypatch, train_sft.app, "--output-dir", tmp_path, *SMALL, "--agent-type", agent_type) == 0
+    tokenizer = load_tokenizer(tmp_path)
+    assert len(seen) == 32
+    texts = [tokenizer.decode(ids) for ids in seen]
+    assert sum(call in text for text in texts) > 16
+    assert not any(other in text for text in texts)
+    assert len(tokenizer.encode(call)) == 1  # a phrase of the texts that the tokenizer was trained on
+    assert (tmp_path / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--batch-size", "0"], "'--batch-size': Input should be greater than or equal to 1"),
+        (["--num-demonstrations", "0"], "'--num-demonstrations': Input should be greater than or equal to 1"),
+        (["--num-demonstrations", "-3"], "'--num-demonstrations': Input should be greater than or equal to 1"),
+        (["--num-demonstrations", "15"], "less than one batch (--batch-size 16), so nothing would be learnt"),
+        (["--hidden-size", "16"], "'--hidden-size': Input should be greater than or equal to 64"),
+        (["--hidden-size", "100"], "--hidden-size is 100; give a multiple of 64"),
+        (["--num-layers", "0"], "'--num-layers': Input should be greater than or equal to 1"),
+        (["--agent-type", "chat"], "'hf', 'react', 'code'"),
+        (["--domain", "math", "--agent-type", "code"], "an episode whose only tool is 'code_exec'"),
+    ],
+)
+def test_options_that_no_model_can_be_made_of_are_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    says: str,
+) -> None:
+    code = run(monkeypatch, train_sft.app, "--output-dir", tmp_path / "model", *options)
+    assert says in one_line_error(capsys, code)
+
+
+# Task files
+
+
+def test_the_files_of_a_domain_are_printed_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--domain", "search", "--num-train", "6", "--num-eval", "4", "--output-dir", tmp_path / "new"]
+    assert run(monkeypatch, prepare_tasks.app, *words) == 0
+    named = [Path(line.split(":")[0]) for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert named == [tmp_path / f"new/{name}.jsonl" for name in ("train", "eval", "with_documents", "corpus")]
+    assert sorted(named) == sorted((tmp_path / "new").iterdir())
+    assert len(read_tasks(named[0])) == 6
+
+
+@pytest.mark.parametrize(
+    ("script", "options"), [(prepare_tasks, ["--domain", "math", "--num-train", "1"]), (train_sft, SMALL)]
+)
+@pytest.mark.parametrize(("name", "why"), [("taken", "File exists"), ("taken/inside", "Not a directory")])
+def test_an_output_folder_that_is_a_file_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script, options, name, why
+) -> None:
+    (tmp_path / "taken").write_text("mine")
+    code = run(monkeypatch, script.app, "--output-dir", tmp_path / name, *options)
+    message = f"error: --output-dir is {tmp_path / name}, which cannot be a folder ({why}); name another"
+    assert one_line_error(capsys, code) == message
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+# The preview
+
+PREVIEW = ["--config", "configs/math_grpo.yaml", "--preview-tasks", "1", "model.path=model/nat_minimind"]
+
+
+def test_a_preview_shows_the_rules_that_a_text_agent_reads(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = {}
+    for agent_type in ("hf", "react"):
+        assert run(monkeypatch, train_math_agent.app, *PREVIEW, f"agent.type={agent_type}") == 0
+        shown[agent_type] = capsys.readouterr().out
+    for text in ("Solve the problem", "How many", "tools: calculator", "tokens of 640"):
+        assert text in shown["hf"] and text in shown["react"]
+    for text in ("Action Input:", '"description": "Calculate', "<|im_start|>user"):
+        assert text in shown["react"] and text not in shown["hf"]
+
+
+def test_a_preview_closes_its_tools_when_a_task_cannot_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Toolset] = []
+
+    def close(toolset: Toolset) -> None:
+        closed.append(toolset)
+
+    monkeypatch.setattr(Toolset, "close", close)
+    monkeypatch.setattr(Toolset, "make", lambda *_arguments, **_options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        train.preview(train.load_config(PREVIEW[1], PREVIEW[4:]), 1)
+    assert len(closed) == 1
+
+
+def test_a_folder_with_val_and_eval_is_read_as_in_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = '{"question": "1 + 1", "answer": "2"}'
+    for name in ("train", "val", "eval"):
+        (tmp_path / f"{name}.jsonl").write_text(row)
+    seen = []
+    monkeypatch.setattr(train, "preview", lambda config, count: seen.append(config.data))
+    assert run(monkeypatch, train_math_agent.app, *PREVIEW, "--dataset-dir", tmp_path) == 0
+    assert [(Path(data.train_path).name, Path(data.eval_path).name) for data in seen] == [("train.jsonl", "val.jsonl")]

@@ -1,0 +1,36 @@
+"""Sandboxes for tests, on machines where some isolation works; elsewhere the tests are skipped and say why."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from agent_rl.envs.code.env import CodeExecEnvFactory, CodeExecEnvOptions
+from agent_rl.errors import SandboxError
+from agent_rl.sandbox import Sandbox
+from agent_rl.sandbox.limits import Limits
+
+
+@contextmanager
+def sandbox_or_skip(limits: Limits) -> Iterator[Sandbox]:
+    try:
+        opened = Sandbox.open(python=sys.executable, limits=limits)
+    except SandboxError as error:
+        pytest.skip(f"no isolation tier is available here: {error}")
+    with opened:
+        yield opened
+
+
+@contextmanager
+def code_factory_or_skip(**options: Any) -> Iterator[CodeExecEnvFactory]:
+    opened = CodeExecEnvFactory(CodeExecEnvOptions(**options))
+    try:
+        opened.start()
+    except SandboxError as error:
+        pytest.skip(f"no isolation tier is available here: {error}")
+    try:
+        yield opened
+    finally:
+        opened.close()
