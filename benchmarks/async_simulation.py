@@ -1,7 +1,7 @@
 """What bounded staleness buys on 8 GPUs: `python benchmarks/async_simulation.py [--steps N] [--seed S] [--KEY NUMBER]`.
 
 A simulation by events: seconds for the default steps, a minute for 10,000. The scheduler is the very one of training
-(`core/staleness.py`); time is a model, made of the numbers of `Plan`, which are printed and can all be set. Its
+(`rollout/staleness.py`); time is a model, made of the numbers of `Plan`, which are printed and can all be set. Its
 defaults are a dense 32B model in bfloat16 on H100s; data sheet figures times an efficiency, none of them measured
 here. Compared are
 
@@ -215,7 +215,7 @@ class Simulation:
         self._plan, self._mode = plan, mode
         self._random = random.Random(seed)
         self._generator = Generator(plan, mode.generate_gpus)
-        self._staleness = StalenessManager(groups_per_step=int(plan.groups_per_step), max_staleness=mode.max_staleness)
+        self._manager = StalenessManager(groups_per_step=int(plan.groups_per_step), max_staleness=mode.max_staleness)
         self._num_left: dict[int, int] = {}
         self._num_tokens: dict[int, float] = {}
         self._learned_s = 0.0
@@ -233,16 +233,16 @@ class Simulation:
             generator_idle=generator_idle,
             trainer_idle=trainer_idle,
             mean_decoding=generator.decoded_s / total_s,
-            dropped_share=self._staleness.num_dropped / self._staleness.num_started,
+            dropped_share=self._manager.num_dropped / self._manager.num_started,
             staleness_mean=fmean(self._staleness),
             staleness_max=max(self._staleness),
         )
 
     def _step(self, version: int) -> None:
-        late = {ticket.id for ticket in self._staleness.move_to(version)}
+        late = {ticket.id for ticket in self._manager.move_to(version)}
         if late:
             self._generator.drop(late)
-        while (tickets := self._staleness.take()) is None:
+        while (tickets := self._manager.take()) is None:
             self._start()
             self._run(math.inf)
         self._start()
@@ -256,8 +256,8 @@ class Simulation:
 
     def _start(self) -> None:
         plan = self._plan
-        for _ in range(self._staleness.room):
-            ticket = self._staleness.start()
+        for _ in range(self._manager.room):
+            ticket = self._manager.start()
             self._num_left[ticket.id] = int(plan.group_size)
             self._num_tokens[ticket.id] = plan.prompt_tokens
             for _ in range(int(plan.group_size)):
@@ -274,7 +274,7 @@ class Simulation:
         self._num_left[ticket.id] -= 1
         if not self._num_left[ticket.id]:
             del self._num_left[ticket.id]
-            self._staleness.finish(ticket.id)
+            self._manager.finish(ticket.id)
         return True
 
     def _learn(self, num_tokens: float) -> None:

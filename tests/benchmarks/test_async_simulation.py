@@ -104,7 +104,7 @@ def test_ten_thousand_steps_never_learn_from_older_groups(staleness: int) -> Non
 def test_a_group_that_is_too_old_ends_the_program() -> None:
     mode = next(mode for mode in sim.modes(SMALL) if mode.name == "staleness 1")
     simulation = sim.Simulation(SMALL, mode, seed=0)
-    simulation._staleness = StalenessManager(groups_per_step=2, max_staleness=4)
+    simulation._manager = StalenessManager(groups_per_step=2, max_staleness=4)
     with pytest.raises(SystemExit, match="staleness 1, step 2: a group is 2 updates old"):
         simulation.run(100)
 
