@@ -4,6 +4,7 @@ import time
 from functools import cache
 
 import pytest
+from builders import call
 from chat_templates import FAMILIES, format_of, text_of, tokenizer_of
 from fakes import save_tiny_model, tiny_config
 from hypothesis import example, given, settings
@@ -28,10 +29,6 @@ both_types = pytest.mark.parametrize("agent_type", ["react", "code"])
 @cache
 def format_for(family: str, agent_type: str) -> ChatFormat:
     return make_chat_format(tokenizer_of(family), agent_type)
-
-
-def call(name: str, **arguments: object) -> ToolCall:
-    return ToolCall(name=name, arguments=arguments)
 
 
 def calls_of(message: Message) -> list[tuple[str, dict]]:

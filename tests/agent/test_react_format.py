@@ -1,6 +1,7 @@
 """ReAct: what the model reads, what is read of its replies, and which cannot be written. Not here: its episodes."""
 
 import pytest
+from builders import call
 from chat_templates import format_of, text_of, tokenizer_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -12,10 +13,6 @@ from agent_rl.errors import UserError
 
 SEARCH = ToolSpec(name="search", description="Finds passages", parameters={"type": "object", "properties": {}})
 REACT = make_chat_format(tokenizer_of("qwen2.5"), "react")
-
-
-def call(name: str, **arguments: object) -> ToolCall:
-    return ToolCall(name=name, arguments=arguments)
 
 
 def calls_of(message: Message) -> list[tuple[str, dict]]:

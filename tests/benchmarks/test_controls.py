@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import controls
 import pytest
+from builders import episode, turn
 from controls import ShuffledRewards, passed, rejection, shuffled_for_ever
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
 
@@ -19,7 +19,7 @@ from agent_rl.config import Config
 from agent_rl.envs.base import EnvFactory
 from agent_rl.learning.sft import Conversation
 from agent_rl.modeling.minimind import MiniMindForCausalLM
-from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.records import TrajectoryGroup
 
 
 class FixedEnv(LetterEnv):
@@ -37,23 +37,11 @@ def fixed(options: dict[str, Any], seed: int) -> EnvFactory:
     return EnvFactory(partial(FixedEnv, **options))
 
 
-def episode(drawn: tuple[int, ...], success: float) -> Trajectory:
-    completion = Completion(
-        token_ids=drawn, logprobs=(-0.1,) * len(drawn), finish_reason=FinishReason.STOP, weight_version=0
-    )
-    turn = Turn(prompt_token_ids=(1, 2), completion=completion, message=Message.assistant("ok"), env_messages=())
-    return Trajectory(
-        task_id="t",
-        group_id="t",
-        turns=(turn,),
-        stop_reason=StopReason.FINISHED,
-        reward=success,
-        reward_parts={"success": success},
-    )
-
-
 def test_every_different_episode_that_passed_is_kept_once() -> None:
-    played = [episode((5, 6), 1.0), episode((7,), 0.0), episode((5, 6), 1.0), episode((8, 9), 1.0)]
+    played = [
+        episode(success, turn((1, 2), ids), reward_parts={"success": success})
+        for ids, success in (((5, 6), 1.0), ((7,), 0.0), ((5, 6), 1.0), ((8, 9), 1.0))
+    ]
 
     kept = list(passed(TrajectoryGroup(task_id="t", trajectories=tuple(played))))
 
@@ -77,7 +65,7 @@ def test_rewards_of_a_step_are_dealt_out_among_its_episodes(tmp_path: Path, monk
     played = [
         TrajectoryGroup(
             task_id=str(group),
-            trajectories=tuple(replace(episode((5,), 0.0), reward=4.0 * group + i) for i in range(4)),
+            trajectories=tuple(episode(4.0 * group + i, turn((1, 2), (5,))) for i in range(4)),
         )
         for group in range(4)
     ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import episode, make_trainer, turn
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -24,7 +25,7 @@ from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.errors import AgentRLError, CheckpointError, ConfigError, DataError, SandboxError
 from agent_rl.learning.update import learning_rate_at
 from agent_rl.modeling.minimind import MiniMindForCausalLM
-from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 
 
 @pytest.fixture
@@ -33,29 +34,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def make_trainer(folder: Path, *, env: Any = LetterEnv, **sections: dict[str, Any]) -> GRPOTrainer:
-    return GRPOTrainer.from_config(
-        tiny_config(folder, **sections),
-        env_factory=EnvFactory(env),
-        train_tasks=LETTER_TASKS,
-        eval_tasks=LETTER_TASKS,
-    )
-
-
 def metrics_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "runs/tiny/metrics.jsonl").read_text().splitlines()]
-
-
-def turn(prompt: Sequence[int], drawn: Sequence[int], logprobs: Sequence[float]) -> Turn:
-    completion = Completion(
-        token_ids=tuple(drawn), logprobs=tuple(logprobs), finish_reason=FinishReason.STOP, weight_version=0
-    )
-    return Turn(prompt_token_ids=tuple(prompt), completion=completion, message=Message.assistant(""), env_messages=())
-
-
-def episode(reward: float | None, *turns: Turn) -> Trajectory:
-    reason = StopReason.ENV_ERROR if reward is None else StopReason.FINISHED
-    return Trajectory(task_id="t", group_id="g", turns=turns, stop_reason=reason, reward=reward)
 
 
 def group(*episodes: Trajectory) -> TrajectoryGroup:

@@ -1,20 +1,19 @@
 """What a run does besides the plain loop: refills, greedy baselines, critics, references, alarms, best checkpoints."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from builders import make_trainer
+from fakes import LetterEnv, save_tiny_model
 from torch import nn
 
 from agent_rl.agent.messages import Message
 from agent_rl.algorithms import estimators
-from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.distributed.checkpoint import best_checkpoint
-from agent_rl.envs.base import EnvFactory, StepResult, Task
+from agent_rl.envs.base import StepResult, Task
 from agent_rl.errors import AgentRLError, CheckpointError, ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 
@@ -23,13 +22,6 @@ from agent_rl.modeling.minimind import MiniMindForCausalLM
 def folder(tmp_path: Path) -> Path:
     save_tiny_model(tmp_path / "model")
     return tmp_path
-
-
-def make_trainer(
-    folder: Path, *, env: Any = LetterEnv, tasks: Sequence[Task] = LETTER_TASKS, **sections: dict[str, Any]
-) -> GRPOTrainer:
-    config = tiny_config(folder, **sections)
-    return GRPOTrainer.from_config(config, env_factory=EnvFactory(env), train_tasks=tasks, eval_tasks=LETTER_TASKS)
 
 
 def train(folder: Path, **options: Any) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from builders import call
 
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
@@ -45,10 +46,6 @@ class SumEnv(ToolEnv):
 
     def no_call(self, message: Message) -> StepResult:
         return StepResult(messages=(Message.user("call a tool"),))
-
-
-def call(name: str, **arguments: object) -> ToolCall:
-    return ToolCall(name=name, arguments=arguments)
 
 
 def texts(result: StepResult) -> list[str]:

@@ -2,29 +2,10 @@ import math
 
 import pytest
 import torch
+from builders import episode, turn
 
-from agent_rl.agent.messages import Message
 from agent_rl.learning.batch import build_samples, move_batch, select_column, to_rows
-from agent_rl.records import Batch, Completion, FinishReason, Segment, StopReason, Trajectory, Turn
-
-
-def turn(prompt, drawn, logprobs=None, new_context=False):
-    return Turn(
-        prompt_token_ids=tuple(prompt),
-        completion=Completion(
-            token_ids=tuple(drawn),
-            logprobs=tuple(logprobs if logprobs is not None else [-0.5] * len(drawn)),
-            finish_reason=FinishReason.STOP,
-            weight_version=0,
-        ),
-        message=Message.assistant("reply"),
-        env_messages=(),
-        new_context=new_context,
-    )
-
-
-def episode(*turns, reward=1.0, stop_reason=StopReason.FINISHED):
-    return Trajectory(task_id="t", group_id="g", turns=tuple(turns), stop_reason=stop_reason, reward=reward)
+from agent_rl.records import Batch, Segment, StopReason
 
 
 def batch_of(samples, num_trained):
@@ -44,7 +25,7 @@ def batch_of(samples, num_trained):
 
 
 def test_the_turns_of_an_episode_become_one_sample():
-    (built,), num_untrained = build_samples(episode(turn([7, 8], [5, 2], [-0.1, -0.2]), turn([9], [4], [-0.3])))
+    (built,), num_untrained = build_samples(episode(1.0, turn([7, 8], [5, 2], [-0.1, -0.2]), turn([9], [4], [-0.3])))
     assert built.token_ids == (7, 8, 5, 2, 9, 4)
     assert built.loss_mask == (0, 0, 1, 1, 0, 1)
     assert built.sampling_logprobs == (0.0, 0.0, -0.1, -0.2, 0.0, -0.3)
@@ -53,13 +34,13 @@ def test_the_turns_of_an_episode_become_one_sample():
 
 
 def test_a_new_context_starts_a_new_sample():
-    samples, _ = build_samples(episode(turn([7], [5]), turn([9], [4]), turn([1, 3], [6], new_context=True)))
+    samples, _ = build_samples(episode(1.0, turn([7], [5]), turn([9], [4]), turn([1, 3], [6], new_context=True)))
     assert [s.token_ids for s in samples] == [(7, 5, 9, 4), (1, 3, 6)]
     assert [s.loss_mask for s in samples] == [(0, 1, 0, 1), (0, 0, 1)]
 
 
 def test_a_new_context_on_the_first_turn_makes_no_empty_sample():
-    samples, num_untrained = build_samples(episode(turn([7], [5], new_context=True)))
+    samples, num_untrained = build_samples(episode(1.0, turn([7], [5], new_context=True)))
     assert [s.token_ids for s in samples] == [(7, 5)]
     assert num_untrained == 0
 
@@ -69,30 +50,30 @@ def test_a_new_context_on_the_first_turn_makes_no_empty_sample():
     [(None, StopReason.FINISHED), (math.nan, StopReason.FINISHED), (1.0, StopReason.ENV_ERROR)],
 )
 def test_an_episode_without_a_score_gives_no_sample(reward, stop_reason):
-    assert build_samples(episode(turn([1], [2]), reward=reward, stop_reason=stop_reason)) == ([], 0)
+    assert build_samples(episode(reward, turn([1], [2]), stop_reason=stop_reason)) == ([], 0)
 
 
 def test_a_reward_of_zero_is_a_score():
-    samples, _ = build_samples(episode(turn([1], [2]), reward=0.0))
+    samples, _ = build_samples(episode(0.0, turn([1], [2])))
     assert [s.token_ids for s in samples] == [(1, 2)]
 
 
 def test_samples_without_a_trained_token_are_dropped_and_counted():
-    assert build_samples(episode(turn([1], []))) == ([], 1)
-    assert build_samples(episode()) == ([], 1)
-    samples, num_untrained = build_samples(episode(turn([1], [2]), turn([3], [], new_context=True)))
+    assert build_samples(episode(1.0, turn([1], []))) == ([], 1)
+    assert build_samples(episode(1.0)) == ([], 1)
+    samples, num_untrained = build_samples(episode(1.0, turn([1], [2]), turn([3], [], new_context=True)))
     assert [s.token_ids for s in samples] == [(1, 2)]
     assert num_untrained == 1
 
 
 def test_lengths_that_disagree_are_refused():
     with pytest.raises(ValueError, match="2 ids but 1 log-probs"):
-        build_samples(episode(turn([1], [2, 3], [-0.1])))
+        build_samples(episode(1.0, turn([1], [2, 3], [-0.1])))
 
 
 def test_a_sample_that_starts_with_a_drawn_id_is_refused():
     with pytest.raises(ValueError, match="starts with a drawn id"):
-        build_samples(episode(turn([], [2])))
+        build_samples(episode(1.0, turn([], [2])))
 
 
 def test_a_column_becomes_one_row_a_sample_and_back():

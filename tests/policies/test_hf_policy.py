@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from builders import episode, make_trainer, turn
+from fakes import save_tiny_model, tiny_config
 from run_outcomes import lasting_metrics
 from safetensors.torch import load_file
 from tiny_models import save_tiny_causal_lm
@@ -18,11 +19,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoModelForCausalLM
 
-from agent_rl.agent.messages import Message
 from agent_rl.config import Config, LoraConfig
-from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.distributed.backend import Backend
-from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, ConfigError
 from agent_rl.learning.logprob_model import LogprobModel
 from agent_rl.learning.packing import plan_micro_batches
@@ -31,14 +29,10 @@ from agent_rl.policies.hf_policy import HuggingFacePolicy
 from agent_rl.policies.make_policy import load_policy_tokenizer, make_policy
 from agent_rl.policies.minimind_policy import MiniMindPolicy
 from agent_rl.records import (
-    Completion,
     FinishReason,
     SamplingParams,
-    StopReason,
     TrainingSample,
-    Trajectory,
     TrajectoryGroup,
-    Turn,
 )
 
 RANK_4 = LoraConfig(rank=4, alpha=8.0)
@@ -53,11 +47,6 @@ def hf_config(folder: Path, *, lora: dict[str, Any] | None = None, **sections: d
     sections["policy"] = {"type": "huggingface"} | sections.get("policy", {})
     sections["model"] = ({"lora": lora} if lora else {}) | sections.get("model", {})
     return tiny_config(folder, **sections)
-
-
-def make_trainer(config: Config) -> GRPOTrainer:
-    factory = EnvFactory(LetterEnv)
-    return GRPOTrainer.from_config(config, env_factory=factory, train_tasks=LETTER_TASKS, eval_tasks=LETTER_TASKS)
 
 
 def scores(policy: HuggingFacePolicy, prompt: Sequence[int], drawn: Sequence[int], temperature: float) -> torch.Tensor:
@@ -101,14 +90,6 @@ def test_a_completion_that_nobody_waits_for_ends_early(tmp_path: Path) -> None:
     policy.close()
 
 
-def episode(reward: float, prompt: Sequence[int], drawn: Sequence[int], logprobs: torch.Tensor) -> Trajectory:
-    completion = Completion(
-        token_ids=tuple(drawn), logprobs=tuple(logprobs.tolist()), finish_reason=FinishReason.STOP, weight_version=0
-    )
-    turn = Turn(prompt_token_ids=tuple(prompt), completion=completion, message=Message.assistant(""), env_messages=())
-    return Trajectory(task_id="t", group_id="g", turns=(turn,), stop_reason=StopReason.FINISHED, reward=reward)
-
-
 @pytest.mark.parametrize("lora", [None, LORA], ids=["whole", "lora"])
 def test_an_update_raises_the_probability_of_what_was_rewarded(tmp_path: Path, lora: dict[str, Any] | None) -> None:
     save_tiny_causal_lm(tmp_path / "model")
@@ -117,7 +98,10 @@ def test_an_update_raises_the_probability_of_what_was_rewarded(tmp_path: Path, l
     updater = PolicyUpdater(policy.model, config, Backend("cpu"))
     prompt, good, bad = (7, 8, 9), (10, 11, 2), (12, 13, 2)
     before = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
-    episodes = (episode(1.0, prompt, good, before[0]), episode(0.0, prompt, bad, before[1]))
+    episodes = (
+        episode(1.0, turn(prompt, good, before[0].tolist())),
+        episode(0.0, turn(prompt, bad, before[1].tolist())),
+    )
     metrics = updater.update([TrajectoryGroup(task_id="t", trajectories=episodes)], step=0)
     policy.refresh_weights(1)
     after = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
@@ -309,7 +293,7 @@ def test_gradient_checkpointing_computes_twice_and_changes_no_gradient(
         policy = make_policy(config, device=torch.device("cpu"))
         policy.close()
         updater = PolicyUpdater(policy.model, config, Backend("cpu"))
-        episodes = [episode(reward, (7, 8), (9, 10, 2), torch.full((3,), -3.0)) for reward in (0.0, 1.0)]
+        episodes = [episode(reward, turn((7, 8), (9, 10, 2), (-3.0,) * 3)) for reward in (0.0, 1.0)]
         num_calls[len(gradients)] = 0
         hooks = [
             register_module_forward_pre_hook(count),

@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders import episode
 from rich.console import Console
 
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.algorithms.advantages import has_signal
 from agent_rl.errors import DataError
-from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.records import Completion, FinishReason, StopReason, TrajectoryGroup, Turn
 from agent_rl.telemetry.metrics import MetricsWriter, group_metrics, rate_text, wilson_interval
 from agent_rl.telemetry.progress import TrainingProgress
 from agent_rl.telemetry.transcripts import MAX_INFO_CHARS, write_transcripts
@@ -28,18 +29,6 @@ def turn(num_tokens=3, message=None, env_messages=(), info=None):
         message=message or Message.assistant("ok"),
         env_messages=env_messages,
         info=info or {},
-    )
-
-
-def episode(reward, *turns, parts=None, stop=StopReason.FINISHED, task_id="t", flags=()):
-    return Trajectory(
-        task_id=task_id,
-        group_id=task_id,
-        turns=turns,
-        stop_reason=stop,
-        reward=reward,
-        reward_parts=parts or {},
-        flags=flags,
     )
 
 
@@ -98,9 +87,9 @@ def test_a_file_of_something_else_is_not_cut(tmp_path):
 def test_rewards_and_parts_are_over_scored_episodes():
     metrics = measure(
         [
-            episode(1.0, parts={"tools": 0.3, "success": 1.0}),
-            episode(0.0, parts={"success": 0.0}),
-            episode(None, stop=StopReason.ENV_ERROR, parts={"tools": 9.0}),
+            episode(1.0, reward_parts={"tools": 0.3, "success": 1.0}),
+            episode(0.0, reward_parts={"success": 0.0}),
+            episode(None, reward_parts={"tools": 9.0}),
         ]
     )
     assert metrics["reward/mean"] == 0.5
@@ -116,7 +105,7 @@ def test_rewards_and_parts_are_over_scored_episodes():
 
 
 def test_an_episode_that_was_cut_off_before_it_could_succeed_counts_as_a_failure():
-    metrics = measure([episode(1.0, parts={"success": 1.0}), episode(0.0, stop=StopReason.MAX_TURNS)])
+    metrics = measure([episode(1.0, reward_parts={"success": 1.0}), episode(0.0, stop_reason=StopReason.MAX_TURNS)])
     assert metrics["success/mean"] == 0.5
     assert metrics["group/frac_mixed"] == 1.0
 
@@ -124,11 +113,11 @@ def test_an_episode_that_was_cut_off_before_it_could_succeed_counts_as_a_failure
 def test_groups_are_sorted_by_success_and_signal():
     good, bad = {"success": 1.0}, {"success": 0.0}
     metrics = measure(
-        [episode(2.0, parts=good), episode(1.7, parts=good)],  # all good, but the rewards differ
-        [episode(0.9, parts=bad)] * 8,
-        [episode(0.1, parts=bad), episode(None, stop=StopReason.ENV_ERROR)],
-        [episode(2.0, parts=good), episode(0.1, parts=bad)],
-        [episode(None, stop=StopReason.ENV_ERROR)],
+        [episode(2.0, reward_parts=good), episode(1.7, reward_parts=good)],  # all good, but the rewards differ
+        [episode(0.9, reward_parts=bad)] * 8,
+        [episode(0.1, reward_parts=bad), episode(None)],
+        [episode(2.0, reward_parts=good), episode(0.1, reward_parts=bad)],
+        [episode(None)],
     )
     assert metrics["group/frac_all_good"] == 0.25
     assert metrics["group/frac_all_bad"] == 0.5
@@ -162,7 +151,7 @@ def test_prompts_are_measured_at_the_first_turn_and_episodes_by_the_clock():
         [
             replace(episode(1.0, first, later), duration_s=2.0),
             replace(episode(0.0, turn()), duration_s=0.5),
-            replace(episode(None, stop=StopReason.ENV_ERROR), duration_s=0.5),
+            replace(episode(None), duration_s=0.5),
         ]
     )
     assert (metrics["rollout/prompt_tokens_mean"], metrics["rollout/prompt_tokens_max"]) == (15.5, 30)
@@ -170,13 +159,13 @@ def test_prompts_are_measured_at_the_first_turn_and_episodes_by_the_clock():
 
 
 def test_cut_off_are_the_episodes_that_a_budget_or_a_deadline_ended():
-    metrics = measure([episode(0.0, stop=reason) for reason in StopReason])
+    metrics = measure([episode(0.0, stop_reason=reason) for reason in StopReason])
     # Not cut off: finished, invalid_calls, env_error.
     assert metrics["rollout/truncated_share"] == pytest.approx(5 / 8)
 
 
 def test_episodes_that_never_got_a_turn_leave_what_turns_tell_unmeasured():
-    metrics = measure([episode(None, stop=StopReason.ENV_ERROR)])
+    metrics = measure([episode(None)])
     unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
     assert unmeasured == {
         "reward/mean",
@@ -199,7 +188,7 @@ def test_noticed_attempts_are_counted_by_kind_and_by_episode():
 
 
 def test_a_step_without_any_score_has_no_reward_and_no_success():
-    metrics = measure([episode(None, stop=StopReason.ENV_ERROR)])
+    metrics = measure([episode(None)])
     assert math.isnan(metrics["reward/mean"])
     assert "success/mean" not in metrics
     assert metrics["group/frac_no_signal"] == 1.0
@@ -268,8 +257,8 @@ def test_a_transcript_holds_the_conversation_in_order(tmp_path):
             (Message.tool("3", name="add"),),
         ),
         turn(4, Message(role="assistant", content="", tool_errors=(broken,))),
-        parts={"tools": 0.5},
-        stop=StopReason.MAX_TURNS,
+        reward_parts={"tools": 0.5},
+        stop_reason=StopReason.MAX_TURNS,
     )
     path = tmp_path / "step.jsonl"
     write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(played,))], per_step=2, step=1)
@@ -328,7 +317,7 @@ def test_what_is_noted_is_made_readable_and_cut_off_where_it_is_long(tmp_path):
 
 
 def test_nothing_is_written_when_there_is_nothing_to_show(tmp_path):
-    groups = [TrajectoryGroup(task_id="t", trajectories=(episode(None, stop=StopReason.ENV_ERROR), episode(1.0)))]
+    groups = [TrajectoryGroup(task_id="t", trajectories=(episode(None), episode(1.0)))]
     write_transcripts(tmp_path / "off.jsonl", groups, per_step=0, step=1)
     write_transcripts(tmp_path / "none.jsonl", [], per_step=2, step=1)
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import episode, turn
 from fakes import save_tiny_model, tiny_config
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,14 +20,11 @@ from agent_rl.agent.token_texts import token_texts
 from agent_rl.distributed.backend import Backend
 from agent_rl.learning.batch import build_samples
 from agent_rl.records import (
-    Completion,
-    FinishReason,
     LearnedSample,
     StopReason,
     TrainingSample,
     Trajectory,
     TrajectoryGroup,
-    Turn,
 )
 from agent_rl.telemetry.token_samples import sample_records, write_token_samples
 
@@ -47,23 +45,6 @@ def of_bytes(ids: list[int]) -> str:
 
 def named(ids: Any) -> list[str]:
     return [NAMES[token] for token in ids]
-
-
-def turn(read: tuple[int, ...], drawn: tuple[int, ...], logprobs: tuple[float, ...], **changes: Any) -> Turn:
-    completion = Completion(
-        token_ids=drawn,
-        logprobs=logprobs,
-        finish_reason=FinishReason.STOP,
-        weight_version=2,
-        token_versions=changes.pop("versions", ()),
-    )
-    parts = {"message": Message.assistant("one"), "env_messages": ()} | changes
-    return Turn(prompt_token_ids=read, completion=completion, **parts)
-
-
-def episode(*turns: Turn, **changes: Any) -> Trajectory:
-    parts = {"task_id": "t", "group_id": "1/0", "stop_reason": StopReason.FINISHED, "reward": 1.0} | changes
-    return Trajectory(turns=turns, **parts)
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
@@ -136,7 +117,7 @@ def learned(episode: Trajectory, mask: tuple[int, ...], advantage: float, logpro
 
 def test_an_episode_becomes_columns_with_the_place_that_each_token_comes_from() -> None:
     asked = turn((1, 7), (5, 2), (-0.123456, -0.5), env_messages=(Message.tool("it"),))
-    played = episode(asked, turn((9,), (5,), (-1.0,), versions=(3,)))
+    played = episode(1.0, asked, turn((9,), (5,), (-1.0,), token_versions=(3,)))
     logprobs = (-0.0000123456, math.nan, -math.inf)
     (columns,) = sample_records(played, [learned(played, (0, 0, 1, 1, 0, 1), 0.75, logprobs, num=2)], named)
     assert columns == {
@@ -148,7 +129,7 @@ def test_an_episode_becomes_columns_with_the_place_that_each_token_comes_from() 
         "advantages": [None, None, 0.75, 0.75, None, 0.75],
         "segments": [
             {"kind": "prompt", "turn": 0, "start": 0, "end": 2},
-            {"kind": "assistant", "turn": 0, "start": 2, "end": 4, "weight_version": 2},
+            {"kind": "assistant", "turn": 0, "start": 2, "end": 4, "weight_version": 0},
             {"kind": "tool", "turn": 1, "start": 4, "end": 5},
             {"kind": "assistant", "turn": 1, "start": 5, "end": 6, "weight_version": [3]},
         ],
@@ -158,6 +139,7 @@ def test_an_episode_becomes_columns_with_the_place_that_each_token_comes_from() 
 
 def test_each_context_has_what_was_learned_from_it_and_one_without_a_drawn_token_has_nothing() -> None:
     played = episode(
+        1.0,
         turn((1,), (5,), (-0.25,)),
         turn((1, 8), (), (), new_context=True),
         turn((7,), (2, 5), (-0.5, -1.0), new_context=True),
@@ -177,15 +159,15 @@ def test_contexts_are_those_that_are_learned_from(shapes: list[tuple[int, int, b
         turn((7,) * num_read, (5,) * num_drawn, (-0.5,) * num_drawn, new_context=is_new)
         for num_read, num_drawn, is_new in shapes
     ]
-    samples, _ = build_samples(episode(*turns))
-    shown = [record for record in sample_records(episode(*turns), [], named) if 5 in record["token_ids"]]
+    samples, _ = build_samples(episode(1.0, *turns))
+    shown = [record for record in sample_records(episode(1.0, *turns), [], named) if 5 in record["token_ids"]]
     assert [record["token_ids"] for record in shown] == [list(sample.token_ids) for sample in samples]
 
 
 def test_a_file_has_one_line_an_episode_and_is_the_same_again(tmp_path: Path) -> None:
-    lost = episode(turn((1,), (), ()), reward=None, stop_reason=StopReason.ENV_ERROR, error="the sandbox is gone")
-    half = episode(turn((1,), (5,), (-0.5,), message=Message.assistant("half a pair \ud83d, 日本")))
-    greedy = episode(turn((1,), (5,), (-0.5,)), reward=0.5, reward_parts={"right": np.float32(0.25)})
+    lost = episode(None, turn((1,), (), ()), error="the sandbox is gone")
+    half = episode(1.0, turn((1,), (5,), (-0.5,), message=Message.assistant("half a pair \ud83d, 日本")))
+    greedy = episode(0.5, turn((1,), (5,), (-0.5,)), reward_parts={"right": np.float32(0.25)})
     groups = [TrajectoryGroup(task_id="t", trajectories=(half, lost), greedy=greedy)]
     labels = {"t": {"family": "sums", "level": 2, "difficulty": None}}
     paths = [tmp_path / "samples" / name for name in ("a.jsonl.gz", "b.jsonl.gz")]

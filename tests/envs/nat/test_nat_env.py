@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from builders import call
 from nat_projects import check, drawn, needs_react, replaced
 
 from agent_rl.agent.messages import Message, ToolCall
@@ -60,10 +61,6 @@ def begun(factory: NATEnvFactory, spec: NATSpec = SPEC) -> NATAgentEnv:
 
 def write(path: str, text: str) -> ToolCall:
     return ToolCall(name="file_write", arguments={"path": path, "content": text})
-
-
-def call(name: str) -> ToolCall:
-    return ToolCall(name=name, arguments={})
 
 
 def says(env: NATAgentEnv, *calls: ToolCall) -> StepResult:
