@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RANKS = {
     "errors": -2,
     "registry": -1,
+    "resources": -1,
     "seeds": -1,
     "config": 0,
     "agent": 1,

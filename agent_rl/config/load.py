@@ -12,8 +12,10 @@ from pydantic_core import ErrorDetails
 
 from agent_rl.config.root import Config
 from agent_rl.errors import ConfigError, nearest
+from agent_rl.resources import find
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+_FILE_KEYS = ("data.train_path", "data.eval_path", "model.path", "tools.search.corpus_path")
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
@@ -39,11 +41,24 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     Values of overrides are YAML, so `train.steps=5` is an int and `eval.temperatures=[0]` a list.
     Raises ConfigError with one sentence for a missing file, bad YAML, an unknown key or a bad value.
     """
-    path = Path(path)
+    path = find(path)
     raw = _read_yaml(path)
     for text in overrides:
         _apply_override(raw, text)
+    _find_files(raw)
     return parse_config(raw, source=str(path))
+
+
+def _find_files(raw: dict[str, Any]) -> None:
+    """Replace paths of shipped files by where they are, if the working directory has none of them."""
+    for key in _FILE_KEYS:
+        *parents, name = key.split(".")
+        node: Any = raw
+        for parent in parents:
+            node = node.get(parent) if isinstance(node, dict) else None
+        given = node.get(name) if isinstance(node, dict) else None
+        if isinstance(given, str) and (found := find(given)) != Path(given):
+            node[name] = str(found)
 
 
 def parse_config(raw: dict[str, Any], *, source: str) -> Config:

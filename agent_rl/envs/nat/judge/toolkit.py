@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from agent_rl import resources
 from agent_rl.envs.nat.judge.evidence import (
     AgentEvidence,
     EvidenceT,
@@ -42,8 +43,9 @@ DEFAULT_LIMITS = Limits(wall_s=8.0, cpu_s=5, memory_mb=512, output_kb=16, output
 TESTS_LIMITS = Limits(wall_s=4.0, cpu_s=3, memory_mb=256, output_kb=8, output_hard_kb=256)
 REACT_PYTHON_VARIABLE = "AGENT_RL_NAT_REACT_PYTHON"
 _ROOT = Path(__file__).resolve().parents[4]
-_DEFAULT_PYTHON = _ROOT / ".venv-nat" / "bin" / "python"
-_DEFAULT_REACT_PYTHON = _ROOT / ".venv-nat-react" / "bin" / "python"
+_DEFAULT_PYTHON = ".venv-nat/bin/python"
+_DEFAULT_REACT_PYTHON = ".venv-nat-react/bin/python"
+_REQUIREMENTS = resources.folder() / "requirements-nat.txt"
 _JOBS = ("agent_rl.envs.nat.judge.worker.jobs", *BASE_JOBS)
 _REACT_JOBS = "agent_rl.envs.nat.judge.worker.react"
 _CACHE_ENTRIES = 4096
@@ -75,13 +77,14 @@ class NatToolkit:
         limits: Limits = DEFAULT_LIMITS,
         tier: str = "auto",
     ) -> "NatToolkit":
-        """Start `processes` warm processes of `python`, else of $AGENT_RL_NAT_PYTHON, else of `.venv-nat`.
+        """Start `processes` warm processes of `python`, else of $AGENT_RL_NAT_PYTHON, else of `.venv-nat`, in the
+        working directory or else in the checkout.
 
         `react_python` ($AGENT_RL_NAT_REACT_PYTHON, `.venv-nat-react`) has the toolkit's agents too; it is started when
         the first project needs it. Raises NatUnavailableError when the interpreter is missing or cannot import the
         toolkit.
         """
-        path = python or os.environ.get(PYTHON_VARIABLE) or _DEFAULT_PYTHON
+        path = python or os.environ.get(PYTHON_VARIABLE) or _find_python(_DEFAULT_PYTHON)
         try:
             with ExitStack() as opened:
                 sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes, tier=tier)
@@ -89,11 +92,12 @@ class NatToolkit:
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
                 tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
-                react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _DEFAULT_REACT_PYTHON
+                react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _find_python(_DEFAULT_REACT_PYTHON)
                 return cls(sandbox, tests_sandbox, partial(_open_react, react, limits, tier))
         except (UserError, SandboxError) as error:
             raise NatUnavailableError(
                 f"the NAT toolkit is not usable with {path} ({error}); run `make setup`, which makes .venv-nat, "
+                f"or outside a checkout `python -m venv .venv-nat && .venv-nat/bin/pip install -r {_REQUIREMENTS}`, "
                 f"or set {PYTHON_VARIABLE} to an interpreter with nvidia-nat-core and nvidia-nat-mcp"
             ) from error
 
@@ -270,6 +274,12 @@ class NatToolkit:
     def _forget(self, key: str) -> None:
         with self._lock:
             self._cache.pop(key, None)
+
+
+def _find_python(path: str) -> Path:
+    """In the working directory, else beside the package, which is the top of a checkout."""
+    here = Path.cwd() / path
+    return here if here.exists() else _ROOT / path
 
 
 def _open_react(python: str | Path, limits: Limits, tier: str) -> Sandbox:
