@@ -1,6 +1,6 @@
 """The folder of one run: where its files are, what an earlier start left there, and from where to go on.
 
-`config.yaml  environment.json  metrics.jsonl  transcripts/  samples/  eval/  checkpoints/`.
+`config.yaml  environment.json  metrics.jsonl  events.jsonl  transcripts/  samples/  eval/  checkpoints/`.
 Nothing here knows models or episodes.
 """
 

@@ -5,7 +5,10 @@ launcher, every process runs this same loop: it plays its share of the episodes,
 Not here: how an episode is played (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ from agent_rl.distributed.checkpoint import (
 )
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import check_agent_type, make_env_factory
-from agent_rl.errors import TrainingStoppedError
+from agent_rl.errors import DataError, TrainingStoppedError
 from agent_rl.learning.update import PolicyUpdater
 from agent_rl.policies.make_policy import load_reference_model, make_model_and_policy
 from agent_rl.policies.policy import BasePolicy
@@ -45,6 +48,7 @@ from agent_rl.rollout.async_source import AsyncGroupSource
 from agent_rl.rollout.sync_source import GroupSource, train_check
 from agent_rl.rollout.workers import make_rollout
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
+from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.metrics import group_metrics
 
 MAX_ROLLBACKS = 3
@@ -95,6 +99,7 @@ class GRPOTrainer:
         weights = config.vllm.weight_folder or run.path / "weights"
         self._sync = make_policy_sync(config, policy, model, self._updater, backend, folder=weights)
         self._kept = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
+        self._events = EventLog(run.path, enabled=backend.is_main_process)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0
@@ -187,17 +192,27 @@ class GRPOTrainer:
                     self._train_step(output)
                     self._evaluate_if_due(output)
                     self._checkpoint_if_due()
+                self._events.write("end", self.step, reason="finished")
             except KeyboardInterrupt:
-                if self._backend.num_processes == 1:
-                    self.save_checkpoint()
-                kept = "no checkpoint yet" if self._saved_step is None else f"that of step {self._saved_step}"
-                output.message(
-                    f"Interrupted after step {self.step}; checkpoint kept in {self._run.checkpoints}: {kept}; "
-                    "continue with checkpoint.resume=auto"
-                )
+                self._save_at_interrupt(output)
+                raise
+            except Exception as error:
+                reason = "stopped" if isinstance(error, TrainingStoppedError) else "failed"
+                with suppress(DataError):  # of a full disk, which may be the error itself
+                    self._events.write("end", self.step, reason=reason, error=f"{type(error).__name__}: {error}")
                 raise
         self._has_ended = True
         return self._evaluation.report(self.step)
+
+    def _save_at_interrupt(self, output: RunOutput) -> None:
+        if self._backend.num_processes == 1:
+            self.save_checkpoint()
+        saved = "no checkpoint yet" if self._saved_step is None else f"that of step {self._saved_step}"
+        output.message(
+            f"Interrupted after step {self.step}; checkpoint kept in {self._run.checkpoints}: {saved}; "
+            "continue with checkpoint.resume=auto"
+        )
+        self._events.write("interrupt", self.step, checkpoint_step=self._saved_step)
 
     def _train_step(self, output: RunOutput) -> None:
         clock = StepClock()
@@ -221,6 +236,7 @@ class GRPOTrainer:
         """Say what alarms went off at a step; stop or go back when one of them wants it."""
         for alarm in fired:
             output.message(alarm.sentence)
+            self._events.write("alarm", **asdict(alarm))
         for alarm in fired:
             if alarm.action == "stop" or (alarm.action == "rollback" and self._num_rollbacks == MAX_ROLLBACKS):
                 self._kept.write_samples(self.step, played, report=output.message)
@@ -241,10 +257,11 @@ class GRPOTrainer:
         self._rate_factor /= 2.0
         folder = self._run.checkpoints
         path = best_checkpoint(folder) or latest_checkpoint(folder)
+        state = load_state(path, self._backend) if path else {"step": self.step}
+        self._events.write("rollback", self.step, to_step=state["step"], checkpoint=path, rate_factor=self._rate_factor)
         if path is None:
             output.message("there is no checkpoint to go back to; going on with half the learning rate")
             return
-        state = load_state(path, self._backend)
         self._source.rewind(state["step"])
         self._backend.on_main(lambda: (remove_later_checkpoints(path), self._run.remove_later(state["step"])))
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
@@ -289,7 +306,7 @@ class GRPOTrainer:
             "evals": self._evaluation.state_dict(),
         }
         with deferred_interrupt():
-            save_checkpoint(
+            path = save_checkpoint(
                 self._run.checkpoints,
                 self.step,
                 write_model=self._write_model,
@@ -300,6 +317,7 @@ class GRPOTrainer:
                 processes=self._backend,
             )
             self._saved_step = self.step
+            self._events.write("checkpoint", self.step, folder=path)
 
     def _write_model(self, folder: Path) -> None:
         save_trained(self.model, self._updater.policy_module, self._backend, folder)
@@ -338,8 +356,12 @@ class GRPOTrainer:
                 "The model's chat template shows earlier turns differently once others follow (reasoning or tools are "
                 "dropped); in training the model goes on reading what it read and drew"
             )
+        begun = {"planned_steps": self.config.train.steps, "num_processes": self._backend.num_processes}
         if self._run.resume_from is None:
+            self._events.write("start", self.step, **begun)
             return
+        resumed = {"from_step": self.step, "checkpoint": self._run.resume_from, "changed": changed}
+        self._events.write("resume", self.step, **resumed, **begun)
         if changed:
             output.message(f"Settings changed since the last start: {', '.join(changed)}")
         if self.step >= self.config.train.steps:
@@ -349,7 +371,18 @@ class GRPOTrainer:
 
     def _evaluate_if_due(self, output: RunOutput) -> None:
         for temperature in self._evaluation.due(self.step):
+            started = time.perf_counter()
             self._evaluation.run(self.step, temperature, output)
+            result = self._evaluation.at(self.step, temperature)
+            self._events.write(
+                "evaluation",
+                self.step,
+                temperature=temperature,
+                num_scored=result.num_scored,
+                num_successes=result.num_successes,
+                mean_reward=result.mean_reward,
+                seconds=time.perf_counter() - started,
+            )
             # A resumed run skips this evaluation, and prompts cached by it would change the last digits after it.
             self._sync.forget_prompts(self.step)
 

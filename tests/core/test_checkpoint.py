@@ -31,6 +31,7 @@ from agent_rl.distributed.checkpoint import (
 from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.telemetry.events import read_events
 
 
 def write_model(folder: Path) -> None:
@@ -288,6 +289,12 @@ def test_interrupted_and_resumed_is_the_same_run_bit_for_bit(
     runs = tmp_path / "runs"
     assert latest_checkpoint(runs / "stopped" / "checkpoints").name == "step_00003"
     resumed = train(run_config(tmp_path, "stopped", curriculum=curriculum, resume="auto"))
+    events = [(event.kind, event.step) for event in read_events(runs / "stopped") if event.kind != "alarm"]
+    assert events == [
+        ("start", 0), ("evaluation", 0), ("evaluation", 0), ("evaluation", 2), ("evaluation", 2), ("checkpoint", 2),
+        ("checkpoint", 3), ("interrupt", 3), ("resume", 3), ("evaluation", 4), ("evaluation", 4), ("checkpoint", 4),
+        ("evaluation", 5), ("evaluation", 5), ("checkpoint", 5), ("end", 5),
+    ]  # fmt: skip
     assert resumed["before"] == straight["before"]
     assert resumed["after"] == straight["after"]
     assert lasting_metrics(runs / "stopped") == lasting_metrics(runs / "straight")

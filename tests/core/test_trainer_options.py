@@ -16,6 +16,7 @@ from agent_rl.distributed.checkpoint import best_checkpoint
 from agent_rl.envs.base import StepResult, Task
 from agent_rl.errors import AgentRLError, CheckpointError, ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
+from agent_rl.telemetry.events import read_events
 
 
 @pytest.fixture
@@ -223,6 +224,14 @@ def test_an_alarm_that_rolls_back_goes_on_from_the_checkpoint_with_half_the_rate
     assert [row["optim/learning_rate"] for row in rows] == [1e-3, 1e-3, 5e-4, 5e-4]
     assert "back to step 2, from there with half the learning rate" in capsys.readouterr().out
     assert steps_kept(folder) == ["step_00002", "step_00004"]
+    events = read_events(folder / "runs/tiny")
+    assert [(event.kind, event.step) for event in events if event.kind not in ("evaluation", "alarm")] == [
+        ("start", 0), ("checkpoint", 2), ("rollback", 3), ("checkpoint", 4), ("end", 4)
+    ]  # fmt: skip
+    (fired,) = [event for event in events if event.facts.get("action") == "rollback"]
+    assert (fired.kind, fired.step, fired.facts["since_step"]) == ("alarm", 3, 1)
+    (rollback,) = [event.facts for event in events if event.kind == "rollback"]
+    assert (rollback["to_step"], rollback["rate_factor"]) == (2, 0.5)
 
 
 def test_without_a_checkpoint_a_rollback_only_halves_the_rate(folder: Path) -> None:
@@ -247,6 +256,9 @@ def test_an_alarm_that_stays_bad_rolls_back_three_times_and_then_stops(folder: P
     ):
         trainer.train()
     assert rows_of(folder)[-1]["optim/learning_rate"] == 1e-3 / 8
+    events = read_events(folder / "runs/tiny")
+    assert [event.kind for event in events].count("rollback") == 3
+    assert (events[-1].kind, events[-1].facts["reason"]) == ("end", "stopped")
 
 
 # Checkpoints
