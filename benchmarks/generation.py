@@ -27,7 +27,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, StoppingCriteria
 
 from agent_rl.inference.local.engine import GenerationEngine
-from agent_rl.inference.local.threads import give_back_openmp_threads
+from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import SamplingParams
 from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
@@ -152,7 +152,7 @@ def medians_s(contestants: Sequence[Callable[[], None]], repeats: int) -> list[f
 
 
 def _seconds(run: Callable[[], None]) -> float:
-    give_back_openmp_threads()  # each starts without the threads of the other
+    release_openmp_threads()  # each starts without the threads of the other
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
@@ -166,7 +166,7 @@ def batch_rows(contestants: Contestants, batch_sizes: Sequence[int], num_new: in
 
             def ours(engine: GenerationEngine = engine, prompts: list = prompts, pool: Any = pool) -> None:
                 engine.refresh_weights(engine.weight_version + 1)  # nothing is cached from the last repeat
-                give_back_openmp_threads()  # as a rollout does
+                release_openmp_threads()  # as a rollout does
                 seeds = [SamplingParams(max_new_tokens=num_new, seed=seed) for seed in range(len(prompts))]
                 list(pool.map(engine.generate, prompts, seeds))
 
@@ -190,7 +190,7 @@ def tool_rows(contestants: Contestants, repeats: int) -> Iterator[list[str]]:
 
         def ours() -> None:
             engine.refresh_weights(engine.weight_version + 1)
-            give_back_openmp_threads()
+            release_openmp_threads()
             play_ours(contestants, engine)
 
         ours_s, parallel_s, sequential_s = medians_s(

@@ -97,7 +97,7 @@ class EvaluatedModel:
             if config.policy.type == "vllm":  # what draws has weights of its own
                 updater = PolicyUpdater(module_to_train(model, policy, backend), config, backend)
                 folder = config.vllm.weight_folder or run_folder / "weights"
-                make_policy_sync(config, policy, model, updater, backend, folder=folder).renew(0)
+                make_policy_sync(config, policy, model, updater, backend, folder=folder).sync_weights(0)
             yield policy
 
 

@@ -32,17 +32,17 @@ PROBE_PROMPT = 192
 class PolicySync(Protocol):
     """Between an update and the next rollout."""
 
-    def renew(self, version: int) -> dict[str, float]:
+    def sync_weights(self, version: int) -> dict[str, float]:
         """Draw from the weights as they are now and call them `version`; metrics. Collective."""
 
-    def forget_prompts(self, version: int) -> None:
+    def reset_prefix_cache(self, version: int) -> None:
         """Drop what is cached of prompts, where a resumed run could not have it."""
 
-    def make_room(self) -> None:
-        """An update comes next; nothing is drawn before `renew`, unless episodes are played during updates."""
+    def offload(self) -> None:
+        """An update comes next; nothing is drawn before `sync_weights`, unless episodes are played during updates."""
 
 
-class SharedWeights:
+class ColocatedWeights:
     """The policy draws from the trained module or, where that is shards, from a whole replica in every process."""
 
     def __init__(self, policy: InProcessPolicy, updater: PolicyUpdater, backend: Backend) -> None:
@@ -50,20 +50,20 @@ class SharedWeights:
         self._updater = updater
         self._backend = backend
 
-    def renew(self, version: int) -> dict[str, float]:
+    def sync_weights(self, version: int) -> dict[str, float]:
         if self._backend.zero_stage == 3:
             self._backend.copy_weights(self._updater.policy_module, self._policy.model)
         self._policy.refresh_weights(version)
         return {}
 
-    def forget_prompts(self, version: int) -> None:
+    def reset_prefix_cache(self, version: int) -> None:
         self._policy.refresh_weights(version)
 
-    def make_room(self) -> None:
+    def offload(self) -> None:
         """There is one copy of the weights; what the cache holds stays for the next rollout."""
 
 
-class SentWeights:
+class RemoteWeights:
     """The policy has weights of its own, which are sent to it after every update and proved to be drawn from."""
 
     def __init__(
@@ -91,17 +91,17 @@ class SentWeights:
             max_gap=config.max_logprob_gap,
         )
 
-    def renew(self, version: int) -> dict[str, float]:
+    def sync_weights(self, version: int) -> dict[str, float]:
         if self._folder is not None:
             return self._sync.sync_adapter(
                 self._write_adapter, self._folder, version, trainer_logprobs=self._trainer_logprobs
             )
         return self._sync.sync(self._updater.policy_module, version, trainer_logprobs=self._trainer_logprobs)
 
-    def forget_prompts(self, version: int) -> None:
+    def reset_prefix_cache(self, version: int) -> None:
         """No run with vLLM is repeated bit for bit, so nothing needs to be forgotten."""
 
-    def make_room(self) -> None:
+    def offload(self) -> None:
         if not self._policy.sampler.is_shared:
             self._sync.together(self._policy.sampler.release_memory)
 
@@ -131,8 +131,8 @@ def make_policy_sync(
 ) -> PolicySync:
     """What the policy needs; `folder` is where adapters are written for vLLM."""
     if isinstance(policy, RemotePolicy):
-        return SentWeights(policy, model, updater, config, backend, folder=folder)
-    return SharedWeights(policy, updater, backend)
+        return RemoteWeights(policy, model, updater, config, backend, folder=folder)
+    return ColocatedWeights(policy, updater, backend)
 
 
 def module_to_train(model: TrainedModel, policy: BasePolicy, backend: Backend) -> nn.Module:

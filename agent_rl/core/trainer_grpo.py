@@ -107,7 +107,7 @@ class GRPOTrainer:
         self._has_ended = False
         if run.resume_from is not None:
             self._restore(run.resume_from)
-        self._sync.renew(self.step)
+        self._sync.sync_weights(self.step)
 
     @classmethod
     def from_config(
@@ -218,7 +218,7 @@ class GRPOTrainer:
         clock = StepClock()
         with clock.stage("rollout"):
             drawn = self._source.collect(step=self.step + 1)
-        self._sync.make_room()
+        self._sync.offload()
         with deferred_interrupt():
             with clock.stage("update"):
                 metrics = self.update(drawn.kept)
@@ -267,7 +267,7 @@ class GRPOTrainer:
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
             self.model.load_weights(path / MODEL_FOLDER)
         self._load_learned(path, state)
-        self._sync.renew(self.step)
+        self._sync.sync_weights(self.step)
         self._alarms = _make_alarms(self.config)
         self._saved_step = self.step
         output.rewind(self.step)
@@ -283,7 +283,7 @@ class GRPOTrainer:
             groups, step=self.step, rate_factor=self._rate_factor, observe=self._kept.observer
         )
         self.step += 1
-        return metrics | self._sync.renew(self.step)
+        return metrics | self._sync.sync_weights(self.step)
 
     def evaluate(self, temperature: float) -> EvalResult:
         """Play every held-out task once at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
@@ -384,7 +384,7 @@ class GRPOTrainer:
                 seconds=time.perf_counter() - started,
             )
             # A resumed run skips this evaluation, and prompts cached by it would change the last digits after it.
-            self._sync.forget_prompts(self.step)
+            self._sync.reset_prefix_cache(self.step)
 
     def _checkpoint_if_due(self) -> None:
         every = self.config.checkpoint.every

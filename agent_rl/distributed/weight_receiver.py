@@ -44,7 +44,7 @@ class Probe:
     logprobs: tuple[float, ...]
 
 
-class Sampler(Protocol):
+class WeightReceiver(Protocol):
     """The order is `hold`, `pause`, `load` or `load_adapter`, `flush`, `resume`, `probe`; after the proof `release`.
 
     EngineError when vLLM fails. Where it `is_shared` (servers), process 0 directs it for all. On the other processes

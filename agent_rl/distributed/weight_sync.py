@@ -3,7 +3,7 @@
 The order is: hold back what is asked for, draw no more, send, forget cached keys and values, draw again, let every
 engine draw after one and the same prompt, compare with what the trainer computes for these tokens, and only then go on:
 nothing is learned from weights that were not proven. What does not agree ends the run with one sentence, on all
-processes alike. Not here: gathering (`weight_stream.py`), what is compared (`weight_proof.py`), how
+processes alike. Not here: gathering (`weight_stream.py`), what is compared (`weight_verification.py`), how
 weights travel (the sampler's own matter).
 """
 
@@ -22,9 +22,9 @@ from torch import nn
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.processes import ProcessLostError
-from agent_rl.distributed.weight_proof import WeightSyncError, check_gap, check_probes, check_receipts
-from agent_rl.distributed.weight_receiver import Probe, Receipt, Sampler
+from agent_rl.distributed.weight_receiver import Probe, Receipt, WeightReceiver
 from agent_rl.distributed.weight_stream import WeightStream
+from agent_rl.distributed.weight_verification import WeightSyncError, check_gap, check_probes, check_receipts
 from agent_rl.errors import AgentRLError, EngineError
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class WeightSync:
     def __init__(
         self,
         backend: Backend,
-        sampler: Sampler,
+        sampler: WeightReceiver,
         *,
         dtype: torch.dtype,
         probe_ids: Sequence[int],

@@ -14,7 +14,7 @@ from agent_rl.errors import ConfigError
 from agent_rl.modeling.sharding import full_shape, whole_in_forward
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +69,8 @@ def split_causal_lm(model: nn.Module) -> CausalParts:
     if not torch.allclose(found, expected, atol=1e-3, rtol=1e-3):
         raise ConfigError(f"{name} changes its logits after the output head in a way not known here; use another model")
     return parts
+
+
+def sliding_window(config: "PreTrainedConfig") -> int | None:
+    """Positions that a windowed layer looks back, itself included; None when the model has no such layer."""
+    return getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.weight_receiver import Sampler
+from agent_rl.distributed.weight_receiver import WeightReceiver
 from agent_rl.errors import ConfigError
 from agent_rl.inference.vllm.engine_start import check_installed
-from agent_rl.inference.vllm.server_sampler import ServerSampler
+from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.servers import VLLMServers
 from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport
 from agent_rl.policies.remote_policy import InferenceEngine, RemotePolicy
@@ -48,7 +48,7 @@ def make_vllm_policy(
     except BaseException:
         servers.close()
         raise
-    sampler = ServerSampler(servers, transport, max_gap=config.max_logprob_gap)
+    sampler = ServerEngine(servers, transport, max_gap=config.max_logprob_gap)
     return model, _policy(config, model, servers, sampler)
 
 
@@ -88,7 +88,7 @@ def _with_engine(config: Config, backend: Backend, model: TrainedModel, source: 
     return _policy(config, model, engine, engine)
 
 
-def _policy(config: Config, model: TrainedModel, engine: InferenceEngine, sampler: Sampler) -> RemotePolicy:
+def _policy(config: Config, model: TrainedModel, engine: InferenceEngine, sampler: WeightReceiver) -> RemotePolicy:
     return RemotePolicy(
         engine, sampler, model.tokenizer, max_context=config.policy.max_context, agent_type=config.agent.type
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent_rl.agent.agent_types import make_chat_format
 from agent_rl.config import AgentType
-from agent_rl.distributed.weight_receiver import Sampler
+from agent_rl.distributed.weight_receiver import WeightReceiver
 from agent_rl.inference.base import Cancel, InferenceEngine
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams
@@ -26,7 +26,7 @@ class RemotePolicy(BasePolicy):
     def __init__(
         self,
         engine: InferenceEngine,
-        sampler: Sampler,
+        sampler: WeightReceiver,
         tokenizer: "PreTrainedTokenizerBase",
         *,
         max_context: int,

@@ -19,7 +19,7 @@ from agent_rl.data.tasks import Task
 from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import EngineError
-from agent_rl.inference.local.threads import give_back_openmp_threads
+from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, TrajectoryGroup
 from agent_rl.rollout.episode import EpisodeLimits
@@ -82,7 +82,7 @@ class AsyncGroupSource:
         episode (on other processes as EngineError), SandboxError when no episode could be scored, and EngineError
         when a token was drawn by weights that are older than its group.
         """
-        give_back_openmp_threads()
+        release_openmp_threads()
         self._drop(self._staleness.move_to(step - 1))
         for ticket in self._unplayed:
             if ticket.id in self._drawn:

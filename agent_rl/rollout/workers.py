@@ -14,7 +14,7 @@ from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import EnvFactory, Task
 from agent_rl.errors import SandboxError
-from agent_rl.inference.local.threads import give_back_openmp_threads
+from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import EnvFailureError, EpisodeCancelledError, EpisodeLimits, in_env, run_episode
@@ -167,7 +167,7 @@ class AsyncRolloutExecutor(RolloutWorker):
         executor = ThreadPoolExecutor(self._num_workers, thread_name_prefix="episode")
         try:
             futures = [executor.submit(self.play_episode, plan, cancelled) for plan in plans]
-            give_back_openmp_threads()
+            release_openmp_threads()
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                 future.result()
             return [future.result() for future in futures]

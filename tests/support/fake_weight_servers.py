@@ -71,7 +71,7 @@ class FakeServer:
 
 
 class FakeServers:
-    """What a `ServerSampler` uses of `VLLMServers`."""
+    """What a `ServerEngine` uses of `VLLMServers`."""
 
     def __init__(self) -> None:
         self.servers = {A: FakeServer(), B: FakeServer()}

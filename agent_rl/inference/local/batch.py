@@ -18,7 +18,7 @@ from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel
 from agent_rl.inference.local.decoder import Decoder
 from agent_rl.inference.local.kv_cache import CachePass, KeyValueCache
-from agent_rl.inference.local.sampling import draw_tokens
+from agent_rl.inference.local.sampling import sample_tokens
 from agent_rl.inference.local.slots import MIN_SHARED, SlotTable
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
@@ -56,7 +56,7 @@ class Request:
 
 
 class ActiveBatch:
-    """At most `max_rows` requests in generation; `admit`, then `step` until `requests` is empty."""
+    """At most `max_rows` requests in generation; `start`, then `step` until `requests` is empty."""
 
     def __init__(self, decoder: Decoder, *, max_rows: int, num_slots: int, width: int) -> None:
         self.requests: list[Request] = []
@@ -69,16 +69,16 @@ class ActiveBatch:
         """Logits of the next token of every active row, [len(requests), V]."""
         self._workspace = torch.empty(self._max_rows, decoder.vocab_size, device=decoder.device)
 
-    def admit(self, pending: list[Request]) -> None:
+    def start(self, pending: list[Request]) -> None:
         """Take requests from the front of `pending` into free slots and compute what is new in their prompts."""
         budget = self._max_prefill
         while budget > 0 and (wave := self._take_wave(pending, budget)):
-            budget -= sum(len(request.prompt) - num_kept for request, num_kept in wave)
+            budget -= sum(len(request.prompt) - num_cached for request, num_cached in wave)
             self._prefill(wave)
 
     def step(self) -> list[Request]:
         """Draw one token for every row and decode the rows that go on; returns the requests that ended."""
-        ids_B = self._draw()
+        ids_B = self._sample()
         finished = [row for row, request in enumerate(self.requests) if request.finish_reason is not None]
         ended = [self.requests[row] for row in finished]
         if finished:
@@ -104,10 +104,10 @@ class ActiveBatch:
             if any(_num_common(request.prompt, other.prompt) >= cached + MIN_SHARED for other, _ in wave):
                 later.append(request)
                 continue
-            num_kept = self.slots.claim(len(self.requests), request.prompt)
+            num_cached = self.slots.claim(len(self.requests), request.prompt)
             self.requests.append(request)
-            wave.append((request, num_kept))
-            budget -= len(request.prompt) - num_kept
+            wave.append((request, num_cached))
+            budget -= len(request.prompt) - num_cached
         pending[:0] = later
         return wave
 
@@ -116,7 +116,7 @@ class ActiveBatch:
         first = len(self.requests) - len(wave)
         logits = [] if self._logits is None else [self._logits]
         while wave:
-            num_new = [len(request.prompt) - num_kept for request, num_kept in wave]
+            num_new = [len(request.prompt) - num_cached for request, num_cached in wave]
             num_rows = _num_alike(num_new, self._max_prefill)
             logits.append(self._prefill_rows(first, wave[:num_rows]))
             wave, first = wave[num_rows:], first + num_rows
@@ -124,7 +124,7 @@ class ActiveBatch:
 
     def _prefill_rows(self, first: int, rows: Sequence[tuple[Request, int]]) -> Tensor:
         """Compute prompts in pieces of bounded size; returns the logits after their last tokens, [R, V]."""
-        starts = np.array([num_kept for _, num_kept in rows])
+        starts = np.array([num_cached for _, num_cached in rows])
         lengths = np.array([len(request.prompt) for request, _ in rows])
         piece = max(1, self._max_prefill // len(rows))
         logits: Tensor | None = None
@@ -158,12 +158,12 @@ class ActiveBatch:
             return self._decoder.logits(hidden[:, 0])
         return self._decoder.logits(hidden[self.cache.rows[: len(starts)], (num_new_R - 1).clamp_(min=0)])
 
-    def _draw(self) -> Tensor:
+    def _sample(self) -> Tensor:
         """Draw a token for every row and note it in its request; returns the ids [B]."""
         num_rows, device = len(self.requests), self._decoder.device
         uniforms = [request.uniforms[len(request.token_ids)] for request in self.requests]
         temperatures = [request.sampling.temperature for request in self.requests]
-        ids_B, logprobs_B = draw_tokens(
+        ids_B, logprobs_B = sample_tokens(
             self._logits,
             torch.tensor(temperatures, device=device),
             torch.tensor(np.array(uniforms), device=device),

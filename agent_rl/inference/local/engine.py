@@ -17,9 +17,9 @@ from torch import nn
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, check_request, fail_all
 from agent_rl.inference.local.batch import ActiveBatch, Request
-from agent_rl.inference.local.decoder import make_decoder
-from agent_rl.inference.local.sampling import draw_uniforms
-from agent_rl.inference.local.threads import give_back_openmp_threads
+from agent_rl.inference.local.make_decoder import make_decoder
+from agent_rl.inference.local.sampling import sample_uniforms
+from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 _ALREADY = threading.Event()
@@ -88,7 +88,7 @@ class GenerationEngine:
             self._in_flight.add(request)
             self._waiting.append(request)
             self._changed.notify()
-        give_back_openmp_threads()
+        release_openmp_threads()
         try:
             return request.future.result()
         except KeyboardInterrupt:
@@ -135,7 +135,7 @@ class GenerationEngine:
             prompt=np.array(prompt_ids, dtype=np.int32),
             sampling=sampling,
             max_new_tokens=max_new_tokens,
-            uniforms=draw_uniforms(sampling.seed, max_new_tokens),
+            uniforms=sample_uniforms(sampling.seed, max_new_tokens),
             cancel=cancel,
         )
 
@@ -146,7 +146,7 @@ class GenerationEngine:
             with torch.inference_mode():
                 while self._take_waiting():
                     self._deliver(self._drop_cancelled())
-                    self._batch.admit(self._pending)
+                    self._batch.start(self._pending)
                     if self._batch.requests:
                         self._deliver(self._batch.step())
         except Exception as error:  # the engine's boundary: whatever went wrong reaches every caller
@@ -161,7 +161,7 @@ class GenerationEngine:
         """Wait until there is work and take over what callers left; False when closing."""
         with self._changed:
             if not (self._is_closing or self._waiting or self._pending or self._batch.requests):
-                give_back_openmp_threads()
+                release_openmp_threads()
             while not (self._is_closing or self._waiting or self._pending or self._batch.requests):
                 self._changed.wait()
             self._pending += self._waiting

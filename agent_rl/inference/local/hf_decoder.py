@@ -17,9 +17,8 @@ from transformers.modeling_utils import AttentionInterface
 
 from agent_rl.errors import ConfigError
 from agent_rl.inference.local.attention import attend
-from agent_rl.inference.local.decoder import sliding_window
 from agent_rl.inference.local.kv_cache import CachePass, KeyValueCache
-from agent_rl.modeling.hf_causal_lm import split_causal_lm
+from agent_rl.modeling.hf_causal_lm import sliding_window, split_causal_lm
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 _ATTENTION = "agent_rl_cached"

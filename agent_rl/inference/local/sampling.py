@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 
-def draw_uniforms(seed: int, count: int) -> np.ndarray:
+def sample_uniforms(seed: int, count: int) -> np.ndarray:
     """Return `count` float32 numbers in [0, 1), the same for the same seed on every machine. Shape [count]."""
     return np.random.Generator(np.random.PCG64(seed)).random(count, dtype=np.float32)
 
 
-def draw_tokens(
+def sample_tokens(
     logits_BV: Tensor, temperatures_B: Tensor, uniforms_B: Tensor, *, workspace_BV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Draw one token per row: the first id whose cumulative probability exceeds the row's uniform number.

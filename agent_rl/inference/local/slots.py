@@ -43,13 +43,13 @@ class SlotTable:
         if len(continued) and shared[owner := continued[shared[continued].argmax()]] == shared[best]:
             self.swap(int(owner), row)
             return int(shared[best])
-        num_kept = int(shared[best]) if shared[best] >= MIN_SHARED else 0
-        best = self._make_room(row, best if num_kept else None)
+        num_cached = int(shared[best]) if shared[best] >= MIN_SHARED else 0
+        best = self._evict(row, best if num_cached else None)
         if best is not None and best != row:
-            self._cache.copy(best, row, num_kept)
-        self.tokens[row, :num_kept] = prompt[:num_kept]
-        self.lengths[row] = num_kept
-        return num_kept
+            self._cache.copy(best, row, num_cached)
+        self.tokens[row, :num_cached] = prompt[:num_cached]
+        self.lengths[row] = num_cached
+        return num_cached
 
     def fill(self, row: int, tokens: np.ndarray) -> None:
         """Note that a slot now holds exactly `tokens`."""
@@ -86,7 +86,7 @@ class SlotTable:
         self.lengths[:] = 0
         self._last_used[:] = 0
 
-    def _make_room(self, row: int, source: int | None) -> int | None:
+    def _evict(self, row: int, source: int | None) -> int | None:
         """Let `row` be overwritten, at the expense of the oldest idle slot but `source`; returns where `source` is."""
         age = self._last_used.copy()
         age[self.lengths == 0] = -1

@@ -19,9 +19,9 @@ from torch import Tensor
 from agent_rl.distributed.weight_receiver import Probe, Receipt
 from agent_rl.errors import AgentRLError, EngineError
 from agent_rl.inference.base import Cancel, fail_all
-from agent_rl.inference.local.threads import give_back_openmp_threads
 from agent_rl.inference.vllm.engine_requests import EngineRequest, adapter_request, make_request, start_request
 from agent_rl.inference.vllm.engine_start import EngineOptions, start_vllm, stop_vllm
+from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 _ALREADY = threading.Event()
@@ -31,7 +31,7 @@ _POLL_S = 0.1
 
 
 class VLLMEngine:
-    """A `Sampler` of its own for each process. Use as a context manager, or call `close`."""
+    """A `WeightReceiver` of its own for each process. Use as a context manager, or call `close`."""
 
     is_shared = False
 
@@ -103,7 +103,7 @@ class VLLMEngine:
         and as `INTERRUPTED` by `pause`, with what was drawn so far. Raises ValueError for a prompt or parameters that
         cannot be served, EngineError when vLLM fails or is closed.
         """
-        return self._draw(prompt_ids, sampling, cancel).future.result()
+        return self._sample(prompt_ids, sampling, cancel).future.result()
 
     def hold(self) -> None:
         """Start no completion until `release`, probes excepted."""
@@ -190,7 +190,7 @@ class VLLMEngine:
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
         """Draw `num_tokens` after `prompt_ids`, no stop ids, also while completions are held."""
         sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
-        request = self._draw(prompt_ids, sampling, None, is_probe=True)
+        request = self._sample(prompt_ids, sampling, None, is_probe=True)
         drawn = request.future.result()
         return [
             Probe(
@@ -223,7 +223,7 @@ class VLLMEngine:
     ) -> None:
         self.close()
 
-    def _draw(
+    def _sample(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, is_probe: bool = False
     ) -> EngineRequest:
         """The request once it has ended."""
@@ -233,7 +233,7 @@ class VLLMEngine:
             self._in_flight.add(request)
             (self._probes if is_probe else self._waiting).append(request)
             self._changed.notify_all()
-        give_back_openmp_threads()
+        release_openmp_threads()
         try:
             request.future.exception()
         except KeyboardInterrupt:
@@ -294,7 +294,7 @@ class VLLMEngine:
                     self._is_still = True
                     self._changed.notify_all()
                 self._drop_cancelled()
-                give_back_openmp_threads()
+                release_openmp_threads()
                 self._changed.wait(_POLL_S if self._waiting else None)
             if self._is_closing:
                 return False

@@ -83,7 +83,7 @@ def start_vllm(options: EngineOptions) -> "LLMEngine":
         except Exception as error:  # the engine's boundary: a model it does not know, too little memory, and the like
             raise UserError(f"vLLM does not start with {options.model}: {' '.join(str(error).split())}") from error
         if not torch.cuda.is_available():
-            engine.collective_rpc("agent_rl_draw_by_seed")
+            engine.collective_rpc("agent_rl_sample_by_seed")
     return engine
 
 

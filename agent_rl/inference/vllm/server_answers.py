@@ -27,7 +27,7 @@ class RequestRefusedError(EngineError, ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class ServerAnswer:
     """One answer, read and checked."""
 
     token_ids: tuple[int, ...]
@@ -66,7 +66,7 @@ def make_body(prompt_ids: Sequence[int], sampling: SamplingParams, *, adapter: s
     return body
 
 
-def read_answer(address: str, answer: Any, sampling: SamplingParams) -> Drawn:
+def read_answer(address: str, answer: Any, sampling: SamplingParams) -> ServerAnswer:
     """What the server drew. EngineError naming server and finding, where it is not what was asked for."""
     try:
         choice = answer["choices"][0]
@@ -88,7 +88,7 @@ def read_answer(address: str, answer: Any, sampling: SamplingParams) -> Drawn:
     has_all = bool(token_ids) and (reason is not FinishReason.STOP or token_ids[-1] in sampling.stop_token_ids)
     if len(token_ids) > sampling.max_new_tokens or not (has_all or reason is FinishReason.INTERRUPTED):
         raise _rubbish(address, f"{len(token_ids)} of {sampling.max_new_tokens} ids ended by {reason}: {token_ids}")
-    return Drawn(
+    return ServerAnswer(
         token_ids=token_ids,
         logprobs=logprobs,
         finish_reason=reason,
@@ -98,7 +98,7 @@ def read_answer(address: str, answer: Any, sampling: SamplingParams) -> Drawn:
     )
 
 
-def make_completion(drawn: Drawn, *, version_if_none: int) -> Completion:
+def make_completion(drawn: ServerAnswer, *, version_if_none: int) -> Completion:
     """The record of an answer; `version_if_none` stands for the weights where no token was drawn."""
     versions = drawn.versions
     return Completion(
@@ -110,7 +110,7 @@ def make_completion(drawn: Drawn, *, version_if_none: int) -> Completion:
     )
 
 
-def make_probe(address: str, drawn: Drawn, *, num_tokens: int) -> Probe:
+def make_probe(address: str, drawn: ServerAnswer, *, num_tokens: int) -> Probe:
     """The record of a probe. EngineError when it was cut short, or the server does not tell what was cached."""
     if len(drawn.token_ids) != num_tokens or len(set(drawn.versions)) != 1:
         raise EngineError(

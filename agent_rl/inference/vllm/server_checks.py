@@ -39,7 +39,7 @@ async def check_server(
             f"with `agent-rl serve-vllm --max-context {max_context}`"
         )
     check_settings(address, found, needed)
-    await _draw(pool, address, start_timeout_s)
+    await _sample(pool, address, start_timeout_s)
     while not pool.servers[address].is_up:  # it was asked before it was there, and its watcher has yet to look again
         await asyncio.sleep(_LOOK_S)
 
@@ -62,7 +62,7 @@ async def _await_health(pool: ServerPool, address: str, start_timeout_s: float) 
         ) from None
 
 
-async def _draw(pool: ServerPool, address: str, timeout_s: float) -> None:
+async def _sample(pool: ServerPool, address: str, timeout_s: float) -> None:
     """Draw where one id alone is allowed: of the distribution drawn from, its log-prob is 0."""
     only = 0
     sampling = SamplingParams(max_new_tokens=1)

@@ -2,7 +2,7 @@
 
 A request whose server is lost is sent again, with its seed, to the next one; every call gets exactly one completion.
 Not here: which server is asked and which is down (`server_pool.py`), what is sent and read (`server_answers.py`),
-what happens when weights change (`server_sampler.py`), starting servers (`launch.py`).
+what happens when weights change (`server_engine.py`), starting servers (`launch.py`).
 """
 
 import asyncio
@@ -52,9 +52,9 @@ class VLLMServers:
         self._is_closed = False
         self._guard = threading.Lock()
         """Of the one above."""
-        self._may_draw = asyncio.Event()
+        self._is_released = asyncio.Event()
         """Not set while held."""
-        self._may_draw.set()
+        self._is_released.set()
         self._pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
@@ -101,7 +101,7 @@ class VLLMServers:
         """
 
         async def clear() -> None:
-            self._may_draw.clear()
+            self._is_released.clear()
 
         self._run(clear())
 
@@ -109,7 +109,7 @@ class VLLMServers:
         """End what `hold` began; does nothing where nothing is held, or closed."""
         with self._guard:
             if not self._is_closed:
-                self._loop.call_soon_threadsafe(self._may_draw.set)
+                self._loop.call_soon_threadsafe(self._is_released.set)
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """Draw one completion.
@@ -275,8 +275,8 @@ class VLLMServers:
                 self._pool.mark_down(server, str(error))
             raise
         drawn = read_answer(server.address, answer, sampling)
-        if not drawn.labels <= {expected}:
-            await self._may_draw.wait()  # it reached its server after the pause, and its weights may not be proven yet
+        if not drawn.labels <= {expected}:  # it arrived after the pause: its weights may not be verified yet
+            await self._is_released.wait()
         others = drawn.labels - {expected, self._pool.weight_label}
         if others and expected is not None and self._pool.rejoin is not None:
             # A new process took the place of the server between two looks at its health.
@@ -287,9 +287,9 @@ class VLLMServers:
 
     async def _pick(self) -> ServerState:
         while True:
-            await self._may_draw.wait()
+            await self._is_released.wait()
             server = await self._pool.pick()
-            if self._may_draw.is_set():  # else they were held while no server was up
+            if self._is_released.is_set():  # else they were held while no server was up
                 return server
 
     async def _end(self) -> None:

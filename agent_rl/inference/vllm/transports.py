@@ -1,7 +1,7 @@
 """How a trainer's weights get to vLLM's servers: as files that both sides see, or by NCCL from GPU to GPU.
 
 Process 0 sends for all. Not here: gathering (`distributed/weight_stream.py`), pausing and proving
-(`server_sampler.py`, `distributed/weight_sync.py`), what the servers' workers do (`worker.py`).
+(`server_engine.py`, `distributed/weight_sync.py`), what the servers' workers do (`worker.py`).
 """
 
 import importlib.util
@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agent_rl.distributed.weight_proof import WeightSyncError
 from agent_rl.distributed.weight_receiver import Receipt
 from agent_rl.distributed.weight_stream import WeightStream
+from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import UserError
 from agent_rl.inference.vllm.server.members import Members
 
@@ -27,7 +27,7 @@ FILE_BYTES = 2 * 10**9
 
 
 class Transport(Protocol):
-    """What a `ServerSampler` sends with."""
+    """What a `ServerEngine` sends with."""
 
     def send(self, members: Members, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
         """All weights to all members, which do not draw meanwhile."""

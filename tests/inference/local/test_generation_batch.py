@@ -9,10 +9,11 @@ from tiny_models import tiny_model
 
 from agent_rl.inference.local import batch as batch_module
 from agent_rl.inference.local.batch import ActiveBatch, Request
-from agent_rl.inference.local.decoder import LlamaDecoder, make_decoder
+from agent_rl.inference.local.decoder import LlamaDecoder
 from agent_rl.inference.local.hf_decoder import HFDecoder
 from agent_rl.inference.local.kv_cache import CachePass
-from agent_rl.inference.local.sampling import draw_uniforms
+from agent_rl.inference.local.make_decoder import make_decoder
+from agent_rl.inference.local.sampling import sample_uniforms
 from agent_rl.records import SamplingParams
 
 
@@ -44,7 +45,7 @@ def make_request(prompt: list[int], max_new_tokens: int = 5, seed: int = 0) -> R
         prompt=np.array(prompt, dtype=np.int32),
         sampling=SamplingParams(max_new_tokens=max_new_tokens, seed=seed),
         max_new_tokens=max_new_tokens,
-        uniforms=draw_uniforms(seed, max_new_tokens),
+        uniforms=sample_uniforms(seed, max_new_tokens),
     )
 
 
@@ -71,10 +72,10 @@ def test_models_of_llamas_shape_get_our_own_pass_and_the_others_theirs(kind: str
 def test_a_groups_prompt_is_computed_once_and_then_only_its_last_token() -> None:
     decoder = Counting()
     batch = make_batch(decoder)
-    batch.admit([make_request(PROMPT, seed=seed) for seed in range(3)])
+    batch.start([make_request(PROMPT, seed=seed) for seed in range(3)])
     assert decoder.passes == [(1, 20, 20), (2, 1, 20)]
     batch.step()
-    batch.admit([make_request(PROMPT, seed=3)])
+    batch.start([make_request(PROMPT, seed=3)])
     assert decoder.passes[3:] == [(1, 1, 20)]
 
 
@@ -82,10 +83,10 @@ def test_the_next_turn_computes_only_what_is_new() -> None:
     decoder = Counting()
     batch = make_batch(decoder)
     first = make_request(PROMPT)
-    batch.admit([first])
+    batch.start([first])
     finish(batch)
     decoder.passes.clear()
-    batch.admit([make_request([*PROMPT, *first.token_ids, 7, 8, 9])])
+    batch.start([make_request([*PROMPT, *first.token_ids, 7, 8, 9])])
     # The last token drawn was never run through the model: it is new too.
     assert decoder.passes == [(1, 4, 28)]
 
@@ -93,12 +94,12 @@ def test_the_next_turn_computes_only_what_is_new() -> None:
 def test_rows_of_like_length_share_a_pass_and_a_much_longer_one_gets_its_own() -> None:
     decoder = Counting()
     batch = make_batch(decoder)
-    batch.admit([make_request([n] * length) for n, length in enumerate((30, 25, 28))])
+    batch.start([make_request([n] * length) for n, length in enumerate((30, 25, 28))])
     assert decoder.passes == [(3, 30, 30)]
-    batch.admit([make_request([n]) for n in range(4)] + [make_request([50] * 63)])
+    batch.start([make_request([n]) for n in range(4)] + [make_request([50] * 63)])
     assert decoder.passes[1:] == [(5, 63, 63)]  # little padding in all: one pass is faster than two
     many = make_batch(decoder, max_rows=16, num_slots=16)
-    many.admit([make_request([n]) for n in range(8)] + [make_request([50] * 63)])
+    many.start([make_request([n]) for n in range(8)] + [make_request([50] * 63)])
     assert decoder.passes[2:] == [(8, 1, 1), (1, 63, 63)]
 
 
@@ -112,7 +113,7 @@ def test_long_prompts_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
         requests = [make_request(prompt) for prompt in prompts]
         pending = list(requests)
         while pending:
-            batch.admit(pending)
+            batch.start(pending)
         finish(batch)
         drawn.append([request.token_ids for request in requests])
         passes.append(decoder.passes)
@@ -125,18 +126,18 @@ def test_one_admission_computes_no_more_than_its_bound_and_the_rest_waits(monkey
     monkeypatch.setattr(batch_module, "MAX_PREFILL_TOKENS", 8)
     batch = make_batch(Counting(), max_rows=5)
     pending = [make_request([n] * length) for n, length in enumerate((4, 2, 4, 9, 1))]
-    batch.admit(pending)
+    batch.start(pending)
     assert [len(request.prompt) for request in batch.requests] == [4, 2, 4]
-    batch.admit(pending)
+    batch.start(pending)
     assert [len(request.prompt) for request in pending] == [1]
     pending += [make_request([40, n]) for n in range(3)]
-    batch.admit(pending)
+    batch.start(pending)
     assert (len(batch.requests), len(pending)) == (5, 3)
 
 
 def test_the_last_row_moves_into_the_place_of_one_that_ended() -> None:
     batch = make_batch(Counting())
-    batch.admit([make_request([row], max_new_tokens=length) for row, length in enumerate((2, 1, 3, 3))])
+    batch.start([make_request([row], max_new_tokens=length) for row, length in enumerate((2, 1, 3, 3))])
     assert [request.prompt.tolist() for request in batch.step()] == [[1]]
     assert [request.prompt.tolist() for request in batch.requests] == [[0], [3], [2]]
 
@@ -144,9 +145,9 @@ def test_the_last_row_moves_into_the_place_of_one_that_ended() -> None:
 def test_a_prompt_is_copied_from_a_live_row_that_has_moved() -> None:
     batch = make_batch(Counting())
     early, late = make_request(PROMPT), make_request(PROMPT)
-    batch.admit([make_request([9], max_new_tokens=1), early])
+    batch.start([make_request([9], max_new_tokens=1), early])
     batch.step()
-    batch.admit([late])
+    batch.start([late])
     finish(batch)
     assert late.token_ids == early.token_ids
     assert late.logprobs == pytest.approx(early.logprobs, abs=1e-5)
@@ -157,7 +158,7 @@ def test_more_requests_than_slots_wait_for_one() -> None:
     pending = [make_request([n], max_new_tokens=2) for n in range(5)]
     ended = []
     while pending or batch.requests:
-        batch.admit(pending)
+        batch.start(pending)
         assert len(batch.requests) <= 2
         ended += batch.step()
     assert sorted(request.prompt.tolist() for request in ended) == [[0], [1], [2], [3], [4]]

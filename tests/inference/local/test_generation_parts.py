@@ -86,14 +86,14 @@ def test_keys_and_values_go_to_their_positions_and_nowhere_else() -> None:
 
 COUNT_THREADS = """
 import os, torch
-from agent_rl.inference.local.threads import _openmp, give_back_openmp_threads
+from agent_rl.modeling.openmp import _openmp, release_openmp_threads
 
 torch.set_num_threads(2)
 counts = []
 for _ in range(2):
     torch.randn(512, 512) @ torch.randn(512, 512)
     counts.append(len(os.listdir("/proc/self/task")))
-    give_back_openmp_threads()
+    release_openmp_threads()
     counts.append(len(os.listdir("/proc/self/task")))
 print(_openmp() is not None, *counts)
 """

@@ -7,26 +7,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.inference.local.sampling import draw_tokens, draw_uniforms
+from agent_rl.inference.local.sampling import sample_tokens, sample_uniforms
 
 
 def test_a_uniform_number_picks_the_token_whose_share_of_the_unit_interval_it_falls_into() -> None:
     logits = torch.tensor([0.5, 0.25, 0.25]).log().repeat(5, 1)
-    ids, logprobs = draw_tokens(logits, torch.ones(5), torch.tensor([0.0, 0.49, 0.51, 0.74, 0.76]))
+    ids, logprobs = sample_tokens(logits, torch.ones(5), torch.tensor([0.0, 0.49, 0.51, 0.74, 0.76]))
     assert ids.tolist() == [0, 0, 1, 1, 2]
     assert logprobs.exp().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.25, 0.25])
 
 
 def test_temperature_two_takes_the_square_root_of_the_odds() -> None:
     logits = torch.tensor([[0.0, math.log(9.0)]])
-    ids, logprobs = draw_tokens(logits, torch.tensor([2.0]), torch.tensor([0.3]))
+    ids, logprobs = sample_tokens(logits, torch.tensor([2.0]), torch.tensor([0.3]))
     assert ids.tolist() == [1]
     assert logprobs.exp().item() == pytest.approx(3 / 4)
 
 
 def test_temperature_zero_takes_the_largest_and_records_temperature_one() -> None:
     logits = torch.tensor([[math.log(1.0), math.log(3.0)]])
-    ids, logprobs = draw_tokens(logits, torch.tensor([0.0]), torch.tensor([0.0]))
+    ids, logprobs = sample_tokens(logits, torch.tensor([0.0]), torch.tensor([0.0]))
     assert ids.tolist() == [1]
     assert logprobs.exp().item() == pytest.approx(3 / 4)
 
@@ -40,11 +40,11 @@ def test_temperature_zero_takes_the_largest_and_records_temperature_one() -> Non
 )
 @settings(max_examples=60, deadline=None)
 def test_a_token_of_probability_zero_is_never_drawn(logits: list[float], uniform: float, temperature: float) -> None:
-    ids, logprobs = draw_tokens(torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([uniform]))
+    ids, logprobs = sample_tokens(torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([uniform]))
     assert logits[int(ids)] > -math.inf
     assert math.isfinite(logprobs.item())
 
 
 def test_uniform_numbers_of_a_seed_never_change() -> None:
-    assert draw_uniforms(7, 3) == pytest.approx([0.9449049, 0.6250955, 0.6841799], abs=1e-6)
-    assert draw_uniforms(7, 2).tolist() == draw_uniforms(7, 3)[:2].tolist()
+    assert sample_uniforms(7, 3) == pytest.approx([0.9449049, 0.6250955, 0.6841799], abs=1e-6)
+    assert sample_uniforms(7, 2).tolist() == sample_uniforms(7, 3)[:2].tolist()

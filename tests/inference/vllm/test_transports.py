@@ -14,8 +14,8 @@ import torch
 from fake_weight_servers import WEIGHTS, A, B, FakeServers, sums_of
 from safetensors.torch import load_file
 
-from agent_rl.distributed.weight_proof import WeightSyncError
 from agent_rl.distributed.weight_receiver import Receipt
+from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import UserError
 from agent_rl.inference.vllm import transports
 from agent_rl.inference.vllm.server.members import Members

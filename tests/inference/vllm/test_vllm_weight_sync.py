@@ -20,13 +20,13 @@ from vllm_load import wait_for_load
 from waiting import free_port
 
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.weight_receiver import Receipt, Sampler
+from agent_rl.distributed.weight_receiver import Receipt, WeightReceiver
 from agent_rl.distributed.weight_stream import WeightStream
 from agent_rl.distributed.weight_sync import ProbeSample, WeightSync, WeightSyncError
 from agent_rl.errors import EngineError
 from agent_rl.inference.vllm.server.launch import serve
 from agent_rl.inference.vllm.server.launch_plan import ServeOptions
-from agent_rl.inference.vllm.server_sampler import ServerSampler
+from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.servers import VLLMServers
 from agent_rl.inference.vllm.transports import FileTransport
 from agent_rl.modeling.minimind import MiniMindForCausalLM
@@ -55,7 +55,7 @@ class Setup:
         self.address = address
         self.model = MiniMindForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
         self.servers = VLLMServers([address], request_timeout_s=200.0, start_timeout_s=150.0)
-        self.sampler = ServerSampler(self.servers, FileTransport(folder / "weights"), max_gap=MAX_GAP)
+        self.sampler = ServerEngine(self.servers, FileTransport(folder / "weights"), max_gap=MAX_GAP)
         self.version = 0
         torch.manual_seed(0)
 
@@ -73,7 +73,7 @@ class Setup:
             rows.append([float(row[token]) for row, token in zip(scores, token_ids, strict=True)])
         return rows
 
-    def syncing(self, sampler: Sampler | None = None) -> WeightSync:
+    def syncing(self, sampler: WeightReceiver | None = None) -> WeightSync:
         return WeightSync(
             self.backend,
             sampler or self.sampler,
@@ -83,7 +83,7 @@ class Setup:
             max_gap=MAX_GAP,
         )
 
-    def sync(self, sampler: Sampler | None = None) -> dict[str, float]:
+    def sync(self, sampler: WeightReceiver | None = None) -> dict[str, float]:
         self.version += 1
         try:
             return self.syncing(sampler).sync(self.model, self.version, trainer_logprobs=self.logprobs)
@@ -165,7 +165,7 @@ def test_completions_under_way_end_interrupted_and_later_ones_have_the_new_weigh
 # Faults
 
 
-class Faulty(ServerSampler):
+class Faulty(ServerEngine):
     """A sampler that does one thing wrong."""
 
     def __init__(self, setup: Setup, fault: str) -> None:

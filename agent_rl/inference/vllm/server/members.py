@@ -1,7 +1,7 @@
 """The servers that take part in one change of weights, asked all at the same time.
 
 Whoever is lost meanwhile, or hangs, leaves: it is given the weights when it comes back. Not here: what is asked
-(`server_sampler.py`, `transports.py`), coming back (`server_pool.py`).
+(`server_engine.py`, `transports.py`), coming back (`server_pool.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future, ThreadPoo
 from concurrent.futures import wait as wait_for
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from agent_rl.distributed.weight_proof import WeightSyncError
+from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import EngineError
 
 if TYPE_CHECKING:

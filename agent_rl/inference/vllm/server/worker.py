@@ -2,7 +2,7 @@
 
 vLLM mixes `WorkerExtension` into its worker and calls it by `collective_rpc`, in a process of its own or in this one.
 Checksums are of whole tensors by the names of the checkpoint, before vLLM joins, shards or casts them, and so the same
-on every worker. Not here: who sends (`transports.py`), what is compared (`distributed/weight_proof.py`).
+on every worker. Not here: who sends (`transports.py`), what is compared (`distributed/weight_verification.py`).
 """
 
 import logging
@@ -73,9 +73,9 @@ class WorkerExtension:
             )
         return self._agent_rl_note(engine.take_received())
 
-    def agent_rl_draw_by_seed(self) -> None:
+    def agent_rl_sample_by_seed(self) -> None:
         """Let this CPU worker draw without the process's random numbers, which are the trainer's."""
-        self.model_runner.sampler.topk_topp_sampler.forward = _draw_by_seed
+        self.model_runner.sampler.topk_topp_sampler.forward = _sample_by_seed
 
     def _agent_rl_note(self, received: dict[str, str]) -> dict[str, str]:
         self._agent_rl_state = digest_of(received)
@@ -87,7 +87,7 @@ class WorkerExtension:
         hide_expected_warnings()
         self._agent_rl_state = "a load that was not finished"
         try:
-            with whole_or_mended(model, self.vllm_config), recorded(model, received) as filled:
+            with whole_or_restored(model, self.vllm_config), recorded(model, received) as filled:
                 self.reload_weights(weights_iterator=weights)
                 check_filled(model, filled, self.vllm_config)
         except AgentRLError:
@@ -122,7 +122,7 @@ def recorded(model: nn.Module, received: dict[str, str]) -> Iterator[set[str]]:
 
 
 @contextmanager
-def whole_or_mended(model: nn.Module, vllm_config: Any) -> Iterator[None]:
+def whole_or_restored(model: nn.Module, vllm_config: Any) -> Iterator[None]:
     """Around a reload: after a failure, the model's layers are put together again, with whatever is in them.
 
     vLLM would keep what it has read of a layer and count it to the next load, which would end early with a mixture.
@@ -219,7 +219,7 @@ def _pack_tied_heads(model: nn.Module) -> None:
             table.quant_method.process_weights_after_loading(table)
 
 
-def _draw_by_seed(
+def _sample_by_seed(
     logits: Tensor, generators: Mapping[int, torch.Generator], _top_k: None, _top_p: None
 ) -> tuple[Tensor, Tensor]:
     """As vLLM draws on CPUs, [B, V] logits to [B] ids and [B, V] log-probs, but from the rows' own generators alone.

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine, NCCLWeightTransferUpdateInfo
 
-from agent_rl.inference.vllm.server.worker import check_filled, hide_expected_warnings, recorded, whole_or_mended
+from agent_rl.inference.vllm.server.worker import check_filled, hide_expected_warnings, recorded, whole_or_restored
 
 
 class NCCLEngine(NCCLWeightTransferEngine):
@@ -24,7 +24,7 @@ class NCCLEngine(NCCLWeightTransferEngine):
         super().start_weight_update()
 
     def receive_weights(self, update_info: NCCLWeightTransferUpdateInfo) -> None:
-        with whole_or_mended(self.model, self.vllm_config), recorded(self.model, self._received) as filled:
+        with whole_or_restored(self.model, self.vllm_config), recorded(self.model, self._received) as filled:
             super().receive_weights(update_info)
         self._filled |= filled
 

@@ -24,7 +24,7 @@ def _openmp() -> ctypes.CDLL | None:
     return None
 
 
-def give_back_openmp_threads() -> None:
+def release_openmp_threads() -> None:
     """End the calling thread's idle OpenMP helpers; they come back with its next parallel operation."""
     if (library := _openmp()) is not None:
         library.omp_pause_resource_all(_PAUSE_SOFT)

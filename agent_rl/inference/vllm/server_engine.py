@@ -1,4 +1,4 @@
-"""vLLM's servers as a sampler that is given new weights: `ServerSampler(servers, FileTransport(folder), max_gap=1e-3)`.
+"""vLLM's servers as a sampler that is given new weights: `ServerEngine(servers, FileTransport(folder), max_gap=1e-3)`.
 
 Process 0 directs the servers for all processes. A server that comes back is given the present weights here, and proves
 them, before it draws again. Not here: drawing (`servers.py`), how weights travel (`transports.py`), comparing with the
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from agent_rl.distributed.weight_proof import WeightSyncError, check_receipts
 from agent_rl.distributed.weight_receiver import Probe, Receipt
+from agent_rl.distributed.weight_verification import WeightSyncError, check_receipts
 from agent_rl.errors import EngineError
 from agent_rl.inference.vllm.server.members import MemberLostError, Members
 from agent_rl.inference.vllm.server_answers import FIRST_LABEL
@@ -42,8 +42,8 @@ class _Proof:
     options: dict[str, Any]
 
 
-class ServerSampler:
-    """A `Sampler` of `VLLMServers`, and their `rejoin`.
+class ServerEngine:
+    """A `WeightReceiver` of `VLLMServers`, and their `rejoin`.
 
     With `NCCLTransport` there is nothing to read again: a server that comes back waits for the next change of weights.
     """
@@ -237,7 +237,7 @@ def _label(members: Members, label: str) -> None:
 def _check_alike(probe: Probe, proof: Probe, *, max_gap: float) -> None:
     """WeightSyncError when a server draws other tokens than another did, or the same with other log-probs.
 
-    Drawn with the same seed, they may only differ after one that rounding decided.
+    ServerAnswer with the same seed, they may only differ after one that rounding decided.
     """
     for place, (token_id, expected_id) in enumerate(zip(probe.token_ids, proof.token_ids, strict=True)):
         if token_id != expected_id and place > 0:

@@ -11,12 +11,12 @@ from fake_weight_servers import WEIGHTS, A, B, FakeServer, FakeServers, sums_of
 from safetensors.torch import save_file
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.weight_proof import WeightSyncError
 from agent_rl.distributed.weight_receiver import Receipt
+from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import EngineError
 from agent_rl.inference.vllm.server import members
 from agent_rl.inference.vllm.server.members import Members
-from agent_rl.inference.vllm.server_sampler import ServerSampler
+from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport
 
 PROMPT = (5, 6, 7)
@@ -29,11 +29,11 @@ def servers() -> FakeServers:
 
 
 @pytest.fixture
-def sampler(servers: FakeServers, tmp_path: Path) -> ServerSampler:
-    return ServerSampler(servers, FileTransport(tmp_path / "weights"), max_gap=1e-3)
+def sampler(servers: FakeServers, tmp_path: Path) -> ServerEngine:
+    return ServerEngine(servers, FileTransport(tmp_path / "weights"), max_gap=1e-3)
 
 
-def sync(sampler: ServerSampler, version: int, factor: float = 1.0) -> list[Receipt]:
+def sync(sampler: ServerEngine, version: int, factor: float = 1.0) -> list[Receipt]:
     """All calls of one change of weights."""
     sampler.pause()
     receipts = sampler.load(iter([(name, factor * tensor) for name, tensor in WEIGHTS.items()]), version)
@@ -49,7 +49,7 @@ def write_adapter(folder: Path, value: float) -> Path:
     return folder
 
 
-def sync_adapter(sampler: ServerSampler, folder: Path, version: int) -> list[Receipt]:
+def sync_adapter(sampler: ServerEngine, folder: Path, version: int) -> list[Receipt]:
     sampler.pause()
     receipts = sampler.load_adapter(write_adapter(folder, float(version)), version)
     sampler.flush()
@@ -61,7 +61,7 @@ def sync_adapter(sampler: ServerSampler, folder: Path, version: int) -> list[Rec
 # A change of weights
 
 
-def test_servers_are_asked_in_order_and_end_up_the_same(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_servers_are_asked_in_order_and_end_up_the_same(servers: FakeServers, sampler: ServerEngine) -> None:
     receipts = sync(sampler, 4)
     assert receipts == [Receipt(where=address, checksums=sums_of(WEIGHTS)) for address in (A, B)]
     for server in servers.servers.values():
@@ -72,14 +72,14 @@ def test_servers_are_asked_in_order_and_end_up_the_same(servers: FakeServers, sa
     assert servers.weight_label == "4/1"
 
 
-def test_a_version_that_is_sent_again_has_another_label(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_a_version_that_is_sent_again_has_another_label(servers: FakeServers, sampler: ServerEngine) -> None:
     for version, label in ((4, "4/1"), (5, "5/2"), (4, "4/3")):
         sync(sampler, version)
         assert servers.weight_label == servers.servers[A].label == label
 
 
-def test_completions_are_held_by_every_process(servers: FakeServers, sampler: ServerSampler) -> None:
-    for one in (sampler, ServerSampler(servers, None, max_gap=1e-3)):
+def test_completions_are_held_by_every_process(servers: FakeServers, sampler: ServerEngine) -> None:
+    for one in (sampler, ServerEngine(servers, None, max_gap=1e-3)):
         one.hold()
         assert servers.is_held
         one.release()
@@ -87,26 +87,26 @@ def test_completions_are_held_by_every_process(servers: FakeServers, sampler: Se
 
 
 def test_a_flush_is_tried_again_and_then_given_up(
-    servers: FakeServers, sampler: ServerSampler, monkeypatch: pytest.MonkeyPatch
+    servers: FakeServers, sampler: ServerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.servers[B].num_stuck_flushes = 2
     sync(sampler, 1)
     assert servers.servers[B].calls.count("/reset_prefix_cache") == 3
-    monkeypatch.setattr("agent_rl.inference.vllm.server_sampler._FLUSH_S", 0.0)
+    monkeypatch.setattr("agent_rl.inference.vllm.server_engine._FLUSH_S", 0.0)
     servers.servers[B].num_stuck_flushes = 10**6
     with pytest.raises(EngineError, match="http://b:8000 still holds keys and values"):
         sync(sampler, 2)
 
 
 @pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/update_weight_version", "/resume"])
-def test_a_server_that_fails_and_lives_ends_the_change(servers: FakeServers, sampler: ServerSampler, path: str) -> None:
+def test_a_server_that_fails_and_lives_ends_the_change(servers: FakeServers, sampler: ServerEngine, path: str) -> None:
     servers.servers[B].failing[path] = "out of memory"
     with pytest.raises(EngineError, match="answered 500: out of memory"):
         sync(sampler, 1)
 
 
 @pytest.mark.parametrize("path", ["/pause", "/collective_rpc", "/reset_prefix_cache", "/resume"])
-def test_a_server_that_is_lost_leaves_the_others_to_it(servers: FakeServers, sampler: ServerSampler, path: str) -> None:
+def test_a_server_that_is_lost_leaves_the_others_to_it(servers: FakeServers, sampler: ServerEngine, path: str) -> None:
     lost, post = servers.servers[B], servers.servers[B].post
 
     def die(asked: str, json: Any) -> Any:
@@ -124,7 +124,7 @@ def test_a_server_that_is_lost_leaves_the_others_to_it(servers: FakeServers, sam
     assert num_there == (1 if path in ("/pause", "/collective_rpc") else 2)
 
 
-def test_with_all_servers_lost_there_is_nobody_to_give_weights_to(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_with_all_servers_lost_there_is_nobody_to_give_weights_to(servers: FakeServers, sampler: ServerEngine) -> None:
     for server in servers.servers.values():
         server.is_there = False
     with pytest.raises(EngineError, match=r"http://.:8000 failed: ConnectError"):
@@ -135,13 +135,13 @@ def test_with_all_servers_lost_there_is_nobody_to_give_weights_to(servers: FakeS
         Members(servers, [A, B]).post("/resume")
 
 
-def test_a_server_that_was_lost_unseen_is_left_out(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_a_server_that_was_lost_unseen_is_left_out(servers: FakeServers, sampler: ServerEngine) -> None:
     servers.servers[B].is_there = False
     assert [receipt.where for receipt in sync(sampler, 1)] == [A]
 
 
 def test_another_process_takes_tensors_off_and_takes_note(servers: FakeServers, tmp_path: Path) -> None:
-    follower = ServerSampler(servers, None, max_gap=1e-3)
+    follower = ServerEngine(servers, None, max_gap=1e-3)
     tensors = iter(WEIGHTS.items())
     assert follower.load(tensors, 3) == []
     assert list(tensors) == []
@@ -158,7 +158,7 @@ def test_another_process_takes_tensors_off_and_takes_note(servers: FakeServers, 
 
 
 def test_an_adapter_takes_the_place_of_the_last_one(
-    servers: FakeServers, sampler: ServerSampler, tmp_path: Path
+    servers: FakeServers, sampler: ServerEngine, tmp_path: Path
 ) -> None:
     servers.servers[B].adapters = {"adapter-1": "of an earlier run", "adapter-0": "of an earlier run"}
     receipts = sync_adapter(sampler, tmp_path / "one", 1)
@@ -176,7 +176,7 @@ def test_an_adapter_takes_the_place_of_the_last_one(
 # Servers that come back
 
 
-def test_a_server_that_comes_back_gets_the_present_weights(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_a_server_that_comes_back_gets_the_present_weights(servers: FakeServers, sampler: ServerEngine) -> None:
     sync(sampler, 1)
     sync(sampler, 2, factor=3.0)
     servers.servers[B].start()
@@ -189,7 +189,7 @@ def test_a_server_that_comes_back_gets_the_present_weights(servers: FakeServers,
 
 
 def test_a_server_that_comes_back_gets_the_present_adapter(
-    servers: FakeServers, sampler: ServerSampler, tmp_path: Path
+    servers: FakeServers, sampler: ServerEngine, tmp_path: Path
 ) -> None:
     sync_adapter(sampler, tmp_path / "one", 1)
     servers.servers[A].start()
@@ -198,7 +198,7 @@ def test_a_server_that_comes_back_gets_the_present_adapter(
 
 
 def test_a_server_does_not_rejoin_while_weights_change_nor_before_they_were_proven(
-    servers: FakeServers, sampler: ServerSampler
+    servers: FakeServers, sampler: ServerEngine
 ) -> None:
     assert servers.rejoin(B) is False
     sampler.pause()
@@ -212,7 +212,7 @@ def test_a_server_does_not_rejoin_while_weights_change_nor_before_they_were_prov
     assert servers.rejoin(B) is False
 
 
-def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sampler: ServerEngine) -> None:
     sync(sampler, 1)
     reached, may_go_on = threading.Event(), threading.Event()
     back, post = servers.servers[B], servers.servers[B].post
@@ -251,7 +251,7 @@ def start_again_before(server: FakeServer, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/reset_prefix_cache", "/update_weight_version", "/resume"])
 def test_a_server_that_starts_again_after_its_receipt_is_not_believed(
-    servers: FakeServers, sampler: ServerSampler, path: str
+    servers: FakeServers, sampler: ServerEngine, path: str
 ) -> None:
     lost = servers.servers[B]
     start_again_before(lost, path)
@@ -267,14 +267,14 @@ def test_a_server_that_starts_again_after_its_receipt_is_not_believed(
     assert lost.label == servers.weight_label == "1/1"
 
 
-def test_with_every_server_started_again_the_change_fails(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_with_every_server_started_again_the_change_fails(servers: FakeServers, sampler: ServerEngine) -> None:
     for server in servers.servers.values():
         start_again_before(server, "/resume")
     with pytest.raises(WeightSyncError, match="b:8000 no longer has weights 1, which it received: it was started"):
         sync(sampler, 1)
 
 
-def test_a_server_that_starts_again_as_it_rejoins_stays_out(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_a_server_that_starts_again_as_it_rejoins_stays_out(servers: FakeServers, sampler: ServerEngine) -> None:
     sync(sampler, 1)
     start_again_before(servers.servers[B], "/resume")
     with pytest.raises(WeightSyncError, match="no longer has weights 1"):
@@ -283,7 +283,7 @@ def test_a_server_that_starts_again_as_it_rejoins_stays_out(servers: FakeServers
 
 
 def test_a_server_that_hangs_leaves_within_seconds(
-    servers: FakeServers, sampler: ServerSampler, monkeypatch: pytest.MonkeyPatch
+    servers: FakeServers, sampler: ServerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(members, "_HEALTH_S", 0.05)
     hanging, get, may_end = servers.servers[B], servers.get, threading.Event()
@@ -330,7 +330,7 @@ def test_a_slow_server_that_lives_is_waited_for(servers: FakeServers, monkeypatc
     ],
 )
 def test_a_server_that_draws_otherwise_stays_out_and_paused(
-    servers: FakeServers, sampler: ServerSampler, shift: float, sentence: str
+    servers: FakeServers, sampler: ServerEngine, shift: float, sentence: str
 ) -> None:
     sync(sampler, 1)
     servers.servers[B].start()
@@ -341,7 +341,7 @@ def test_a_server_that_draws_otherwise_stays_out_and_paused(
 
 
 def test_a_server_that_reads_other_weights_stays_out(
-    servers: FakeServers, sampler: ServerSampler, tmp_path: Path
+    servers: FakeServers, sampler: ServerEngine, tmp_path: Path
 ) -> None:
     sync(sampler, 1)
     save_file({"embed": torch.zeros(2)}, tmp_path / "weights/version_1/weights_00000.safetensors")
@@ -350,7 +350,7 @@ def test_a_server_that_reads_other_weights_stays_out(
     assert servers.servers[B].is_paused
 
 
-def test_a_server_whose_weights_cannot_be_had_again_waits_paused(servers: FakeServers, sampler: ServerSampler) -> None:
+def test_a_server_whose_weights_cannot_be_had_again_waits_paused(servers: FakeServers, sampler: ServerEngine) -> None:
     sync(sampler, 1)
     servers.servers[B].start()
     sampler._transport = NCCLTransport()
