@@ -142,7 +142,7 @@ class TrainingSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedSample:
+class LoggedSample:
     """What a step made of a training sample; for logs only."""
 
     episode: Trajectory

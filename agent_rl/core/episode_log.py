@@ -1,7 +1,7 @@
 """What a run keeps of its episodes for people to look at: transcripts of each step, all tokens of some steps.
 
-A disk that refuses them does not end a run. Not here: what is in the files (`telemetry/transcripts.py`,
-`telemetry/token_samples.py`). Nothing here changes what is trained.
+A disk that refuses them does not end a run. Not here: what is in the files (`telemetry/trajectory_json.py`).
+Nothing here changes what is trained.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.config import Config
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.data.tasks import Task
-from agent_rl.records import LearnedSample, TrajectoryGroup
-from agent_rl.telemetry.token_samples import write_token_samples
-from agent_rl.telemetry.transcripts import task_labels, write_transcripts
+from agent_rl.records import LoggedSample, TrajectoryGroup
+from agent_rl.telemetry.episode_files import write_token_samples, write_transcripts
+from agent_rl.telemetry.trajectory_json import task_labels
 
-Observer = Callable[[list[LearnedSample]], None]
+Observer = Callable[[list[LoggedSample]], None]
 """Is told what an update learned from."""
 Report = Callable[[str], None]
 """Takes a sentence for the person who trains."""
@@ -31,7 +31,7 @@ class EpisodeLog:
         self._run = run
         self._tasks = tasks
         self._chat_format = chat_format
-        self._learned: list[LearnedSample] = []
+        self._learned: list[LoggedSample] = []
         self._has_failed = False
 
     @property
@@ -83,5 +83,5 @@ class EpisodeLog:
                 )
             self._has_failed = True
 
-    def _note(self, learned: list[LearnedSample]) -> None:
+    def _note(self, learned: list[LoggedSample]) -> None:
         self._learned = learned

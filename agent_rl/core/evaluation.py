@@ -23,7 +23,7 @@ from agent_rl.records import Trajectory
 from agent_rl.rollout.workers import RolloutWorker, SpreadRollout, make_worker
 from agent_rl.telemetry.metrics import is_success, rate_text, wilson_interval
 from agent_rl.telemetry.paired import PairedChange, paired_change
-from agent_rl.telemetry.transcripts import episode_record, task_digest, task_labels
+from agent_rl.telemetry.trajectory_json import evaluated_record, task_digest
 
 EVAL_SEED_STEP = -1
 """Stands for the step in the seeds: the same for every evaluation, and no training step's."""
@@ -116,19 +116,6 @@ def to_record(result: EvalResult, episodes: Sequence[Trajectory], tasks: Sequenc
     """The result and one row per task, as plain JSON values; `tasks` are those that the episodes played, in order."""
     rows = [evaluated_record(episode, task) for episode, task in zip(episodes, tasks, strict=True)]
     return {"result": asdict(result), "episodes": rows}
-
-
-def evaluated_record(episode: Trajectory, task: Task) -> dict[str, Any]:
-    """One episode with its conversation, what its task is labelled with, and what the environment noted at its end."""
-    problems = episode.turns[-1].info.get("problems") if episode.turns else None
-    return {
-        **task_labels(task),
-        **episode_record(episode),
-        "task_sha256": task_digest(task),
-        "num_turns": len(episode.turns),
-        "problems": [str(problem) for problem in problems] if isinstance(problems, list | tuple) else [],
-        "error": episode.error,
-    }
 
 
 def eval_metrics(result: EvalResult) -> dict[str, float]:

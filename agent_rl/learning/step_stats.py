@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agent_rl.learning.credit import StepSamples
 from agent_rl.learning.logprob_model import Scores
-from agent_rl.records import Batch, LearnedSample, TrainingSample
+from agent_rl.records import Batch, LoggedSample, TrainingSample
 
 
 class ScoredSample(NamedTuple):
@@ -98,7 +98,7 @@ class StepStats:
         prox_logprobs: Sequence[Tensor] | None,
         *,
         is_critic_alone: bool,
-    ) -> list[LearnedSample]:
+    ) -> list[LoggedSample]:
         """The step's samples, each with the log-probs of its first update, or those from before it where there are any.
 
         In a step of several minibatches the first update of a sample comes after those of earlier minibatches.
@@ -110,7 +110,7 @@ class StepStats:
         known = {scored.index: scored.logprobs for scored in last_first}
         known |= dict(enumerate(prox_logprobs or ()))
         return [
-            LearnedSample(
+            LoggedSample(
                 episode=step.episodes[episode],
                 sample=sample,
                 trainer_logprobs=tuple(known[index].tolist()) if index in known else None,

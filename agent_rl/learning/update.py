@@ -29,7 +29,7 @@ from agent_rl.learning.schedule import learning_rate_at
 from agent_rl.learning.step_stats import ScoredSample, StepStats
 from agent_rl.learning.throughput import Throughput
 from agent_rl.modeling.sharding import full_shape
-from agent_rl.records import Batch, LearnedSample, TrainingSample, TrajectoryGroup
+from agent_rl.records import Batch, LoggedSample, TrainingSample, TrajectoryGroup
 
 MAX_REFUSED_IN_A_ROW = 3
 CRITIC_FILE = "critic.pt"
@@ -74,7 +74,7 @@ class PolicyUpdater:
         *,
         step: int,
         rate_factor: float = 1.0,
-        observe: Callable[[list[LearnedSample]], None] | None = None,
+        observe: Callable[[list[LoggedSample]], None] | None = None,
     ) -> dict[str, float]:
         """Learn from `groups` at the learning rate of `step` (0 is the first) times `rate_factor`; returns metrics.
 

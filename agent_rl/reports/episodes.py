@@ -1,93 +1,16 @@
-"""Episodes as reports read them: one record, from `eval/*.json` of a run or from `episodes.jsonl` of an evaluation.
+"""Episodes as reports read them, from `eval/*.json` of a run or from `episodes.jsonl` of an evaluation.
 
-Files of earlier versions lack some fields; what a record does not say is None or empty. Not here: what the records are
-made of (`core/evaluation.py`, `telemetry/transcripts.py`).
+Not here: what a record holds (`telemetry/trajectory_json.py`).
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import DataError
-from agent_rl.telemetry.metrics import is_success
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """One played episode of one task."""
-
-    task_id: str
-    sample: int = 0
-    """Its number among the episodes of its task, from 0."""
-    family: str | None = None
-    level: int | str | None = None
-    difficulty: str | None = None
-    reward: float | None
-    """None when the environment failed and the episode counts for nothing."""
-    reward_parts: Mapping[str, float]
-    stop_reason: str
-    num_turns: int = 0
-    num_tokens: int | None = None
-    """Tokens that the model drew."""
-    duration_s: float | None = None
-    flags: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    """What the environment noted at the end, in words."""
-    error: str | None = None
-    task_sha256: str | None = None
-    """Digest of the task's row; None in files of earlier versions."""
-    messages: tuple[Mapping[str, Any], ...] = ()
-    """As in `transcripts/`; empty in files of earlier versions."""
-
-    @property
-    def is_scored(self) -> bool:
-        return self.reward is not None
-
-    @property
-    def is_success(self) -> bool:
-        return is_success(self.reward_parts)
-
-    @property
-    def opening(self) -> tuple[Mapping[str, Any], ...]:
-        """The messages before the model's first."""
-        return tuple(takewhile(lambda message: message.get("role") != "assistant", self.messages))
-
-    def is_of_another_task(self, other: "Episode") -> bool:
-        """Whether the rows differ, whatever their ids are; told by the openings where a row's digest is not known."""
-        if self.task_sha256 and other.task_sha256:
-            return self.task_sha256 != other.task_sha256
-        return bool(self.opening and other.opening) and self.opening != other.opening
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any], where: str) -> "Episode":
-        """Read a record. DataError, opened by `where`, for one that lacks what every version wrote."""
-        try:
-            return cls(
-                task_id=str(record["task_id"]),
-                sample=int(record.get("sample", 0)),
-                family=record.get("family"),
-                level=record.get("level"),
-                difficulty=record.get("difficulty"),
-                reward=None if record["reward"] is None else float(record["reward"]),
-                reward_parts={str(name): float(value) for name, value in record["reward_parts"].items()},
-                stop_reason=str(record["stop_reason"]),
-                num_turns=int(record.get("num_turns", 0)),
-                num_tokens=record.get("num_tokens"),
-                duration_s=record.get("duration_s"),
-                flags=tuple(record.get("flags", ())),
-                problems=tuple(record.get("problems", ())),
-                error=record.get("error"),
-                task_sha256=record.get("task_sha256"),
-                messages=tuple(record.get("messages", ())),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(
-                f"{where}: not a record of an episode ({type(error).__name__}: {error}); use a file that an evaluation "
-                "wrote"
-            ) from None
+from agent_rl.telemetry.trajectory_json import Episode
 
 
 def read_eval_file(path: Path) -> list[Episode]:

@@ -19,7 +19,7 @@ from agent_rl.reports.episodes import Episode, read_episode_lines
 from agent_rl.reports.evaluation_settings import FORMAT, Settings, difference
 from agent_rl.reports.failure_modes import failure_mode
 from agent_rl.telemetry.files import whole_file, write_json, write_text
-from agent_rl.telemetry.transcripts import json_line
+from agent_rl.telemetry.trajectory_json import json_line
 
 _COLUMNS = (
     "task_id", "sample", "family", "level", "difficulty", "success", "reward", "stop_reason", "failure_mode",

@@ -104,7 +104,7 @@ def folded(summary: str, content: Iterable[str], *, tag: str = "", is_open: bool
 
 
 def conversation(messages: Sequence[Mapping[str, Any]]) -> Html:
-    """A conversation as `telemetry/transcripts.py` records it, long texts cut."""
+    """A conversation as `telemetry/trajectory_json.py` records it, long texts cut."""
     return Html("\n".join(_message(message) for message in messages))
 
 

@@ -25,8 +25,8 @@ from agent_rl.records import Completion, TrajectoryGroup
 from agent_rl.rollout.episode import EpisodeLimits
 from agent_rl.rollout.staleness import StalenessManager, Ticket
 from agent_rl.rollout.sync_source import RolloutBatch, is_wanted, success_rates
-from agent_rl.rollout.trajectory_codec import decode_group, encode_group
 from agent_rl.rollout.workers import BackgroundPlayer, RolloutWorker, as_group, checked, plan_group
+from agent_rl.telemetry.trajectory_json import decode_group, encode_group
 
 POLL_S = 0.05
 """Longest time between two exchanges of a process that waits."""

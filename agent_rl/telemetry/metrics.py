@@ -1,7 +1,7 @@
 """What is measured in a step: the statistics of its episodes, intervals for proportions, and the file they go to.
 
 `metrics.jsonl` holds one flat JSON object per step. Not here: loss metrics (`algorithms/losses.py`), display
-(`progress.py`), whole episodes (`transcripts.py`). Nothing here changes what is trained.
+(`progress.py`), whole episodes (`episode_files.py`). Nothing here changes what is trained.
 """
 
 import json

@@ -21,7 +21,7 @@ from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import DataError, TrainingStoppedError
 from agent_rl.records import StopReason
 from agent_rl.telemetry.files import whole_file, write_json
-from agent_rl.telemetry.transcripts import json_line
+from agent_rl.telemetry.trajectory_json import json_line
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from agent_rl.core.evaluation import (
     comparison_table,
     eval_metrics,
     evaluate,
-    evaluated_record,
     one_line,
     summarize,
     to_record,
@@ -22,6 +21,7 @@ from agent_rl.records import SamplingParams, StopReason, Trajectory
 from agent_rl.rollout.episode import EpisodeLimits
 from agent_rl.rollout.workers import RolloutWorker
 from agent_rl.telemetry.paired import paired_change
+from agent_rl.telemetry.trajectory_json import evaluated_record
 
 
 def episode(reward: float | None, success: float | None, reason: StopReason = StopReason.FINISHED) -> Trajectory:

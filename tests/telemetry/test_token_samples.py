@@ -20,13 +20,14 @@ from agent_rl.agent.token_texts import token_texts
 from agent_rl.distributed.backend import Backend
 from agent_rl.learning.batch import build_samples
 from agent_rl.records import (
-    LearnedSample,
+    LoggedSample,
     StopReason,
     TrainingSample,
     Trajectory,
     TrajectoryGroup,
 )
-from agent_rl.telemetry.token_samples import sample_records, write_token_samples
+from agent_rl.telemetry.episode_files import write_token_samples
+from agent_rl.telemetry.trajectory_json import token_columns
 
 NAMES = {1: "<s>", 2: "</s>", 7: "What", 8: " is", 9: "it", 5: "one"}
 
@@ -104,7 +105,7 @@ def test_a_space_in_front_of_a_word_stays() -> None:
     assert token_texts([0, 1], decode) == [" one", " two"]
 
 
-def learned(episode: Trajectory, mask: tuple[int, ...], advantage: float, logprobs: Any, num: int = 1) -> LearnedSample:
+def learned(episode: Trajectory, mask: tuple[int, ...], advantage: float, logprobs: Any, num: int = 1) -> LoggedSample:
     """A sample with one advantage at all tokens that were drawn, `mask` as it was drawn."""
     sample = TrainingSample(
         token_ids=(0,) * len(mask),
@@ -112,14 +113,14 @@ def learned(episode: Trajectory, mask: tuple[int, ...], advantage: float, logpro
         sampling_logprobs=(0.0,) * len(mask),
         advantages=tuple(advantage * drawn for drawn in mask),
     )
-    return LearnedSample(episode=episode, sample=sample, trainer_logprobs=logprobs, num_updates=num)
+    return LoggedSample(episode=episode, sample=sample, trainer_logprobs=logprobs, num_updates=num)
 
 
 def test_an_episode_becomes_columns_with_the_place_that_each_token_comes_from() -> None:
     asked = turn((1, 7), (5, 2), (-0.123456, -0.5), env_messages=(Message.tool("it"),))
     played = episode(1.0, asked, turn((9,), (5,), (-1.0,), token_versions=(3,)))
     logprobs = (-0.0000123456, math.nan, -math.inf)
-    (columns,) = sample_records(played, [learned(played, (0, 0, 1, 1, 0, 1), 0.75, logprobs, num=2)], named)
+    (columns,) = token_columns(played, [learned(played, (0, 0, 1, 1, 0, 1), 0.75, logprobs, num=2)], named)
     assert columns == {
         "token_ids": [1, 7, 5, 2, 9, 5],
         "texts": ["<s>", "What", "one", "</s>", "it", "one"],
@@ -145,7 +146,7 @@ def test_each_context_has_what_was_learned_from_it_and_one_without_a_drawn_token
         turn((7,), (2, 5), (-0.5, -1.0), new_context=True),
     )
     of_first, of_third = learned(played, (0, 1), 0.5, (-0.2,)), learned(played, (0, 1, 1), -0.5, (-0.4, -0.9), num=0)
-    first, second, third = sample_records(played, [of_first, of_third], named)
+    first, second, third = token_columns(played, [of_first, of_third], named)
     assert (first["advantages"], first["trainer_logprobs"], first["num_updates"]) == ([None, 0.5], [None, -0.2], 1)
     assert (second["token_ids"], second["loss_mask"], second["advantages"]) == ([1, 8], [0, 0], [None, None])
     assert second["segments"] == [{"kind": "prompt", "turn": 1, "start": 0, "end": 2}]
@@ -160,7 +161,7 @@ def test_contexts_are_those_that_are_learned_from(shapes: list[tuple[int, int, b
         for num_read, num_drawn, is_new in shapes
     ]
     samples, _ = build_samples(episode(1.0, *turns))
-    shown = [record for record in sample_records(episode(1.0, *turns), [], named) if 5 in record["token_ids"]]
+    shown = [record for record in token_columns(episode(1.0, *turns), [], named) if 5 in record["token_ids"]]
     assert [record["token_ids"] for record in shown] == [list(sample.token_ids) for sample in samples]
 
 
@@ -192,7 +193,7 @@ def test_an_update_tells_of_every_sample_what_it_first_computed(folder: Path, ha
     config = tiny_config(folder, algorithm=algorithm | {"mask_truncated": True}, train={"minibatches": 2, "epochs": 2})
     updater = make_updater(folder, Backend("cpu"), config)
     groups = make_step(0)
-    samples: list[LearnedSample] = []
+    samples: list[LoggedSample] = []
     before = updater.logprobs([sample.sample for sample in learned_from(folder, groups)])
     updater.update(groups, step=0, observe=samples.extend)
     episodes = [episode for group in groups for episode in group.trajectories if episode.reward is not None]
@@ -214,9 +215,9 @@ def test_updates_that_change_no_policy_are_not_counted(folder: Path) -> None:
     """The critic alone learns at the first step; the loss of the second is not finite."""
     algorithm, critic = {"advantage": "gae"}, {"warmup_steps": 1}
     updater = make_updater(folder, Backend("cpu"), tiny_config(folder, algorithm=algorithm, critic=critic))
-    alone: list[LearnedSample] = []
+    alone: list[LoggedSample] = []
     updater.update(make_step(0), step=0, observe=alone.extend)
-    refused: list[LearnedSample] = []
+    refused: list[LoggedSample] = []
     with torch.no_grad():
         next(updater.module.parameters()).fill_(math.nan)
     metrics = updater.update(make_step(0), step=1, observe=refused.extend)
@@ -226,9 +227,9 @@ def test_updates_that_change_no_policy_are_not_counted(folder: Path) -> None:
         assert all(any(sample.sample.loss_mask) for sample in samples)
 
 
-def learned_from(folder: Path, groups: list[TrajectoryGroup]) -> list[LearnedSample]:
+def learned_from(folder: Path, groups: list[TrajectoryGroup]) -> list[LoggedSample]:
     """The samples of a step that nothing is masked in."""
-    samples: list[LearnedSample] = []
+    samples: list[LoggedSample] = []
     updater = make_updater(folder, Backend("cpu"), tiny_config(folder))
     updater.update(groups, step=0, observe=samples.extend)
     return samples

@@ -1,6 +1,6 @@
 """What the page of `agent-rl view` shows of a run: its steps, the episodes of one, an episode with its tokens.
 
-Reads `samples/step_*.jsonl.gz` (`telemetry/token_samples.py` says what is in them), `metrics.jsonl` and `config.yaml`
+Reads `samples/step_*.jsonl.gz` (`telemetry/trajectory_json.py` says what is in them), `metrics.jsonl` and `config.yaml`
 as they are at the moment of asking, so that a run may still go on. Every answer holds plain JSON values. Not here: what
 a file becomes in memory (`view_steps.py`), HTTP (`view_server.py`), the page (`static/`).
 """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
-from agent_rl.rollout.trajectory_codec import decode_group, encode_group
+from agent_rl.telemetry.trajectory_json import decode_group, encode_group
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=8)  # halves of surrogate pairs too
 JSON_VALUES = st.recursive(
