@@ -287,7 +287,13 @@ def test_an_error_of_rank_0_is_raised_on_all(tmp_path: Path) -> None:
 def test_the_shipped_cpu_set_ups_run_and_print_nothing_of_their_own(tmp_path: Path, folder: Path, name: str) -> None:
     command = [
         *(sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--main_process_port", "0"),
-        *("--config_file", f"configs/accelerate/{name}.yaml", "tests/distributed/toy_run.py", str(tmp_path), "train"),
+        *(
+            "--config_file",
+            f"configs/accelerate/{name}.yaml",
+            "tests/support/distributed/toy_run.py",
+            str(tmp_path),
+            "train",
+        ),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)

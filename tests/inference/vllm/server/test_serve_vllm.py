@@ -20,8 +20,8 @@ from agent_rl.inference.vllm.server.launch import ServerSupervisor
 from agent_rl.inference.vllm.server.launch_plan import ServeOptions, ServerPlan, check_vllm_is_installed, plan_servers
 from agent_rl.scripts import serve_vllm
 
-FAKE = Path(__file__).resolve().parents[3] / "support/fake_vllm_server.py"
-ROOT = FAKE.parents[2]
+FAKE = Path(__file__).resolve().parents[3] / "support/vllm/fake_vllm_server.py"
+ROOT = FAKE.parents[3]
 GPUS = [str(index) for index in range(8)]
 
 

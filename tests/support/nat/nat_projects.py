@@ -24,7 +24,7 @@ NOTHING_ANSWERED = "no hidden case is answered right, and a file that merely loa
 NOTHING_SERVED = "no call to the server is answered right"
 STEADY = frozenset({"unit_converter", "text_pipeline", "calculator"})
 """Families of the tools in these specs, also where the task family mixes in others."""
-_REACT = Path(os.environ.get(REACT_PYTHON_VARIABLE) or Path(__file__).parents[2] / ".venv-nat-react/bin/python")
+_REACT = Path(os.environ.get(REACT_PYTHON_VARIABLE) or Path(__file__).parents[3] / ".venv-nat-react/bin/python")
 needs_react = pytest.mark.skipif(not _REACT.exists(), reason=f"there is no {_REACT}; run `make setup-react`")
 
 

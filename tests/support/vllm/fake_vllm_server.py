@@ -2,7 +2,7 @@
 
 Token i of a request with seed s is `(s + i) % 100`, its log-prob `-1 - i / 100`. As a program it serves until killed:
 
-    python tests/support/fake_vllm_server.py --port 8000 [--child] [--die-after-s 0.5]
+    python tests/support/vllm/fake_vllm_server.py --port 8000 [--child] [--die-after-s 0.5]
 """
 
 import argparse

@@ -19,7 +19,7 @@ from agent_rl.records import Completion, SamplingParams
 if TYPE_CHECKING:
     from agent_rl.inference.vllm.engine import VLLMEngine
 
-MODEL = str(Path(__file__).resolve().parents[2] / "model/nat_minimind")
+MODEL = str(Path(__file__).resolve().parents[3] / "model/nat_minimind")
 WINDOW = 768
 PROMPT = tuple(range(20, 60)) * 8
 """320 ids: two whole blocks of vLLM's cache on a CPU."""
