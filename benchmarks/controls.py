@@ -32,7 +32,7 @@ from agent_rl.policies.make_policy import make_policy
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.workers import make_worker
 from agent_rl.scripts.train_sft import print_progress
-from agent_rl.telemetry.metrics import is_success
+from agent_rl.telemetry.statistics import is_success
 
 ROOT = Path(__file__).resolve().parents[1]
 TRIAL_CONVERSATIONS = 96

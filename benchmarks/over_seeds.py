@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent_rl.reports.episodes import Episode, in_common, read_episode_lines, successes
 from agent_rl.reports.summary import percent, success_of
-from agent_rl.telemetry.paired import paired_change
+from agent_rl.telemetry.statistics import paired_change
 
 TEMPERATURES = (0, 1)
 

@@ -36,7 +36,7 @@ from agent_rl.envs.nat.factory.families.base import Exchange
 from agent_rl.envs.nat.factory.questions import mcp_calls
 from agent_rl.envs.nat.spec import Inputs, NATSpec
 from agent_rl.reports.episodes import read_episode_lines
-from agent_rl.telemetry.metrics import is_success
+from agent_rl.telemetry.statistics import is_success
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S, CALL_S = 60.0, 20.0

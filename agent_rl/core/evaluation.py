@@ -21,8 +21,7 @@ from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Trajectory
 from agent_rl.rollout.workers import RolloutWorker, SpreadRollout, make_worker
-from agent_rl.telemetry.metrics import is_success, rate_text, wilson_interval
-from agent_rl.telemetry.paired import PairedChange, paired_change
+from agent_rl.telemetry.statistics import PairedChange, is_success, paired_change, rate_text, wilson_interval
 from agent_rl.telemetry.trajectory_json import evaluated_record, task_digest
 
 EVAL_SEED_STEP = -1

@@ -12,7 +12,7 @@ from agent_rl.core.evaluation import EVAL_SEED_STEP
 from agent_rl.data.tasks import Task
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.workers import RolloutWorker, checked
-from agent_rl.telemetry.metrics import is_success
+from agent_rl.telemetry.statistics import is_success
 from agent_rl.telemetry.trajectory_json import evaluated_record
 
 Record = dict[str, Any]

@@ -4,12 +4,13 @@ An environment never sees token ids, budgets or the policy; parsing, budgets and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.data.tasks import Task
+from agent_rl.envs.failure_modes import OUT_OF_TURNS, FailureRule
 from agent_rl.records import StopReason
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 from agent_rl.tools.toolset import Toolset
@@ -83,6 +84,10 @@ class EnvFactory:
     None: not said."""
     needed_tools: tuple[str, ...] = ()
     """Names of the tools that the configuration has to offer."""
+    failure_rules: tuple[FailureRule, ...] = (OUT_OF_TURNS,)
+    """Rules that name why an episode failed, for reports; tried in order, after `failure_modes.ENDS`."""
+    speed_options: tuple[str, ...] = ()
+    """Keys of `env.options` that change the speed alone: evaluations that differ in them are comparable."""
 
     def __init__(self, make: Callable[[], AgentEnv]) -> None:
         self._make = make
@@ -106,6 +111,10 @@ class EnvFactory:
 
     def describe(self) -> dict[str, Any]:
         """What is worth keeping with the run: versions, isolation. Called after `start`; `summary` is shown."""
+        return {}
+
+    def part_weights(self) -> Mapping[str, float]:
+        """Weights of the reward parts that are weighted shares, for reports; none by default."""
         return {}
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
+from agent_rl.envs.failure_modes import QUESTION_RULES
 from agent_rl.envs.registry import register_env
 from agent_rl.errors import DataError
 from agent_rl.records import StopReason
@@ -111,6 +112,8 @@ class QAEnv(ToolEnv):
 
 class QAEnvFactory(EnvFactory):
     """Checks the options and the rows; every episode shares the rewards, which hold no state."""
+
+    failure_rules = QUESTION_RULES
 
     def __init__(self, options: QAEnvOptions) -> None:
         self.options = options

@@ -1,5 +1,6 @@
 """Any environment with tools, offered more of them by the configuration. Not here: which tools (`tools/toolset.py`)."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from agent_rl.config import ToolsConfig
@@ -17,6 +18,8 @@ class ToolsetEnvFactory(EnvFactory):
         self.toolset = Toolset(config)
         self._asks_servers = bool(config.mcp)
         self._has_started = False
+        self.failure_rules = inner.failure_rules
+        self.speed_options = inner.speed_options
 
     def __call__(self) -> AgentEnv:
         env = self.inner()
@@ -52,6 +55,9 @@ class ToolsetEnvFactory(EnvFactory):
         except BaseException:
             self.toolset.close()
             raise
+
+    def part_weights(self) -> Mapping[str, float]:
+        return self.inner.part_weights()
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), **self.toolset.describe()}

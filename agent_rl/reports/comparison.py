@@ -1,6 +1,6 @@
 """Two evaluations of the same tasks side by side: what changed, and whether it is more than chance.
 
-Not here: the statistics (`telemetry/paired.py`).
+Not here: the statistics (`telemetry/statistics.py`).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from agent_rl.errors import DataError
 from agent_rl.reports.episodes import Episode, in_common, successes
-from agent_rl.telemetry.paired import paired_change, paired_means
+from agent_rl.telemetry.statistics import paired_change, paired_means
 
 
 def compare(before: Sequence[Episode], after: Sequence[Episode], where: str) -> dict[str, Any]:

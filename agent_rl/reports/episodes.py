@@ -4,16 +4,21 @@ Not here: what a record holds (`telemetry/trajectory_json.py`).
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
 from agent_rl.telemetry.trajectory_json import Episode
 
+GENERAL = FailureModes()
+"""Names failures by the ends of episodes, where no environment is known."""
 
-def read_eval_file(path: Path) -> list[Episode]:
+
+def read_eval_file(path: Path, failures: FailureModes = GENERAL) -> list[Episode]:
     """The episodes of a run's `eval/step_*_t*.json`, in task order. DataError when it is not such a file."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["episodes"]
@@ -21,7 +26,7 @@ def read_eval_file(path: Path) -> list[Episode]:
         raise DataError(f"{path}: cannot be read ({error.strerror}); name an evaluation's file") from None
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: not the record of an evaluation; remove it or make it again") from None
-    return [Episode.from_record(row, f"{path}, episode {number}") for number, row in enumerate(rows, start=1)]
+    return [Episode.from_record(row, f"{path}, episode {number}", failures.label) for number, row in enumerate(rows, start=1)]
 
 
 def read_episode_lines(path: Path) -> list[dict[str, Any]]:
@@ -76,6 +81,12 @@ def in_common(before: Iterable[Episode], after: Iterable[Episode]) -> Common:
     )
 
 
+def failure_counts(episodes: Iterable[Episode]) -> dict[str, int]:
+    """Failed episodes by failure mode, most frequent first; those without a score are left out."""
+    labels = (episode.failure_mode for episode in episodes if episode.is_scored)
+    return dict(Counter(label for label in labels if label is not None).most_common())
+
+
 def successes(groups: Mapping[str, Sequence[Episode]]) -> list[list[bool]]:
-    """Successes of every task's episodes, as `telemetry.paired.paired_change` takes them."""
+    """Successes of every task's episodes, as `telemetry.statistics.paired_change` takes them."""
     return [[episode.is_success for episode in group] for group in groups.values()]

@@ -17,7 +17,6 @@ from typing import Any
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.reports.episodes import Episode, read_episode_lines
 from agent_rl.reports.evaluation_settings import FORMAT, Settings, difference
-from agent_rl.reports.failure_modes import failure_mode
 from agent_rl.telemetry.files import whole_file, write_json, write_text
 from agent_rl.telemetry.trajectory_json import json_line
 
@@ -149,7 +148,6 @@ def as_csv(episodes: Sequence[Episode]) -> str:
     for episode in episodes:
         made = {
             "success": int(episode.is_success) if episode.is_scored else None,
-            "failure_mode": failure_mode(episode),
             "flags": " ".join(episode.flags),
         }
         row = [made[name] if name in made else getattr(episode, name) for name in _COLUMNS]

@@ -13,9 +13,8 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
-from agent_rl.reports.episodes import Episode, by_task
-from agent_rl.reports.failure_modes import failure_counts
-from agent_rl.reports.statistics import clustered_interval, ks_of, pass_at_k
+from agent_rl.reports.episodes import Episode, by_task, failure_counts
+from agent_rl.telemetry.statistics import clustered_interval, ks_of, pass_at_k
 
 Figures = dict[str, Any]
 GROUPINGS = ("difficulty", "level", "family")

@@ -15,7 +15,7 @@ from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory
 from agent_rl.records import StopReason, TrajectoryGroup
 from agent_rl.rollout.workers import SpreadRollout
-from agent_rl.telemetry.metrics import is_success
+from agent_rl.telemetry.statistics import is_success
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from statistics import fmean, pstdev
 
 from agent_rl.errors import DataError
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.telemetry.statistics import is_success
 
 _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ERROR)
 """Ends that neither a budget nor a deadline made."""
@@ -185,37 +186,3 @@ def _success_shares(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "group/frac_all_bad": fmean(rate == 0.0 for rate in rates),
         "group/frac_mixed": fmean(0.0 < rate < 1.0 for rate in rates),
     }
-
-
-def is_success(reward_parts: Mapping[str, float]) -> bool:
-    """What counts as solved wherever it is counted: the part `success` of the reward is there, and 1."""
-    return reward_parts.get("success", 0.0) >= 1.0
-
-
-def wilson_interval(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
-    """Score interval (low, high) of a proportion; (0, 1) when n is 0. `z` 1.96 gives 95 %.
-
-    Neither number need be whole: trials that depend on each other count as fewer ones.
-
-    `(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)`: Wilson 1927; Newcombe 1998, Statist. Med. 17:857, method 3.
-    """
-    if not 0 <= successes <= n:
-        raise ValueError(f"{successes} successes of {n} trials is not a proportion")
-    if n == 0:
-        return 0.0, 1.0
-    p = successes / n
-    centre = p + z * z / (2 * n)
-    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    # At 0 and n the formula gives exactly 0 and 1; rounding would leave 1e-17.
-    low = 0.0 if successes == 0 else (centre - half) / scale
-    high = 1.0 if successes == n else (centre + half) / scale
-    return low, high
-
-
-def rate_text(successes: int, n: int) -> str:
-    """`54.0 [47.1, 60.8]`: per cent with the 95 % Wilson interval. Raises ValueError without trials."""
-    if not n:
-        raise ValueError("a rate needs at least one trial")
-    low, high = wilson_interval(successes, n)
-    return f"{100 * successes / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

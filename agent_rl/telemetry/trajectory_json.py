@@ -49,7 +49,7 @@ from agent_rl.records import (
     Turn,
 )
 from agent_rl.telemetry.files import plain
-from agent_rl.telemetry.metrics import is_success
+from agent_rl.telemetry.statistics import is_success
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
 MAX_INFO_CHARS = 4000
@@ -237,6 +237,8 @@ class Episode:
     problems: tuple[str, ...] = ()
     """What the environment reported at the end, in words."""
     error: str | None = None
+    failure_mode: str | None = None
+    """Why it failed, as its environment names it; None for a success."""
     task_sha256: str | None = None
     """Digest of the task's row; None in files of earlier versions."""
     messages: tuple[Mapping[str, Any], ...] = ()
@@ -262,8 +264,11 @@ class Episode:
         return bool(self.opening and other.opening) and self.opening != other.opening
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any], where: str) -> "Episode":
-        """Read a record. DataError, opened by `where`, for one that lacks what every version wrote."""
+    def from_record(
+        cls, record: Mapping[str, Any], where: str, label: Callable[[Mapping[str, Any]], str | None] | None = None
+    ) -> "Episode":
+        """Read a record; `label` gives its failure mode. DataError, opened by `where`, for one that lacks what every
+        version wrote."""
         try:
             return cls(
                 task_id=str(record["task_id"]),
@@ -280,6 +285,7 @@ class Episode:
                 flags=tuple(record.get("flags", ())),
                 problems=tuple(record.get("problems", ())),
                 error=record.get("error"),
+                failure_mode=label(record) if label else None,
                 task_sha256=record.get("task_sha256"),
                 messages=tuple(record.get("messages", ())),
             )

@@ -20,7 +20,7 @@ from agent_rl.reports.evaluation_settings import difference, how_it_plays, part_
 from agent_rl.reports.html_parts import MAX_MESSAGE_CHARS, block
 from agent_rl.reports.redacted import redacted
 from agent_rl.reports.summary import dropped, figure_rows, figure_table, group_table, summarize
-from agent_rl.telemetry.metrics import wilson_interval
+from agent_rl.telemetry.statistics import wilson_interval
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_rl.reports.statistics import clustered_interval, effective_episodes, ks_of, pass_at_k
-from agent_rl.telemetry.metrics import wilson_interval
-from agent_rl.telemetry.paired import t_quantile
+from agent_rl.telemetry.statistics import (
+    clustered_interval,
+    effective_episodes,
+    ks_of,
+    pass_at_k,
+    t_quantile,
+    wilson_interval,
+)
 
 
 def test_pass_at_k_by_hand() -> None:

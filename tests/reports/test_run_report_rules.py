@@ -11,7 +11,7 @@ from agent_rl.config import Config
 from agent_rl.reports.run.evidence import Evidence, HeldOut, is_clear, percent
 from agent_rl.reports.run.recommendations import recommend
 from agent_rl.telemetry.alarms import DEFAULT_ALARMS
-from agent_rl.telemetry.paired import PairedChange, paired_change
+from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 NAN = math.nan
 SETTINGS = {

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_rl.telemetry.metrics import wilson_interval
-from agent_rl.telemetry.paired import (
+from agent_rl.telemetry.statistics import (
     PairedChange,
     changes_interval,
     paired_change,
@@ -18,6 +17,7 @@ from agent_rl.telemetry.paired import (
     paired_means,
     sign_flip_p,
     t_quantile,
+    wilson_interval,
 )
 
 

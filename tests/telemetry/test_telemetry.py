@@ -13,8 +13,9 @@ from agent_rl.algorithms.advantages import has_signal
 from agent_rl.errors import DataError
 from agent_rl.records import Completion, FinishReason, StopReason, TrajectoryGroup, Turn
 from agent_rl.telemetry.episode_files import write_transcripts
-from agent_rl.telemetry.metrics import MetricsWriter, group_metrics, rate_text, wilson_interval
+from agent_rl.telemetry.metrics import MetricsWriter, group_metrics
 from agent_rl.telemetry.progress import TrainingProgress
+from agent_rl.telemetry.statistics import rate_text, wilson_interval
 from agent_rl.telemetry.trajectory_json import MAX_INFO_CHARS
 
 

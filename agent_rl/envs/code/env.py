@@ -20,6 +20,7 @@ from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
 from agent_rl.envs.code import rewards  # noqa: F401, registers code_reward
 from agent_rl.envs.code.call_tests import parse_call_task
+from agent_rl.envs.code.failure_modes import CODE_RULES
 from agent_rl.envs.code.humaneval import parse_humaneval
 from agent_rl.envs.registry import register_env
 from agent_rl.errors import SandboxError
@@ -169,6 +170,8 @@ class CodeExecEnvFactory(EnvFactory):
     """Shares warm processes of this interpreter between all episodes."""
 
     own_tools = tuple(spec.name for spec in TOOL_SPECS)
+    failure_rules = CODE_RULES
+    speed_options = ("workers",)
 
     def __init__(self, options: CodeExecEnvOptions) -> None:
         """ConfigError for a reward that nobody registered, or that needs more than is lent here."""

@@ -16,6 +16,7 @@ from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
 from agent_rl.envs.nat.factory.negative_solutions import sabotages
 from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.checker import check_project
 from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.judge.report import ValidationReport
@@ -123,6 +124,8 @@ class NATEnvFactory(EnvFactory):
     """Shares the warm toolkit processes between all episodes."""
 
     own_tools = tuple(spec.name for spec in TOOL_SPECS)
+    failure_rules = NAT_RULES
+    speed_options = ("checkers", "nat_python", "nat_react_python")
 
     def __init__(self, options: NATEnvOptions, seed: int) -> None:
         self.options = options
@@ -158,6 +161,9 @@ class NATEnvFactory(EnvFactory):
         if self._toolkit is None:
             raise RuntimeError("NATEnvFactory.start() must be called before an episode is played")
         return self._toolkit
+
+    def part_weights(self) -> dict[str, float]:
+        return {name: getattr(self.options.reward, name) for name in ("tools", "integration", "workflow")}
 
     def describe(self) -> dict[str, Any]:
         return self.get_toolkit().describe()

@@ -1,7 +1,7 @@
 """Held-out tasks before and after: which turned, in what order to read them, and how failures shifted.
 
 Both sides played the same tasks with the same seeds, so they are compared task by task; of tasks that have nothing but
-the id in common, none is. Not here: the statistics (`telemetry/paired.py`), what a failure is called
+the id in common, none is. Not here: the statistics (`telemetry/statistics.py`), what a failure is called
 (`failure_modes.py`).
 """
 
@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from agent_rl.reports.episodes import Episode, in_common, successes
-from agent_rl.reports.failure_modes import failure_counts, failure_mode
+from agent_rl.reports.episodes import Episode, failure_counts, in_common, successes
 from agent_rl.reports.run.data import Evaluation
-from agent_rl.telemetry.paired import PairedChange, paired_change
+from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,7 @@ class TaskPair:
     @property
     def failure(self) -> str | None:
         """Why the side that failed did; the later one where both did."""
-        return failure_mode(self.after) or failure_mode(self.before)
+        return self.after.failure_mode or self.before.failure_mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

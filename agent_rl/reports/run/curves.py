@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent_rl.reports.plots import ACCENT, FAINT, INK, SECOND, new_figure
 from agent_rl.reports.run.data import Evaluation, Run
 from agent_rl.reports.run.evidence import ALARM_LIMITS, measured
-from agent_rl.telemetry.metrics import wilson_interval
+from agent_rl.telemetry.statistics import wilson_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

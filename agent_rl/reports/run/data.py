@@ -22,7 +22,7 @@ from agent_rl.learning.schedule import learning_rate_at
 from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
-from agent_rl.telemetry.paired import PairedChange, paired_change
+from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 _EVAL_FILE = re.compile(r"step_(\d+)_t([\d.e+-]+)\.json")
 

@@ -10,7 +10,7 @@ from statistics import fmean, variance
 from typing import Any, Literal
 
 from agent_rl.telemetry.alarms import DEFAULT_ALARMS
-from agent_rl.telemetry.paired import PairedChange
+from agent_rl.telemetry.statistics import PairedChange
 
 WINDOW = 20
 """Steps of a window at most: over as many, a mean of 96 episodes a step is known to one or two per cent."""

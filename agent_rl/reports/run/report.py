@@ -22,7 +22,7 @@ from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_a
 from agent_rl.reports.run.data import Evaluation, Run, flatten
 from agent_rl.reports.run.evidence import Recommendation
 from agent_rl.reports.run.recommendations import recommend
-from agent_rl.telemetry.metrics import rate_text, wilson_interval
+from agent_rl.telemetry.statistics import rate_text, wilson_interval
 
 _NOT_COMPARED = ("run.name", "run.output_dir", "checkpoint.resume")
 """Settings that say nothing about what two runs do."""

@@ -1,19 +1,16 @@
-"""The same tasks before and after: by how much success and reward changed, and whether that is more than chance.
+"""Statistics of success and reward: intervals, pass@k, and tests of the same tasks before and after.
 
-Pure functions on numbers. Tasks, not episodes, are what an evaluation drew from the world, so tasks are what is
-compared. Training's last table, the report of a run and evaluations use these alike. Not here: intervals of one side
-(`metrics.py`).
+Pure functions on numbers. Tasks, not episodes, are what an evaluation samples: with several episodes of a task the
+intervals and tests count tasks. Runs, reports and evaluations all use these.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 
 import numpy as np
-
-from agent_rl.telemetry.metrics import wilson_interval
 
 LEVEL = 0.05
 """Share of intervals that miss what they are for: 95 % intervals, and p-values below it count as beyond chance."""
@@ -21,6 +18,40 @@ Z = 1.959964
 """97.5 % point of the normal distribution."""
 MAX_UNITS = 1000
 """Parts of one task's success that the sign-flip test tells apart; finer changes are rounded to it."""
+
+
+def is_success(reward_parts: Mapping[str, float]) -> bool:
+    """What counts as solved wherever it is counted: the part `success` of the reward is there, and 1."""
+    return reward_parts.get("success", 0.0) >= 1.0
+
+
+def wilson_interval(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
+    """Score interval (low, high) of a proportion; (0, 1) when n is 0. `z` 1.96 gives 95 %.
+
+    Neither number need be whole: trials that depend on each other count as fewer ones.
+
+    `(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)`: Wilson 1927; Newcombe 1998, Statist. Med. 17:857, method 3.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n} trials is not a proportion")
+    if n == 0:
+        return 0.0, 1.0
+    p = successes / n
+    centre = p + z * z / (2 * n)
+    half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    # At 0 and n the formula gives exactly 0 and 1; rounding would leave 1e-17.
+    low = 0.0 if successes == 0 else (centre - half) / scale
+    high = 1.0 if successes == n else (centre + half) / scale
+    return low, high
+
+
+def rate_text(successes: int, n: int) -> str:
+    """`54.0 [47.1, 60.8]`: per cent with the 95 % Wilson interval. Raises ValueError without trials."""
+    if not n:
+        raise ValueError("a rate needs at least one trial")
+    low, high = wilson_interval(successes, n)
+    return f"{100 * successes / n:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 @cache
@@ -227,3 +258,53 @@ def paired_means(before: Sequence[Sequence[float]], after: Sequence[Sequence[flo
 
 def _fewest(pairs: Sequence[tuple[Sequence[object], Sequence[object]]]) -> int:
     return min(len(side) for pair in pairs for side in pair)
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """Probability that one of `k` samples is correct, unbiased: `1 - C(n - c, k) / C(n, k)`.
+
+    Chen et al. 2021, arXiv:2107.03374, eq. 1. `pass_at_k(4, 1, 2)` is 0.5. Raises ValueError unless 1 <= k <= n and
+    0 <= c <= n.
+    """
+    if not (1 <= k <= num_samples and 0 <= num_correct <= num_samples):
+        raise ValueError(f"pass@{k} of {num_correct} correct in {num_samples} samples is not defined")
+    return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+def ks_of(num_samples: int) -> list[int]:
+    """The k for which pass@k is shown: powers of two up to `num_samples`, and that itself; 6 -> 1, 2, 4, 6."""
+    powers = [2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples]
+    return powers if powers[-1:] == [num_samples] else [*powers, num_samples]
+
+
+def clustered_interval(rates: Sequence[float], num_episodes: int) -> tuple[float, float]:
+    """95 % interval of a success rate: the mean of `rates`, which are one per task, over `num_episodes` in all.
+
+    Wilson's interval with the effective number of episodes (`effective_episodes`). T tasks do not rule out a kind of
+    task that is never solved, or always, and that they happen not to hold; so near 1 and 0 the interval reaches as far
+    as that of T tasks of T solved, or of none. With one episode a task this is Wilson's interval. (0, 1) without tasks.
+    """
+    num_tasks = len(rates)
+    if not num_tasks:
+        return 0.0, 1.0
+    size = effective_episodes(rates, num_episodes)
+    low, high = wilson_interval(fmean(rates) * size, size)
+    return min(low, wilson_interval(num_tasks, num_tasks)[0]), max(high, wilson_interval(0, num_tasks)[1])
+
+
+def effective_episodes(rates: Sequence[float], num_episodes: int) -> float:
+    """How many independent episodes tell as much of the mean as these, `n / deff * (t(n - 1) / t(T - 1))²`.
+
+    `deff` is the variance of the mean over T tasks in that of n independent episodes, both with Bessel's correction;
+    the factor allows for `deff` being known from T tasks only. Between T, as episodes of a task at most always agree,
+    and n. Korn and Graubard 1998, Survey Methodology 24:193; Dean and Pagano 2015, J. Survey Stat. Methodol. 3:484
+    (modified Wilson). With one episode a task it is their number.
+    """
+    num_tasks, p = len(rates), fmean(rates)
+    if num_tasks in (1, num_episodes):
+        return num_tasks
+    spread = variance(rates) / num_tasks
+    independent = p * (1 - p) / (num_episodes - 1)
+    plain = num_episodes * independent / spread if spread > 0 else num_episodes
+    adjusted = plain * (t_quantile(num_episodes - 1) / t_quantile(num_tasks - 1)) ** 2
+    return min(max(adjusted, num_tasks), num_episodes)
