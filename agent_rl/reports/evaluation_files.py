@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import ConfigError, DataError
-from agent_rl.reports.episodes import Episode, read_episode_lines
+from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines
 from agent_rl.reports.evaluation_settings import FORMAT, Settings, difference
 from agent_rl.telemetry.files import whole_file, write_json, write_text
 from agent_rl.telemetry.trajectory_json import json_line
@@ -99,10 +100,10 @@ class EvaluationFolder:
             pass
         raise DataError(f"{self.settings_file} cannot be read by this version; evaluate again in another folder")
 
-    def episodes(self) -> list[Episode]:
+    def episodes(self, failures: FailureModes = GENERAL) -> list[Episode]:
         """All episodes of an evaluation that is over. DataError when some are missing."""
         protocol = self.settings()["protocol"]
-        episodes = to_episodes(read_episode_lines(self.episodes_file), self.episodes_file)
+        episodes = to_episodes(read_episode_lines(self.episodes_file), self.episodes_file, failures)
         wanted = protocol["num_tasks"] * protocol["samples"]
         if len(episodes) != wanted:
             raise DataError(f"{self.path} has {len(episodes)} of {wanted} episodes; let that evaluation end first")
@@ -135,8 +136,9 @@ class EvaluationFolder:
             raise _unwritten(path, error) from None
 
 
-def to_episodes(records: Sequence[Mapping[str, Any]], source: Path) -> list[Episode]:
-    return [Episode.from_record(record, f"{source}:{number}") for number, record in enumerate(records, start=1)]
+def to_episodes(records: Sequence[Mapping[str, Any]], source: Path, failures: FailureModes = GENERAL) -> list[Episode]:
+    numbered = enumerate(records, start=1)
+    return [Episode.from_record(record, f"{source}:{number}", failures) for number, record in numbered]
 
 
 def as_csv(episodes: Sequence[Episode]) -> str:

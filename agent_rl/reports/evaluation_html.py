@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_rl.reports.episodes import Episode
-from agent_rl.reports.failure_modes import MEANINGS, failure_mode
 from agent_rl.reports.html_parts import (
     Html,
     block,
@@ -77,7 +76,12 @@ def write_plots(plots: Mapping[str, tuple["Figure", str]], folder: Path) -> None
         save_png(figure, folder / f"{name}.png")
 
 
-def render(report: Report, episodes: Sequence[Episode], plots: Mapping[str, tuple["Figure", str]]) -> str:
+def render(
+    report: Report,
+    episodes: Sequence[Episode],
+    plots: Mapping[str, tuple["Figure", str]],
+    meanings: Mapping[str, str],
+) -> str:
     """The whole page, one file that needs nothing else."""
     figures, settings, comparison = report["summary"], report["settings"], report["comparison"]
     model, protocol = settings["model"], settings["protocol"]
@@ -97,7 +101,7 @@ def render(report: Report, episodes: Sequence[Episode], plots: Mapping[str, tupl
         _success_table(figures, report["baseline"]),
         paragraph(_INTERVALS, "soft"),
         pictures["success"],
-        *_failures(figures, report["baseline"], pictures),
+        *_failures(figures, report["baseline"], pictures, meanings),
         *_figures(figures, report["baseline"]),
         *([heading("pass@k"), pictures["pass_at_k"]] if "pass_at_k" in pictures else []),
         heading("Rewards"),
@@ -137,13 +141,15 @@ def _success_table(figures: Figures, baseline: Figures | None) -> Html:
     return table(headers, rows)
 
 
-def _failures(figures: Figures, baseline: Figures | None, pictures: Mapping[str, Html]) -> list[Html]:
+def _failures(
+    figures: Figures, baseline: Figures | None, pictures: Mapping[str, Html], meanings: Mapping[str, str]
+) -> list[Html]:
     """The table and the plot of failure modes; none where nothing failed."""
     if "failure_modes" not in pictures:
         return []
     modes = dict(figure_rows(figures, baseline))[FAILURE_MODES]
     headers = ["mode", "meaning", *(["baseline"] if baseline else []), "episodes"]
-    rows = [(name, MEANINGS[name], *counts) for name, *counts in modes]
+    rows = [(name, meanings.get(name, ""), *counts) for name, *counts in modes]
     return [heading("Why episodes failed"), table(headers, rows, num_text=2), pictures["failure_modes"]]
 
 
@@ -193,7 +199,7 @@ def choose(episodes: Sequence[Episode]) -> list[tuple[str, list[Episode]]]:
     scored = sorted((e for e in episodes if e.reward is not None), key=lambda e: e.reward or 0.0, reverse=True)
     by_mode: dict[str, list[Episode]] = {}
     for episode in episodes:
-        if (mode := failure_mode(episode)) is not None:
+        if (mode := episode.failure_mode) is not None:
             by_mode.setdefault(mode, []).append(episode)
     taken: set[tuple[str, int]] = set()
     chosen = []
@@ -207,7 +213,7 @@ def choose(episodes: Sequence[Episode]) -> list[tuple[str, list[Episode]]]:
 
 def _transcript(episode: Episode) -> Html:
     reward = "not scored" if episode.reward is None else f"reward {episode.reward:.3f}"
-    mode = failure_mode(episode)
+    mode = episode.failure_mode
     labels = [
         reward,
         *([mode] if mode else ["solved"]),

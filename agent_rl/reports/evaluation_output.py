@@ -9,19 +9,20 @@ from typing import Any
 
 from rich.console import Console
 
-from agent_rl.config import Config
+from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.reports.comparison import compare
 from agent_rl.reports.episodes import Episode
 from agent_rl.reports.evaluation_files import EvaluationFolder
 from agent_rl.reports.evaluation_html import draw, render, write_plots
-from agent_rl.reports.evaluation_settings import FORMAT, part_weights
+from agent_rl.reports.evaluation_settings import FORMAT
 from agent_rl.reports.summary import dropped, figure_table, group_table, percent, summarize
 
 
 def write_report(
     folder: EvaluationFolder,
     episodes: Sequence[Episode],
-    config: Config,
+    factory: EnvFactory,
     *,
     baseline: EvaluationFolder | None = None,
     name: str | None = None,
@@ -33,8 +34,9 @@ def write_report(
     (`comparison.compare`), null without one. `baseline` is an evaluation that is over, `name` what it is called.
     DataError when its tasks are others, or when something cannot be written.
     """
-    weights = part_weights(config)
-    others = baseline.episodes() if baseline else None
+    failures = FailureModes(factory.failure_rules)
+    weights = factory.part_weights()
+    others = baseline.episodes(failures) if baseline else None
     report = {
         "format": FORMAT,
         "settings": folder.settings(),
@@ -47,7 +49,7 @@ def write_report(
     folder.write_data(report, episodes)
     _print(report)
     plots = draw(report, episodes)
-    folder.write_page(render(report, episodes, plots), partial(write_plots, plots))
+    folder.write_page(render(report, episodes, plots, failures.meanings), partial(write_plots, plots))
     Console().print(f"Report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
     return report
 

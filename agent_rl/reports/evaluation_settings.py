@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_rl.config import Config, load_config, validate_section
+from agent_rl.config import Config, load_config
+from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import DataError, UserError
 from agent_rl.reports.redacted import redacted
 
 FORMAT = 1
 Settings = dict[str, Any]
 """`format`; `model`, what is evaluated; `protocol`, how, in which evaluations that are compared have to agree."""
-_SPEED_ONLY = ("checkers", "workers", "nat_python", "nat_react_python")
-"""Options of environments that say how a machine does the work."""
 
 
 def make_settings(
     config: Config,
+    factory: EnvFactory,
     *,
     name: str,
     digest: str | None,
@@ -40,7 +40,7 @@ def make_settings(
         "num_tasks": num_tasks,
         "samples": samples,
         "temperature": temperature,
-        **how_it_plays(config),
+        **episode_settings(config, factory),
     }
     model = {
         "name": name,
@@ -55,9 +55,9 @@ def make_settings(
     return json.loads(json.dumps({"format": FORMAT, "model": model, "protocol": protocol}, default=str))
 
 
-def how_it_plays(config: Config) -> dict[str, Any]:
+def episode_settings(config: Config, factory: EnvFactory) -> dict[str, Any]:
     """What of a configuration decides how episodes are played and judged, as plain JSON values."""
-    options = {key: value for key, value in config.env.options.items() if key not in _SPEED_ONLY}
+    options = {key: value for key, value in config.env.options.items() if key not in factory.speed_options}
     tools = config.tools.model_dump(mode="json")
     found = {
         "seed": config.run.seed,
@@ -87,25 +87,15 @@ def _digest_of(path: Path) -> str:
         raise DataError(f"{path} cannot be read ({error.strerror}); correct the path") from None
 
 
-def part_weights(config: Config) -> Mapping[str, float]:
-    """Weights of the parts of the reward that are weighted shares; empty where an environment has none."""
-    if config.env.name != "nat_agent_creation":
-        return {}
-    from agent_rl.envs.nat.env import NATEnvOptions
-
-    options = validate_section(NATEnvOptions, config.env.options, source="config", prefix="env.options")
-    return {name: getattr(options.reward, name) for name in ("tools", "integration", "workflow")}
-
-
-def other_than_its_run(playing: Mapping[str, Any], config_file: Path | None) -> str | None:
-    """The first setting of `how_it_plays` that a checkpoint's own run had otherwise; None where none is known to be."""
+def difference_from_run(settings: Mapping[str, Any], config_file: Path | None, factory: EnvFactory) -> str | None:
+    """The first of `episode_settings` that differs from the run's `config_file`; None if none is known to."""
     if config_file is None:
         return None
     try:
-        own = how_it_plays(load_config(config_file, []))
+        own = episode_settings(load_config(config_file, []), factory)
     except UserError:  # of another version, or with paths of another machine
         return None
-    return difference(own, playing)
+    return difference(own, settings)
 
 
 def check_comparable(settings: Settings, other: Settings, where: str) -> None:

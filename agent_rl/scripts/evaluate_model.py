@@ -84,6 +84,7 @@ class Evaluation:
     def __init__(self, config: "Config", *, samples: int, temperature: float) -> None:
         """Read the tasks; nothing is started or loaded. A UserError for what a person can mend."""
         from agent_rl.data.tasks import read_tasks
+        from agent_rl.envs.failure_modes import FailureModes
         from agent_rl.envs.registry import check_agent_type, make_env_factory
 
         self.config = config
@@ -92,6 +93,7 @@ class Evaluation:
         self.factory: EnvFactory = make_env_factory(
             config.env.name, config.env.options, seed=config.run.seed, tools=config.tools
         )
+        self.failures = FailureModes(self.factory.failure_rules)
         check_agent_type(config.agent.type, self.factory)
         every = read_tasks(config.data.eval_path, self.factory.check_task)
         self.tasks: list[Task] = every[: config.data.max_eval_tasks]
@@ -129,15 +131,16 @@ class Evaluation:
             print(f"Baseline {baseline}:", flush=True)
             self._play(base, base_settings, other)
         name = baseline or (None if compare is None else str(compare))
-        write_report(folder, episodes, self.config, baseline=other if name else None, name=name)
+        write_report(folder, episodes, self.factory, baseline=other if name else None, name=name)
 
     def _prepare(self, given: str | None) -> "tuple[EvaluatedModel, Settings]":
         from agent_rl.core.evaluated_model import EvaluatedModel
-        from agent_rl.reports.evaluation_settings import how_it_plays, make_settings, other_than_its_run
+        from agent_rl.reports.evaluation_settings import difference_from_run, episode_settings, make_settings
 
         model = EvaluatedModel.find(self.config, given)
         settings = make_settings(
             model.config,
+            self.factory,
             name=model.name,
             digest=model.digest(),
             base_digest=model.base_digest(),
@@ -145,7 +148,11 @@ class Evaluation:
             samples=self.samples,
             temperature=self.temperature,
         )
-        if (differs := other_than_its_run(how_it_plays(model.config), model.run_config_file)) is not None:
+        if (
+            differs := difference_from_run(
+                episode_settings(model.config, self.factory), model.run_config_file, self.factory
+            )
+        ) is not None:
             print(f"note: the run of {model.name} played otherwise: {differs}", flush=True)
         return model, settings
 
@@ -160,7 +167,7 @@ class Evaluation:
         records = folder.begin(settings)
         if len(records) == len(self.tasks) * self.samples:
             print(f"{folder.path}: all {len(records)} episodes were played before", flush=True)
-            return to_episodes(records, folder.episodes_file)
+            return to_episodes(records, folder.episodes_file, self.failures)
         if not self._is_started:
             self.factory.start()
             check_agent_type(self.config.agent.type, self.factory)
@@ -177,7 +184,7 @@ class Evaluation:
                 save=folder.append,
                 say=lambda line: print(line, flush=True),
             )
-        return to_episodes(records, folder.episodes_file)
+        return to_episodes(records, folder.episodes_file, self.failures)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from agent_rl.config import load_config
+from agent_rl.config import Config, load_config
+from agent_rl.envs.base import AgentEnv, EnvFactory
+from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
 from agent_rl.reports.comparison import compare
-from agent_rl.reports.episodes import Episode, read_episode_lines, read_eval_file
+from agent_rl.reports.episodes import Episode, failure_counts, read_episode_lines, read_eval_file
 from agent_rl.reports.evaluation_files import as_csv
 from agent_rl.reports.evaluation_html import MAX_TRANSCRIPT_CHARS, choose, draw, render, write_plots
-from agent_rl.reports.evaluation_settings import difference, how_it_plays, part_weights
+from agent_rl.reports.evaluation_settings import difference, episode_settings
 from agent_rl.reports.html_parts import MAX_MESSAGE_CHARS, block
 from agent_rl.reports.redacted import redacted
 from agent_rl.reports.summary import dropped, figure_rows, figure_table, group_table, summarize
 from agent_rl.telemetry.statistics import wilson_interval
 
 ROOT = Path(__file__).parents[2]
+
+
+def factory_of(config: Config) -> EnvFactory:
+    return make_env_factory(config.env.name, config.env.options, seed=0)
 
 
 def episode(task_id: str, success: float | None, *, sample: int = 0, **more: Any) -> Episode:
@@ -36,7 +42,7 @@ def episode(task_id: str, success: float | None, *, sample: int = 0, **more: Any
         "num_tokens": 10,
         "duration_s": 0.5,
     }
-    return Episode(task_id=task_id, sample=sample, **(values | more))
+    return Episode.from_record({"task_id": task_id, "sample": sample, **(values | more)}, "here")
 
 
 EPISODES = [
@@ -92,8 +98,8 @@ def test_nothing_scored_has_no_figures() -> None:
 def test_weights_of_the_reward_are_those_of_the_configuration() -> None:
     weights = {"tools": 0.5, "integration": 0.3, "workflow": 0.4}
     config = load_config(ROOT / "configs/nat_grpo.yaml", ["env.options.reward.tools=0.5"])
-    assert part_weights(config) == weights
-    assert part_weights(load_config(ROOT / "configs/math_grpo.yaml")) == {}
+    assert factory_of(config).part_weights() == weights
+    assert factory_of(load_config(ROOT / "configs/math_grpo.yaml")).part_weights() == {}
 
 
 def test_a_comparison_names_the_tasks_that_changed() -> None:
@@ -122,7 +128,8 @@ def test_settings_show_no_credentials_and_differ_by_them_all_the_same(tmp_path: 
     def playing(password: str) -> dict[str, Any]:
         address = f"https://me:{password}@host/mcp?key={password}#{password}"
         overrides = [f"tools.mcp=[{{url: '{address}'}}]", f"env.options.server={address}"]
-        return how_it_plays(load_config(ROOT / "configs/math_grpo.yaml", overrides))
+        config = load_config(ROOT / "configs/math_grpo.yaml", overrides)
+        return episode_settings(config, EnvFactory(AgentEnv))
 
     one, other = playing("first"), playing("second")
     assert one["env_options"] == {"server": "https://host/mcp?(not shown)"}
@@ -141,11 +148,11 @@ def test_a_search_corpus_is_part_of_how_episodes_are_played(tmp_path: Path) -> N
     digests = []
     for text in ("one", "other"):
         corpus.write_text(text, encoding="utf-8")
-        digests.append(how_it_plays(config)["corpus_sha256"])
+        digests.append(episode_settings(config, factory_of(config))["corpus_sha256"])
     assert len(set(digests)) == 2
     corpus.unlink()
     with pytest.raises(DataError, match=r"corpus\.jsonl cannot be read"):
-        how_it_plays(config)
+        episode_settings(config, factory_of(config))
 
 
 def test_the_first_difference_of_settings_is_named() -> None:
@@ -223,7 +230,7 @@ def test_nothing_that_a_model_wrote_is_interpreted(tmp_path: Path) -> None:
     report = report_on(episodes, [replace(each, reward_parts={"success": 1.0}) for each in episodes])
     plots = draw(report, episodes)
     write_plots(plots, tmp_path / "plots")
-    page = Tags(render(report, episodes, plots))
+    page = Tags(render(report, episodes, plots, {}))
     assert {"script", "b"}.isdisjoint(page.names)
     assert page.names.count("img") == len(plots) == 3
     assert all(
@@ -241,7 +248,7 @@ def test_a_page_stays_small_and_says_what_it_leaves_out() -> None:
     long = ({"role": "assistant", "content": "word " * (MAX_MESSAGE_CHARS // 5)},) * 20
     modes = ("max_tokens", "timeout", "invalid_calls", "tool_budget")
     episodes = [episode(f"t{n}", 0.0, messages=long, stop_reason=modes[n % 4]) for n in range(40)]
-    page = render(report := report_on(episodes), episodes, draw(report, episodes))
+    page = render(report := report_on(episodes), episodes, draw(report, episodes), {})
     assert MAX_TRANSCRIPT_CHARS < len(page) < 1.3 * MAX_TRANSCRIPT_CHARS
     assert "more are left out to keep the page small" in page
     assert "\n... 5 more characters" in block("x" * (MAX_MESSAGE_CHARS + 5))
@@ -282,3 +289,7 @@ def test_a_damaged_line_is_named_and_a_torn_last_one_left_out(tmp_path: Path) ->
     path.write_text('{"task_id": \n{"task_id": "b"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"episodes.jsonl:1: not a record"):
         read_episode_lines(path)
+
+
+def test_failures_are_counted_without_what_was_solved_or_not_scored() -> None:
+    assert failure_counts([*EPISODES, episode("e", 0.0)]) == {"other": 2, "ran out of tokens": 1}

@@ -162,8 +162,8 @@ def test_tasks_that_turned_are_counted_and_compared_in_pairs(tmp_path):
     assert (sum(found.failures_before.values()), sum(found.failures_after.values())) == (3, 2)
 
 
-def pair(task_id: str, reward: float, stop_reason: str) -> TaskPair:
-    failed = Episode(task_id=task_id, reward=0.0, reward_parts={"success": 0.0}, stop_reason=stop_reason)
+def pair(task_id: str, reward: float, mode: str) -> TaskPair:
+    failed = Episode(task_id=task_id, reward=0.0, reward_parts={"success": 0.0}, stop_reason="x", failure_mode=mode)
     solved = Episode(task_id=task_id, reward=reward, reward_parts={"success": 1.0}, stop_reason="finished")
     return TaskPair(before=failed, after=solved)
 

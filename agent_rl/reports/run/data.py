@@ -17,8 +17,10 @@ import yaml
 from pydantic import ValidationError
 
 from agent_rl.config import TrainConfig
+from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
 from agent_rl.learning.schedule import learning_rate_at
+from agent_rl.reports.environment import failure_modes_of
 from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
@@ -65,6 +67,8 @@ class Run:
     """By temperature, then by step."""
     num_starts: int | None
     """Event files of TensorBoard: one for each start and each time the run went back; None without that tracker."""
+    failures: FailureModes
+    """Names the failures of the run's environment."""
     notes: Sequence[str]
     """What of the folder could not be read."""
 
@@ -151,8 +155,10 @@ def read_run(path: Path) -> Run:
             f"{path} holds neither config.yaml nor metrics.jsonl; give the folder of a run, such as runs/nat_grpo"
         )
     notes: list[str] = []
+    config = _read_mapping(path / "config.yaml", notes)
+    failures = failure_modes_of(config, notes)
     lines = _metrics_rows(path / "metrics.jsonl", notes)
-    evaluations = _evaluations(path / "eval")
+    evaluations = _evaluations(path / "eval", failures)
     last = max((row["step"] for row in lines), default=None)
     if last is not None and (later := sorted({each.step for each in evaluations if each.step > last})):
         numbers = ", ".join(map(str, later))
@@ -165,7 +171,8 @@ def read_run(path: Path) -> Run:
     events = len(list((path / "tensorboard").glob("events.out.tfevents.*")))
     return Run(
         path=path,
-        config=_read_mapping(path / "config.yaml", notes),
+        config=config,
+        failures=failures,
         environment=_read_mapping(path / "environment.json", notes),
         rows=[rows[step] for step in sorted(rows)],
         evaluation_s=sum(measured([_number(row.get("time/eval_s")) for row in lines if _is_evaluation(row)])),
@@ -243,10 +250,10 @@ def _change(before: Evaluation, after: Evaluation) -> PairedChange | None:
     return paired_change(successes(common.before), successes(common.after)) if common.before else None
 
 
-def _evaluations(folder: Path) -> list[Evaluation]:
+def _evaluations(folder: Path, failures: FailureModes) -> list[Evaluation]:
     found = []
     for path in sorted(folder.glob("step_*.json")):
         if match := _EVAL_FILE.fullmatch(path.name):
-            episodes = tuple(read_eval_file(path))
+            episodes = tuple(read_eval_file(path, failures))
             found.append(Evaluation(step=int(match[1]), temperature=float(match[2]), episodes=episodes))
     return sorted(found, key=lambda each: (each.temperature, each.step))

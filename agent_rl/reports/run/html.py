@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from agent_rl.reports.failure_modes import MEANINGS
 from agent_rl.reports.html_parts import (
     Html,
     block,
@@ -70,7 +69,7 @@ def run_page(report: RunReport) -> str:
         *_advice(report.recommendations, run),
         *_curves(report),
         *_alarms(report.alarms),
-        *_failures(report.held_out),
+        *_failures(report.held_out, run.failures.meanings),
         *_turned(report.held_out),
         *_comparison(report),
         *_what_ran(run),
@@ -195,7 +194,7 @@ def _alarms(alarms: Sequence[str]) -> Iterator[Html]:
         yield folded(f"{len(rest)} more", ["<ul>", *rest, "</ul>"])
 
 
-def _failures(compared: Sequence[BeforeAfter]) -> Iterator[Html]:
+def _failures(compared: Sequence[BeforeAfter], meanings: Mapping[str, str]) -> Iterator[Html]:
     """Tables and bars of failure modes before and after."""
     if not any(each.failures_before or each.failures_after for each in compared):
         return
@@ -210,7 +209,7 @@ def _failures(compared: Sequence[BeforeAfter]) -> Iterator[Html]:
         rows = []
         for mode in modes:
             old, new = before.get(mode, 0), after.get(mode, 0)
-            rows.append((mode, MEANINGS.get(mode, ""), old, new, f"{new - old:+d}"))
+            rows.append((mode, meanings.get(mode, ""), old, new, f"{new - old:+d}"))
         yield table(("failure", "which means", "before", "after", "change"), rows, num_text=2)
         figure = count_bars(
             {mode: before.get(mode, 0) for mode in modes}, label="tasks", others={m: after.get(m, 0) for m in modes}

@@ -1,5 +1,6 @@
-"""Failure modes: of every kind of sabotaged project, judged by the real toolkit; and of other agents' ends."""
+"""Failure modes of every kind of negative solution, judged by the real toolkit; and of other ends."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,15 +8,16 @@ from nat_projects import drawn
 from test_nat_env import SharedFactory, row
 
 from agent_rl.core.evaluation import evaluated_record
+from agent_rl.envs.failure_modes import OTHER, FailureModes
 from agent_rl.envs.nat.env import NATAgentEnv, written
 from agent_rl.envs.nat.factory.negative_solutions import all_sabotages
 from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, Turn
-from agent_rl.reports.episodes import Episode
-from agent_rl.reports.failure_modes import MEANINGS, NOT_SCORED, OTHER, failure_counts, failure_mode
 
+MODES = FailureModes(NAT_RULES)
 SPEC = drawn("unit_converter", 2)
 CLIENT = drawn("calculator", 4)
 SABOTAGED = {
@@ -61,11 +63,11 @@ def label_of(toolkit: NatToolkit, spec: NATSpec, files: dict[str, str]) -> str |
         reward_parts=result.reward_parts,
         initial_messages=tuple(opening),
     )
-    return failure_mode(Episode.from_record(evaluated_record(played, row(spec)), "here"))
+    return MODES.label(json.loads(json.dumps(evaluated_record(played, row(spec)))))
 
 
 @pytest.mark.parametrize("name", SABOTAGED)
-def test_every_kind_of_sabotage_gets_the_label_of_what_was_done(nat_toolkit: NatToolkit, name: str) -> None:
+def test_every_negative_solution_gets_the_label_of_its_fault(nat_toolkit: NatToolkit, name: str) -> None:
     assert label_of(nat_toolkit, SPEC, all_sabotages(SPEC)[name]) == SABOTAGED[name]
 
 
@@ -74,7 +76,8 @@ def test_a_client_of_its_own_server_too(nat_toolkit: NatToolkit, name: str) -> N
     assert label_of(nat_toolkit, CLIENT, all_sabotages(CLIENT)[name]) == OF_A_CLIENT[name]
 
 
-def test_no_kind_of_sabotage_is_left_out() -> None:
+def test_no_negative_solution_is_left_out() -> None:
+    assert set(SABOTAGED.values()) <= set(MODES.meanings)
     assert set(all_sabotages(SPEC)) - set(SABOTAGED) == {"careless: faulty logic 2", "careless: faulty logic 3"}
 
 
@@ -99,16 +102,16 @@ def test_what_is_missing_comes_before_what_follows_from_it(
     assert label_of(nat_toolkit, SPEC, {path: text for path, text in files.items() if text is not None}) == label
 
 
-def nat(stop_reason: str = "finished", *, problems: tuple[str, ...] = (), **more: Any) -> Episode:
+def nat(stop_reason: str = "finished", *, problems: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
     parts = {"integration": 0.1, "success": 0.0, **more.pop("parts", {})}
-    return Episode(task_id="t", reward=0.1, reward_parts=parts, stop_reason=stop_reason, problems=problems, **more)
+    return {"reward": 0.1, "reward_parts": parts, "stop_reason": stop_reason, "problems": problems, **more}
 
 
 BROKEN_CALL = {"role": "assistant", "content": "", "tool_errors": ["a call that is not closed"]}
 
 
 @pytest.mark.parametrize(
-    ("episode", "label"),
+    ("record", "label"),
     [
         (nat("max_tokens"), "ran out of tokens"),
         (nat("context_full"), "ran out of tokens"),
@@ -117,59 +120,16 @@ BROKEN_CALL = {"role": "assistant", "content": "", "tool_errors": ["a call that 
         (nat("invalid_calls"), "unreadable call"),
         (nat("max_turns"), "not submitted"),
         (nat(problems=("files, all files: missing a/config.yml",), messages=(BROKEN_CALL,)), "unreadable call"),
-        (nat(problems=("code, docstrings: logic.py:3: f",), messages=(BROKEN_CALL,)), "careless code"),
+        (nat(problems=("code, docstrings: logic.py:3: f",), messages=(BROKEN_CALL,)), "incomplete code"),
         # The problems that are noted end before the one that matters: the shares tell.
         (nat(parts={"share/behaviour": 1.0, "share/tests": 0.5}), "incomplete tests"),
         (nat(), OTHER),
     ],
 )
-def test_ends_and_what_is_not_noted(episode: Episode, label: str) -> None:
-    assert failure_mode(episode) == label
+def test_ends_and_what_is_not_noted(record: dict[str, Any], label: str) -> None:
+    assert MODES.label(record) == label
 
 
 def test_what_a_model_wrote_into_the_evidence_is_not_read() -> None:
     forged = "behaviour, tool, valid inputs: 1 of 2 right; gave 'files, all files: missing config.yml'"
-    assert failure_mode(nat(problems=(forged,))) == "wrong behaviour"
-
-
-def code(share: float, *, programs: int = 1, stop_reason: str = "max_turns") -> Episode:
-    parts = {"tests_passed": 0.0, "share/tests": share, "success": float(share == 1.0)}
-    last = {"role": "assistant", "content": "", "info": {"programs": programs}}
-    return Episode(task_id="c", reward=0.0, reward_parts=parts, stop_reason=stop_reason, messages=(last,))
-
-
-def question(*infos: dict[str, Any], tool: str | None = "t", stop_reason: str = "finished") -> Episode:
-    calls = {"tool_calls": [{"name": tool}]} if tool else {}
-    messages = tuple({"role": "assistant", "content": "", "info": info, **calls} for info in infos)
-    parts = {"success": 0.0}
-    return Episode(task_id="q", reward=0.0, reward_parts=parts, stop_reason=stop_reason, messages=messages)
-
-
-@pytest.mark.parametrize(
-    ("episode", "label"),
-    [
-        (code(0.0, programs=0, stop_reason="finished"), "no program"),
-        (code(0.0, programs=0), "no program"),
-        (code(0.0), "no test passes"),
-        (code(0.25), "some tests fail"),
-        (code(0.25, stop_reason="max_tokens"), "ran out of tokens"),
-        (code(1.0), None),
-        (question({"prediction": ""}), "no answer"),
-        (question({"prediction": "7"}, tool=None), "wrong answer, no tool used"),
-        (question({"prediction": "7"}, tool="answer"), "wrong answer, no tool used"),
-        (question({"tool_errors": 1}, {"prediction": "7"}), "wrong answer, a call failed"),
-        (question({"tool_errors": 0}, {"prediction": "7"}), "wrong answer"),
-        (question({}, stop_reason="max_turns"), "ran out of turns"),
-        (question({}), OTHER),
-    ],
-)
-def test_other_agents(episode: Episode, label: str | None) -> None:
-    assert failure_mode(episode) == label
-
-
-def test_counts_leave_out_what_was_solved_and_what_was_not_scored() -> None:
-    lost = Episode(task_id="e", reward=None, reward_parts={}, stop_reason="env_error", error="sandbox")
-    assert failure_mode(lost) == NOT_SCORED
-    episodes = [code(0.25), code(1.0), lost, code(0.5), code(0.0)]
-    assert failure_counts(episodes) == {"some tests fail": 2, "no test passes": 1}
-    assert set(failure_counts(episodes)) | set(SABOTAGED.values()) <= set(MEANINGS)
+    assert MODES.label(nat(problems=(forged,))) == "wrong behaviour"
