@@ -26,7 +26,10 @@ def read_eval_file(path: Path, failures: FailureModes = GENERAL) -> list[Episode
         raise DataError(f"{path}: cannot be read ({error.strerror}); name an evaluation's file") from None
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: not the record of an evaluation; remove it or make it again") from None
-    return [Episode.from_record(row, f"{path}, episode {number}", failures.label) for number, row in enumerate(rows, start=1)]
+    return [
+        Episode.from_record(row, f"{path}, episode {number}", failures.label)
+        for number, row in enumerate(rows, start=1)
+    ]
 
 
 def read_episode_lines(path: Path) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ class EvaluationFolder:
 
 def to_episodes(records: Sequence[Mapping[str, Any]], source: Path, failures: FailureModes = GENERAL) -> list[Episode]:
     numbered = enumerate(records, start=1)
-    return [Episode.from_record(record, f"{source}:{number}", failures) for number, record in numbered]
+    return [Episode.from_record(record, f"{source}:{number}", failures.label) for number, record in numbered]
 
 
 def as_csv(episodes: Sequence[Episode]) -> str:

@@ -15,7 +15,7 @@ from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
 from agent_rl.reports.comparison import compare
-from agent_rl.reports.episodes import Episode, failure_counts, read_episode_lines, read_eval_file
+from agent_rl.reports.episodes import GENERAL, Episode, failure_counts, read_episode_lines, read_eval_file
 from agent_rl.reports.evaluation_files import as_csv
 from agent_rl.reports.evaluation_html import MAX_TRANSCRIPT_CHARS, choose, draw, render, write_plots
 from agent_rl.reports.evaluation_settings import difference, episode_settings
@@ -42,7 +42,7 @@ def episode(task_id: str, success: float | None, *, sample: int = 0, **more: Any
         "num_tokens": 10,
         "duration_s": 0.5,
     }
-    return Episode.from_record({"task_id": task_id, "sample": sample, **(values | more)}, "here")
+    return Episode.from_record({"task_id": task_id, "sample": sample, **(values | more)}, "here", GENERAL.label)
 
 
 EPISODES = [
