@@ -1,24 +1,214 @@
-"""Objects by import path: `import_object("my_package.my_env:MyEnv")`.
+"""Values by name or by import path: environments, tools, rewards, estimators, losses, policies, chat formats, trackers.
 
-Not here: any table of names.
+A `Registry` holds what was registered under a name. Its built-in values are import paths, imported when one is
+requested, so that a user's own `my_package.my_module:attribute` comes in by the same door.
+Does not: import anything of the project but its errors.
 """
 
+import functools
 import importlib
-from typing import Any
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, nearest, nearest_or_all
+
+ValueT = TypeVar("ValueT")
+_MODULE = re.compile(r"\w+(\.\w+)*")
+
+
+def look_up(table: Mapping[str, ValueT], name: str, *, kind: str) -> ValueT:
+    """`table[name]`; ConfigError with the nearest name, or all names, if it is missing. `kind` is for the error."""
+    if name not in table:
+        raise ConfigError(f"unknown {kind} {name!r}{nearest_or_all(name, table)}")
+    return table[name]
+
+
+def import_working_folder() -> None:
+    """Make modules of the current directory importable, as `python -m` does."""
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def import_module(name: str) -> ModuleType:
+    """The module `package.module`, or that of a file `path/to/file.py`, which is imported once.
+
+    ConfigError if it does not exist. What the module itself raises while it is imported is not caught.
+    """
+    if name.endswith(".py"):
+        return _import_file(name)
+    if not _MODULE.fullmatch(name):
+        raise ConfigError(f"{name!r} is not the name of a module; expected package.module, or path/to/file.py")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(
+            f"{name!r}: there is no module {error.name!r}; check the path, the current directory and PYTHONPATH"
+        ) from None
+
+
+def _import_file(name: str) -> ModuleType:
+    path = Path(name).resolve()
+    module_name = f"agent_rl_plugin:{path}"
+    if module_name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise ConfigError(f"{name!r}: there is no such file; check the path")
+        sys.modules[module_name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[module_name]
+            raise
+    return sys.modules[module_name]
 
 
 def import_object(path: str) -> Any:
-    """The attribute that `module:attribute` names; ConfigError where there is no such module or attribute."""
-    module_name, _, attribute = path.partition(":")
+    """What `module:attribute` or `path/to/file.py:attribute` names; ConfigError if that does not exist."""
+    module_name, _, attribute = path.rpartition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"{path!r} is not an import path; expected module:attribute")
+    module = import_module(module_name)
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise
-        raise ConfigError(f"{path!r}: there is no module {error.name!r}; check the path and PYTHONPATH") from None
-    try:
-        return getattr(module, attribute)
+        return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError:
-        raise ConfigError(f"{path!r}: module {module_name!r} has no attribute {attribute!r}") from None
+        hint = nearest(attribute, vars(module))
+        raise ConfigError(f"{path!r}: module {module_name!r} has no attribute {attribute!r}{hint}") from None
+
+
+class Registry(Generic[ValueT]):
+    """Name -> value: registered ones, built-in ones, and those of import paths."""
+
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, str] | None = None,
+        *,
+        key: str | None = None,
+        num_inputs: int | None = None,
+        adopt: Callable[[Any, str], ValueT] | None = None,
+    ) -> None:
+        """A registry whose errors call a value a `kind`, such as "policy loss".
+
+        `builtin` maps names to import paths. `key` is the configuration key that holds a name. With `num_inputs`
+        values are functions; the parameters after that many are their options. `adopt(value, name)` makes an entry of
+        an imported value that was not registered; by default the entry is the value.
+        """
+        self.kind = kind
+        self.builtin = dict(builtin or {})
+        self._key = key
+        self._num_inputs = num_inputs
+        self._adopt = adopt
+        self._entries: dict[str, tuple[ValueT, Any]] = {}
+        """Values by name, each with what it was made of."""
+
+    def register(self, name: str) -> Callable[[Any], Any]:
+        """Decorator that registers a value under a name and returns it unchanged; ConfigError as for `add`."""
+
+        def decorate(value: Any) -> Any:
+            self.add(name, value)
+            return value
+
+        return decorate
+
+    def add(self, name: str, entry: ValueT, *, source: Any = None) -> None:
+        """Register `entry`, made of `source` (by default itself), which an import path may name too.
+
+        ConfigError for a name that is taken, and for a function with options that takes `*args` or `**kwargs`.
+        """
+        if ":" in name:
+            raise ConfigError(f"the name {name!r} of a {self.kind} has a colon, as import paths have; choose another")
+        if self._is_taken(name):
+            raise ConfigError(f"there is a {self.kind} {name!r} already; register yours under another name")
+        self._check_signature(name, entry)
+        self._entries[name] = entry, entry if source is None else source
+
+    def _is_taken(self, name: str) -> bool:
+        if name in self._entries or name not in self.builtin:
+            return name in self._entries
+        # A built-in module may register the name while it is imported: its attribute is not yet there.
+        module, _, attribute = self.builtin[name].partition(":")
+        return module not in sys.modules or hasattr(sys.modules[module], attribute)
+
+    def _check_signature(self, name: str, entry: Any) -> None:
+        if self._num_inputs is None:
+            return
+        parameters = inspect.signature(entry).parameters.values()
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+            raise ConfigError(f"the {self.kind} {name!r} takes *args or **kwargs; name each of its options instead")
+
+    def get(self, name: str) -> ValueT:
+        """The value of a registered or built-in name or of an import path.
+
+        ConfigError with the nearest name, or all names, for an unknown name, and for a path that leads nowhere. Errors
+        that an imported module raises keep their traceback.
+        """
+        if name in self._entries:
+            return self._entries[name][0]
+        self.check(name)
+        value = import_object(self.builtin.get(name, name))
+        for entry, source in self._entries.values():
+            if source is value:  # the module registered it
+                return entry
+        entry = value if self._adopt is None else self._adopt(value, name)
+        self._check_signature(name, entry)
+        if name in self.builtin:
+            self._entries[name] = entry, value
+        return entry
+
+    def check(self, name: str) -> None:
+        """ConfigError unless `name` is a known name or reads like an import path; imports nothing."""
+        if name not in self and ":" not in name:
+            where = f" in {self._key}" if self._key else ""
+            raise ConfigError(f"unknown {self.kind} {name!r}{where}{nearest_or_all(name, sorted(self.names()))}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries or name in self.builtin
+
+    def names(self) -> tuple[str, ...]:
+        """All names: built-in ones, then registered ones in the order of registration."""
+        return tuple(dict.fromkeys((*self.builtin, *self._entries)))
+
+    def parameters_of(self, name: str) -> dict[str, inspect.Parameter]:
+        """The options of the function of that name: its parameters after the inputs."""
+        parameters = inspect.signature(self.get(name)).parameters
+        return dict(list(parameters.items())[self._num_inputs or 0 :])
+
+    def options_of(self, name: str) -> set[str]:
+        """Names of the options of the function of that name."""
+        return set(self.parameters_of(name))
+
+    def call(self, name: str, *inputs: Any, **options: Any) -> Any:
+        """The result of the function, given those of the options that it uses.
+
+        ConfigError for an option that no function of the registry uses.
+        """
+        function, used = self.get(name), self.options_of(name)
+        unused = options.keys() - used
+        if unused:
+            known = used.union(*(self.options_of(other) for other in self.names()))
+            for option in sorted(unused - known):
+                raise ConfigError(f"no {self.kind} has an option {option!r}{nearest(option, known)}")
+        return function(*inputs, **{option: value for option, value in options.items() if option in used})
+
+
+ENVIRONMENTS: Registry[Callable[..., Any]] = Registry(
+    "environment",
+    {
+        "nat_agent_creation": "agent_rl.envs.nat.env:make_nat_factory",
+        "code_exec": "agent_rl.envs.code.env:make_code_exec_factory",
+        "search_qa": "agent_rl.envs.search.env:make_search_factory",
+        "math_qa": "agent_rl.envs.qa_env:make_math_factory",
+    },
+    key="env.name",
+)
+"""Makers of environment factories, `(options, seed) -> EnvFactory`, and environment classes."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from agent_rl.algorithms.registry import look_up
 from agent_rl.algorithms.token_advantages import (
     SIGNAL_TOLERANCE,
     differ,
@@ -21,6 +20,7 @@ from agent_rl.algorithms.token_advantages import (
     whitened,
 )
 from agent_rl.errors import ConfigError
+from agent_rl.registry import look_up
 
 __all__ = [
     "SIGNAL_TOLERANCE",

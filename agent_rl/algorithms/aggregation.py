@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import torch
 
-from agent_rl.algorithms.registry import look_up
 from agent_rl.errors import ConfigError
+from agent_rl.registry import look_up
 
 
 def aggregate_loss(

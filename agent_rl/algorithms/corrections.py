@@ -11,7 +11,7 @@ import math
 import torch
 
 from agent_rl.algorithms.ratios import MAX_LOG_RATIO, bounded_exp, masked_log_ratio, sequence_log_ratios
-from agent_rl.algorithms.registry import look_up
+from agent_rl.registry import look_up
 
 _LEVELS = {
     "none": "token",

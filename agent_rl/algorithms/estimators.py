@@ -25,9 +25,9 @@ from agent_rl.algorithms.advantages import (
     remax_advantages,
     rloo_advantages,
 )
-from agent_rl.algorithms.registry import Registry
 from agent_rl.algorithms.token_advantages import gae_advantages, reinforce_pp_advantages, whitened
 from agent_rl.errors import ConfigError
+from agent_rl.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
             return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options)), step)
 
         # `wraps` shows the options of the function to the registry.
-        ADVANTAGE_ESTIMATORS.register(name)(estimator)
+        ADVANTAGE_ESTIMATORS.add(name, estimator, source=function)
         return function
 
     return decorate

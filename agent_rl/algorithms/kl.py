@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from agent_rl.algorithms.ratios import bounded_exp
-from agent_rl.algorithms.registry import look_up
+from agent_rl.registry import look_up
 
 MAX_K3 = 10.0
 """Upper clamp of a token's k3: one absurd token must not outweigh a step."""

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from agent_rl.algorithms.ratios import MAX_LOG_RATIO, bounded_exp, masked_log_ratio, sequence_log_ratios
-from agent_rl.algorithms.registry import Registry, look_up
 from agent_rl.errors import ConfigError
+from agent_rl.registry import Registry, look_up
 
 MAX_SEQUENCE_LOG_RATIO = 10.0
 """Upper clamp of the log-ratio of a sequence, before `exp`."""

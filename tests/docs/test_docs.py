@@ -116,7 +116,7 @@ def test_the_other_tables_name_all_kinds(heading: str, known: tuple[str, ...]) -
 
 
 def test_the_estimator_of_a_whole_step_trains_a_step(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ADVANTAGE_ESTIMATORS, "_functions", dict(ADVANTAGE_ESTIMATORS._functions))
+    monkeypatch.setattr(ADVANTAGE_ESTIMATORS, "_entries", dict(ADVANTAGE_ESTIMATORS._entries))
     (block,) = re.findall(r"```python\n(.*?)```", section(ALGORITHMS, "Your own"), re.DOTALL)
     exec(compile(block, "docs/algorithms.md", "exec"), {})
     metrics = train_one_step(folder, "own", {"algorithm": {"advantage": "over_the_step"}})
