@@ -1,7 +1,7 @@
 """The README's figure: success of a run by step, on training tasks and on held-out tasks with 95 % intervals.
 
-    agent-rl train --config configs/math_grpo.yaml eval.every=10
-    python scripts/plot_success.py runs/math_grpo docs/images/math_run.svg
+agent-rl train --config configs/math_grpo.yaml eval.every=10
+python scripts/plot_success.py runs/math_grpo docs/images/math_run.svg
 """
 
 import json

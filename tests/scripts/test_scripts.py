@@ -210,12 +210,6 @@ def test_the_script_of_the_docs_grades_answers() -> None:
     assert done.stdout.startswith("ok 42\n") and "\n1.0\n" in done.stdout and "Outcome.FAILED" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["own_env.py", "grade_code.py"])
-def test_the_readme_shows_the_scripts_that_are_tested(name: str) -> None:
-    shown = (ROOT / "docs" / name).read_text().split('"""\n\n', 1)[1]
-    assert shown in (ROOT / "README.md").read_text()
-
-
 @pytest.mark.slow
 def test_the_warm_start_script_makes_a_model_that_training_accepts(tmp_path: Path) -> None:
     model = tmp_path / "model"
