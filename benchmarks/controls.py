@@ -28,7 +28,7 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.learning.batch import build_samples
 from agent_rl.learning.sft import Conversation, SftSettings, train_sft
-from agent_rl.policies.make_policy import make_policy
+from agent_rl.policies.make_policy import make_in_process_policy
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.workers import make_worker
 from agent_rl.scripts.train_sft import print_progress
@@ -78,7 +78,7 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
     tasks = read_tasks(config.data.train_path, factory.check_task)
-    policy = make_policy(config, device=backend.device)
+    policy = make_in_process_policy(config, device=backend.device)
     factory.start()
     kept: list[Conversation] = []
     group_size, num_groups = config.rollout.group_size, config.rollout.groups_per_step

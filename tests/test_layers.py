@@ -21,7 +21,7 @@ RANKS = {
     "modeling": 3,
     "sandbox": 3,
     "telemetry": 4,
-    "inference.base": 4,
+    "inference.base": 3,
     "distributed": 4,
     "inference.local": 5,
     "inference.vllm": 5,

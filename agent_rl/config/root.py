@@ -6,6 +6,7 @@ import yaml
 from pydantic import model_validator
 
 from agent_rl.config.base import Section
+from agent_rl.config.engines import EngineCapabilities, EngineSection
 from agent_rl.config.learning import ESTIMATOR_KEYS, UNGROUPED, AlgorithmConfig, CriticConfig, TrainConfig
 from agent_rl.config.sections import (
     CheckpointConfig,
@@ -47,17 +48,23 @@ class Config(Section):
         return self.train.epochs * self.train.minibatches
 
     @property
+    def engine(self) -> EngineCapabilities:
+        """What the inference engine of `policy.type` can do."""
+        section = getattr(self, self.policy.type, None)
+        return section.capabilities(self) if isinstance(section, EngineSection) else EngineCapabilities()
+
+    @property
     def max_logprob_gap(self) -> float:
-        """`vllm.max_logprob_gap`, or what rounding explains where anything is computed in this number format.
+        """The engine's `max_logprob_gap`, or what rounding explains where anything is computed in this number format.
 
         Both are for temperature 1; below it, logits and their rounding are divided by it.
         """
         is_half = "bfloat16" in (self.model.dtype, self.train.autocast)
-        at_one = self.vllm.max_logprob_gap or (0.5 if is_half else 1e-3)
+        at_one = self.engine.max_logprob_gap or (0.5 if is_half else 1e-3)
         return at_one / min(1.0, self.policy.temperature)
 
     def keys_without_effect(self) -> Mapping[str, str]:
-        unused = self._vllm_keys_without_effect()
+        unused = self._engine_keys_without_effect()
         if self.policy.type == "minimind":
             for key in ("attention", "gradient_checkpointing", "lora"):
                 unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface' and 'vllm'"
@@ -79,17 +86,15 @@ class Config(Section):
                 )
         return unused
 
-    def _vllm_keys_without_effect(self) -> dict[str, str]:
-        if self.policy.type != "vllm":
-            return {"vllm": f"with policy.type {self.policy.type!r}, only with 'vllm'"}
+    def _engine_keys_without_effect(self) -> dict[str, str]:
         unused = {}
-        if self.vllm.servers:
-            for key in ("max_batch_size", "max_cached_tokens"):
-                unused[f"policy.{key}"] = "with vllm.servers, which have their own; see agent-rl serve-vllm"
-        elif self.rollout.max_staleness:
-            unused["vllm.sleep"] = "with rollout.max_staleness, where the engine draws during updates"
-        if self.model.lora.rank:
-            unused["vllm.weight_transfer"] = "with adapters, which always go as files"
+        for name, section in self:
+            if not isinstance(section, EngineSection):
+                continue
+            if name == self.policy.type:
+                unused |= section.keys_without_effect_in(self)
+            else:
+                unused[name] = f"with policy.type {self.policy.type!r}, only with {name!r}"
         return unused
 
     @model_validator(mode="after")
@@ -124,10 +129,11 @@ class Config(Section):
 
     def _check_staleness(self) -> None:
         wanted = f"rollout.max_staleness is {self.rollout.max_staleness}"
-        if self.policy.type != "vllm":
+        if not self.engine.supports_async:
+            able = [n for n, part in self if isinstance(part, EngineSection) and part.capabilities(self).supports_async]
             raise ValueError(
-                f"{wanted}, but policy.type {self.policy.type!r} draws from the weights that are being updated; use "
-                "'vllm', or set it to 0"
+                f"{wanted}, but policy.type {self.policy.type!r} samples from the weights that are being updated; use "
+                f"{' or '.join(map(repr, able))}, or set it to 0"
             )
         if not self.rollout.async_workers:
             raise ValueError(f"{wanted}, but rollout.async_workers 0 plays no episode in the background; raise it")

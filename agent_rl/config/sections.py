@@ -5,9 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from agent_rl.config.base import Fraction, Positive, Seconds, Section
+from agent_rl.config.engines import POLICIES
+from agent_rl.errors import ConfigError
 
 
 class RunConfig(Section):
@@ -105,10 +107,18 @@ class ModelConfig(Section):
     lora: LoraConfig = LoraConfig()
 
 
+def _check_policy_type(name: str) -> str:
+    try:
+        POLICIES.check(name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return name
+
+
 class PolicyConfig(Section):
-    type: Literal["minimind", "huggingface", "vllm"] = "minimind"
+    type: Annotated[str, AfterValidator(_check_policy_type)] = "minimind"
     """`minimind` is our own module (MiniMind, dense Qwen3 or Llama); `huggingface` a causal LM of Transformers; `vllm`
-    trains the same and draws through vLLM (section `vllm`)."""
+    trains the same and samples with vLLM (section `vllm`); or an import path, `my_pkg.my_policy:make_policy`."""
     max_new_tokens: Positive = 512
     """Token budget of one turn."""
     max_context: Positive = 1024

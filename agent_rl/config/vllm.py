@@ -1,12 +1,16 @@
-"""The section about drawing through vLLM. Not here: what is trained, servers' own flags (`agent-rl serve-vllm`)."""
+"""The section about sampling with vLLM. Not here: what is trained, servers' own flags (`agent-rl serve-vllm`)."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from agent_rl.config.base import Seconds, Section
+from agent_rl.config.base import Seconds
+from agent_rl.config.engines import EngineCapabilities, EngineSection
+
+if TYPE_CHECKING:
+    from agent_rl.config.root import Config
 
 
 def _check_address(address: str) -> str:
@@ -16,7 +20,7 @@ def _check_address(address: str) -> str:
     return address.rstrip("/")
 
 
-class VLLMConfig(Section):
+class VLLMConfig(EngineSection):
     servers: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
     """Addresses of servers that `agent-rl serve-vllm` started; empty: an engine inside every process."""
     weight_transfer: Literal["files", "nccl"] = "files"
@@ -42,3 +46,26 @@ class VLLMConfig(Section):
             return dict.fromkeys(("gpu_memory_share", "sleep"), "with servers, only with an engine inside the process")
         of_servers = ("weight_transfer", "weight_folder", "request_timeout_s", "start_timeout_s")
         return dict.fromkeys(of_servers, "without servers")
+
+    def capabilities(self, config: "Config") -> EngineCapabilities:
+        return EngineCapabilities(
+            has_own_weights=True,
+            supports_async=True,
+            servers=self.servers,
+            sends_files=bool(self.servers) and (self.weight_transfer == "files" or config.model.lora.rank > 0),
+            weight_folder=self.weight_folder,
+            sleeps=self.sleep and not self.servers and not config.rollout.max_staleness,
+            gpu_memory_share=self.gpu_memory_share,
+            max_logprob_gap=self.max_logprob_gap,
+        )
+
+    def keys_without_effect_in(self, config: "Config") -> Mapping[str, str]:
+        unused = {}
+        if self.servers:
+            for key in ("max_batch_size", "max_cached_tokens"):
+                unused[f"policy.{key}"] = "with vllm.servers, which have their own; see agent-rl serve-vllm"
+        elif config.rollout.max_staleness:
+            unused["vllm.sleep"] = "with rollout.max_staleness, where the engine samples during updates"
+        if config.model.lora.rank:
+            unused["vllm.weight_transfer"] = "with adapters, which always go as files"
+        return unused

@@ -15,8 +15,8 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import MANIFEST_FILE, MODEL_FOLDER, verify_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError
 from agent_rl.learning.update import PolicyUpdater
-from agent_rl.policies.hf_model import ADAPTER_FILE
-from agent_rl.policies.make_policy import make_model_and_policy
+from agent_rl.policies.hf_policy import ADAPTER_FILE
+from agent_rl.policies.make_policy import make_policy
 from agent_rl.policies.policy import BasePolicy
 
 CHECKPOINT_NAMES = ("step_", ".partial-")
@@ -84,7 +84,7 @@ class EvaluatedModel:
 
     @contextmanager
     def open(self, run_folder: Path) -> Iterator[BasePolicy]:
-        """The policy, with vLLM too once its weights have been sent and proven; files of weights go to `run_folder`.
+        """The policy, once an engine with weights of its own has them; files of weights go to `run_folder`.
 
         Raises a UserError for what cannot be read, does not fit the configuration, or does not answer.
         """
@@ -92,12 +92,11 @@ class EvaluatedModel:
         backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
         if backend.num_processes > 1:
             raise ConfigError(f"an evaluation is one process, got {backend.num_processes}; start it without a launcher")
-        model, policy = make_model_and_policy(config, backend, run_folder=run_folder, checkpoint=self.weights)
+        model, policy = make_policy(config, backend, run_folder=run_folder, checkpoint=self.weights)
         with closing(policy):
-            if config.policy.type == "vllm":  # what draws has weights of its own
+            if policy.remote_engine is not None:
                 updater = PolicyUpdater(module_to_train(model, policy, backend), config, backend)
-                folder = config.vllm.weight_folder or run_folder / "weights"
-                make_policy_sync(config, policy, model, updater, backend, folder=folder).sync_weights(0)
+                make_policy_sync(config, policy, model, updater, backend, run_folder=run_folder).sync_weights(0)
             yield policy
 
 

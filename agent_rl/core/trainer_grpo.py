@@ -40,7 +40,7 @@ from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import check_agent_type, make_env_factory
 from agent_rl.errors import DataError, TrainingStoppedError
 from agent_rl.learning.update import PolicyUpdater
-from agent_rl.policies.make_policy import load_reference_model, make_model_and_policy
+from agent_rl.policies.make_policy import load_reference_model, make_policy
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.trained_model import TrainedModel, save_trained
 from agent_rl.records import TrajectoryGroup
@@ -96,8 +96,7 @@ class GRPOTrainer:
             backend,
             reference_model=load_reference_model(config, backend),
         )
-        weights = config.vllm.weight_folder or run.path / "weights"
-        self._sync = make_policy_sync(config, policy, model, self._updater, backend, folder=weights)
+        self._sync = make_policy_sync(config, policy, model, self._updater, backend, run_folder=run.path)
         self._kept = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
         self._events = EventLog(run.path, enabled=backend.is_main_process)
         self._alarms = _make_alarms(config)
@@ -138,7 +137,7 @@ class GRPOTrainer:
         if run.resume_from is not None:
             verify_checkpoint(run.resume_from, backend)
         checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
-        model, policy = make_model_and_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
+        model, policy = make_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
         try:
             factory.start()
             check_agent_type(config.agent.type, factory)

@@ -22,10 +22,10 @@ from torch import nn
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.processes import ProcessLostError
-from agent_rl.distributed.weight_receiver import Probe, Receipt, WeightReceiver
 from agent_rl.distributed.weight_stream import WeightStream
 from agent_rl.distributed.weight_verification import WeightSyncError, check_gap, check_probes, check_receipts
 from agent_rl.errors import AgentRLError, EngineError
+from agent_rl.inference.base import Probe, Receipt, WeightReceiver
 
 T = TypeVar("T")
 ProbeSample = tuple[tuple[int, ...], tuple[int, ...]]

@@ -6,8 +6,8 @@ copy that was made of older weights, no keys and values of theirs. Not here: ask
 
 from collections.abc import Mapping, Sequence
 
-from agent_rl.distributed.weight_receiver import Probe, Receipt
 from agent_rl.errors import UserError
+from agent_rl.inference.base import Probe, Receipt
 
 _REMEDY = "restart the servers, if vLLM runs in servers, and go on with checkpoint.resume=auto"
 

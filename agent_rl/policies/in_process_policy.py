@@ -1,13 +1,13 @@
-"""What the policies have in common whose module is trained and drawn from in this process.
+"""A policy whose module is both trained and sampled from in this process.
 
-One module that the trainer updates and the generation engine draws from, and its tokenizer. The engine keeps no copy
-of the weights: they may change only while nothing is being drawn, and `refresh_weights` says that they did.
-Not here: how a model is loaded, training, back ends in other processes.
+The trainer updates the module, and the generation engine reads the same weights. They may change only while no
+completion is running; `refresh_weights` marks a change.
+Not here: how a model is loaded, training, engines with weights of their own.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class InProcessPolicy(BasePolicy):
-    """A model and the engine that draws from it."""
+    """A model and the engine that samples from it. Subclasses name the class of the model."""
+
+    model_class: ClassVar[type[TrainedModel]]
 
     def __init__(
         self,
@@ -43,9 +45,29 @@ class InProcessPolicy(BasePolicy):
             trained.module, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
         )
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        max_batch_size: int = 8,
+        max_context: int = 1024,
+        max_cached_tokens: int | None = None,
+        agent_type: AgentType = "hf",
+        **of_model: Any,
+    ) -> Self:
+        """Read a folder, file or hub name; `of_model` and errors are those of the model class's `from_pretrained`."""
+        return cls(
+            cls.model_class.from_pretrained(source, max_context=max_context, **of_model),
+            max_batch_size=max_batch_size,
+            max_context=max_context,
+            max_cached_tokens=max_cached_tokens,
+            agent_type=agent_type,
+        )
+
     @property
     def model(self) -> nn.Module:
-        """The module that is trained and drawn from."""
+        """The module that is trained and sampled from."""
         return self.trained.module
 
     @property
@@ -54,14 +76,14 @@ class InProcessPolicy(BasePolicy):
 
     @property
     def weight_version(self) -> int:
-        """Version of the weights being drawn from."""
+        """Version of the weights being sampled from."""
         return self._engine.weight_version
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         return self._engine.generate(prompt_ids, sampling, cancel)
 
     def refresh_weights(self, version: int) -> None:
-        """Draw from the weights as they are now and call them `version`; no completion may be under way."""
+        """Sample from the weights as they are now, as `version`; no completion may be running."""
         self._engine.refresh_weights(version)
 
     def save_pretrained(self, folder: str | Path) -> None:

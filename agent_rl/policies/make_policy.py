@@ -1,6 +1,7 @@
-"""The model and the policy that a configuration names, and its tokenizer alone: the one place that knows all policies.
+"""The trained model and the policy of a configuration, its reference model, and its tokenizer alone.
 
-Not here: what they do, how a policy gets new weights (`sampler_sync.py`).
+`policy.type` is a name in `config.engines.POLICIES` or the import path of a maker with the signature of `make_policy`.
+Not here: what policies do, how a policy gets new weights (`core/policy_sync.py`).
 """
 
 from pathlib import Path
@@ -9,51 +10,42 @@ from typing import TYPE_CHECKING
 import torch
 
 from agent_rl.config import Config
+from agent_rl.config.engines import ENGINES, POLICIES
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.policies.hf_loading import load_causal_lm, load_config, load_hf_tokenizer
-from agent_rl.policies.hf_model import ADAPTER_FILE, HuggingFaceModel
-from agent_rl.policies.hf_policy import HuggingFacePolicy
+from agent_rl.policies.hf_policy import ADAPTER_FILE, HuggingFaceModel, HuggingFacePolicy
 from agent_rl.policies.in_process_policy import InProcessPolicy
 from agent_rl.policies.minimind_policy import MiniMindPolicy, load_tokenizer
 from agent_rl.policies.policy import BasePolicy
+from agent_rl.policies.remote_policy import RemotePolicy
 from agent_rl.policies.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def make_model_and_policy(
+def make_policy(
     config: Config, backend: Backend, *, run_folder: Path, checkpoint: Path | None = None
 ) -> tuple[TrainedModel, BasePolicy]:
-    """What is trained and what is drawn from, read from `model.path` or the model folder of a checkpoint of the run.
+    """The model to train and the policy of `policy.type`, from `model.path` or the model folder of a checkpoint.
 
-    With vLLM and ZeRO-3 the model is loaded as shards. Raises a UserError for what cannot be read, does not fit the
-    configuration, or does not answer.
+    Raises a UserError for what cannot be read, does not fit the configuration, or does not answer.
     """
-    if config.policy.type != "vllm":
-        policy = make_policy(config, device=backend.device, checkpoint=checkpoint)
-        return policy.trained, policy
-    from agent_rl.policies.make_vllm_policy import make_vllm_policy
-
-    def load_model() -> TrainedModel:
-        return HuggingFaceModel.from_pretrained(
-            checkpoint or config.model.path,
-            max_context=config.policy.max_context,
-            loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
-            **_model_options(config, backend.device, checkpoint),
-        )
-
-    source = _base_source(config, checkpoint)
-    return make_vllm_policy(config, backend, load_model, source=source, run_folder=run_folder)
+    return POLICIES.get(config.policy.type)(config, backend, run_folder=run_folder, checkpoint=checkpoint)
 
 
-def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None = None) -> InProcessPolicy:
-    """A policy that draws from the trained module in this process (`minimind` or `huggingface`).
+def make_colocated(
+    config: Config, backend: Backend, *, run_folder: Path, checkpoint: Path | None = None
+) -> tuple[TrainedModel, BasePolicy]:
+    """As `make_policy`, for policies that sample from the trained module."""
+    policy = make_in_process_policy(config, device=backend.device, checkpoint=checkpoint)
+    return policy.trained, policy
 
-    Raises a UserError for what cannot be read or does not fit the configuration.
-    """
+
+def make_in_process_policy(config: Config, *, device: torch.device, checkpoint: Path | None = None) -> InProcessPolicy:
+    """A policy that samples from the trained module in this process (`minimind` or `huggingface`)."""
     source = checkpoint or config.model.path
     settings = {
         "max_batch_size": config.policy.max_batch_size,
@@ -64,6 +56,27 @@ def make_policy(config: Config, *, device: torch.device, checkpoint: Path | None
     if config.policy.type == "minimind":
         return MiniMindPolicy.from_pretrained(source, dtype=config.model.dtype, device=device, **settings)
     return HuggingFacePolicy.from_pretrained(source, **_model_options(config, device, checkpoint), **settings)
+
+
+def make_remote(
+    config: Config, backend: Backend, *, run_folder: Path, checkpoint: Path | None = None
+) -> tuple[TrainedModel, BasePolicy]:
+    """As `make_policy`, for engines with weights of their own; under ZeRO-3 the model is loaded as shards."""
+
+    def load_model() -> TrainedModel:
+        return HuggingFaceModel.from_pretrained(
+            checkpoint or config.model.path,
+            max_context=config.policy.max_context,
+            loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
+            **_model_options(config, backend.device, checkpoint),
+        )
+
+    # An engine loads the base under adapters, which are sent to it later.
+    source = config.model.path if config.model.lora.rank or checkpoint is None else str(checkpoint)
+    make_engine = ENGINES.get(config.policy.type)
+    model, engine = make_engine(config, backend, load_model, source=source, run_folder=run_folder)
+    max_context = config.policy.max_context
+    return model, RemotePolicy(engine, model.tokenizer, max_context=max_context, agent_type=config.agent.type)
 
 
 def _model_options(config: Config, device: torch.device, checkpoint: Path | None) -> dict[str, object]:
@@ -83,13 +96,8 @@ def _model_options(config: Config, device: torch.device, checkpoint: Path | None
     }
 
 
-def _base_source(config: Config, checkpoint: Path | None) -> str:
-    """What an engine beside the model loads: the base under adapters, which are sent to it later."""
-    return config.model.path if config.model.lora.rank or checkpoint is None else str(checkpoint)
-
-
 def load_reference_model(config: Config, backend: Backend) -> torch.nn.Module | None:
-    """The frozen model of a KL penalty, read from `model.path`; None where none is needed.
+    """The frozen model of a KL penalty, read from `model.path`; None if the run needs none.
 
     With adapters none is needed: switched off, they leave the model they were put into.
     """

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from agent_rl.config import AgentType
 from agent_rl.errors import CheckpointError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.modeling.minimind_weights import tokenizer_folder
@@ -23,37 +22,21 @@ if TYPE_CHECKING:
 class MiniMindModel(TrainedModel):
     """A MiniMind with whole weights."""
 
-    def save_pretrained(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-        if weights is not None:
-            raise ValueError("a MiniMind is never sharded, so it takes no weights besides its own")
-        self.module.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
-
-    def load_weights(self, folder: Path) -> None:
-        self.module.load_state_dict(MiniMindForCausalLM.from_pretrained(folder).state_dict())
-
-
-class MiniMindPolicy(InProcessPolicy):
-    """`MiniMindPolicy.from_pretrained("model/nat_minimind", max_context=768)`."""
-
     @classmethod
     def from_pretrained(
         cls,
-        path: str | Path,
+        source: str | Path,
         *,
         dtype: str | None = None,
         device: str | torch.device = "cpu",
-        max_batch_size: int = 8,
         max_context: int = 1024,
-        max_cached_tokens: int | None = None,
-        agent_type: AgentType = "hf",
-    ) -> "MiniMindPolicy":
+    ) -> "MiniMindModel":
         """Read a folder in Hugging Face format, or a `.pth` file with the tokenizer beside it.
 
         `dtype` is `float32`, `bfloat16`, or None for the file's own. Raises CheckpointError for what is missing,
         broken or of another shape, ConfigError for a window that the model does not have.
         """
-        path = Path(path)
+        path = Path(source)
         if not path.exists():
             raise CheckpointError(
                 f"model.path = {str(path)!r}: no such folder or file; a name on the Hugging Face Hub needs "
@@ -67,13 +50,22 @@ class MiniMindPolicy(InProcessPolicy):
                 f"{path}: the tokenizer has {len(tokenizer)} ids, the model only {model.config.vocab_size}: "
                 "they do not belong together"
             )
-        return cls(
-            MiniMindModel(model.to(device), tokenizer),
-            max_batch_size=max_batch_size,
-            max_context=max_context,
-            max_cached_tokens=max_cached_tokens,
-            agent_type=agent_type,
-        )
+        return cls(model.to(device), tokenizer)
+
+    def save_pretrained(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        if weights is not None:
+            raise ValueError("MiniMind is never sharded: `weights` must be None")
+        self.module.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def load_weights(self, folder: Path) -> None:
+        self.module.load_state_dict(MiniMindForCausalLM.from_pretrained(folder).state_dict())
+
+
+class MiniMindPolicy(InProcessPolicy):
+    """`MiniMindPolicy.from_pretrained("model/nat_minimind", max_context=768)`."""
+
+    model_class = MiniMindModel
 
 
 def load_tokenizer(path: Path) -> "PreTrainedTokenizerBase":

@@ -1,7 +1,7 @@
-"""What the rollout needs of a policy: token ids in, sampled token ids and log-probs out, from many threads at once.
+"""The interface of a policy: token ids in, sampled token ids and log-probs out, from many threads at once.
 
-A policy owns its weights, its tokenizer's chat format and whatever generates. It does not know episodes, rewards or
-how it is trained or gets new weights.
+A policy owns a model's weights or an engine that has them, and its tokenizer's chat format. It does not know episodes,
+rewards, training or when weights are synced.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.records import Completion, SamplingParams
 
 if TYPE_CHECKING:
-    from agent_rl.inference.base import Cancel
+    from agent_rl.inference.base import Cancel, RemoteEngine
 
 
 class BasePolicy(ABC):
@@ -22,20 +22,22 @@ class BasePolicy(ABC):
     chat_format: ChatFormat
     max_context: int
     """Window in tokens: conversation and completion together."""
+    remote_engine: "RemoteEngine | None" = None
+    """The engine that is sent new weights; None if the policy samples from the trained module, or is not trained."""
 
     @abstractmethod
     def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: "Cancel | None" = None
     ) -> Completion:
-        """Draw one completion; blocks, and may be called from many threads. EngineError when the back end fails.
+        """Generate one completion; blocks, and may be called from many threads. EngineError when the engine fails.
 
-        Once `cancel` (such as a `threading.Event`) is set, the completion ends with what was drawn so far, as
+        Once `cancel` (such as a `threading.Event`) is set, the completion ends with the tokens sampled so far, as
         `FinishReason.CANCELLED`.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Free what generates; completions still under way get EngineError."""
+        """Free the engine; running completions get EngineError."""
 
     def generate_action(
         self,

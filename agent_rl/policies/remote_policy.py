@@ -1,7 +1,7 @@
-"""vLLM as a policy: weights of its own, which it is sent; completions go on when they change in between.
+"""A policy over an engine with weights of its own; completions continue when the weights change in between.
 
-One interface over an engine inside this process and over servers. Not here: vLLM itself (`vllm_backend/`), sending
-weights (`distributed/weight_sync.py`), when they are sent (`sampler_sync.py`), training.
+Not here: the engine (`inference/vllm`), sending weights (`distributed/weight_sync.py`), when they are sent
+(`core/policy_sync.py`), training.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from agent_rl.agent.agent_types import make_chat_format
 from agent_rl.config import AgentType
-from agent_rl.distributed.weight_receiver import WeightReceiver
-from agent_rl.inference.base import Cancel, InferenceEngine
+from agent_rl.inference.base import Cancel, RemoteEngine
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams
 from agent_rl.seeds import derive_seed
@@ -21,58 +20,56 @@ if TYPE_CHECKING:
 
 
 class RemotePolicy(BasePolicy):
-    """`engine` draws; `sampler` is the same or what directs it, and takes new weights."""
+    """`RemotePolicy(engine, tokenizer, max_context=2048)`."""
+
+    remote_engine: RemoteEngine
 
     def __init__(
         self,
-        engine: InferenceEngine,
-        sampler: WeightReceiver,
+        engine: RemoteEngine,
         tokenizer: "PreTrainedTokenizerBase",
         *,
         max_context: int,
         agent_type: AgentType = "hf",
     ) -> None:
-        self.sampler = sampler
+        self.remote_engine = engine
         self.chat_format = make_chat_format(tokenizer, agent_type)
         self.max_context = max_context
-        self._engine = engine
 
     @property
     def weight_version(self) -> int:
-        """Version of the weights being drawn from."""
-        return self.sampler.weight_version
+        """Version of the weights being sampled from."""
+        return self.remote_engine.weight_version
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
-        """As `BasePolicy.generate`; may be drawn by several versions of the weights (`token_versions`)."""
+        """As `BasePolicy.generate`; may span several versions of the weights (`token_versions`)."""
         room = min(sampling.max_new_tokens, self.max_context - len(prompt_ids))
         parts: list[Completion] = []
-        num_drawn = 0
         while True:
-            drawn = [token for part in parts for token in part.token_ids]
-            part = self._engine.complete(
-                [*prompt_ids, *drawn],
+            sampled = [token for part in parts for token in part.token_ids]
+            part = self.remote_engine.complete(
+                [*prompt_ids, *sampled],
                 replace(
                     sampling,
-                    max_new_tokens=room - num_drawn,
-                    seed=derive_seed(sampling.seed, num_drawn) if num_drawn else sampling.seed,
+                    max_new_tokens=room - len(sampled),
+                    seed=derive_seed(sampling.seed, len(sampled)) if sampled else sampling.seed,
                 ),
                 cancel,
             )
             parts.append(part)
-            num_drawn += len(part.token_ids)
             if part.finish_reason is not FinishReason.INTERRUPTED:
-                return joined(parts)
-            if num_drawn == room:
-                return joined([*parts[:-1], replace(part, finish_reason=FinishReason.LENGTH)])
+                return join_completions(parts)
+            if len(sampled) + len(part.token_ids) == room:
+                return join_completions([*parts[:-1], replace(part, finish_reason=FinishReason.LENGTH)])
             if cancel is not None and cancel.is_set():
-                return joined([*parts[:-1], replace(part, finish_reason=FinishReason.CANCELLED)])
+                return join_completions([*parts[:-1], replace(part, finish_reason=FinishReason.CANCELLED)])
 
     def close(self) -> None:
-        self._engine.close()
+        self.remote_engine.close()
 
 
-def joined(parts: Sequence[Completion]) -> Completion:
-    """One completion of several, each of which went on where the one before was interrupted."""
+def join_completions(parts: Sequence[Completion]) -> Completion:
+    """One completion made of several, each of which continues the interrupted one before it."""
     versions = tuple(
         version for part in parts for version in part.token_versions or (part.weight_version,) * len(part.token_ids)
     )

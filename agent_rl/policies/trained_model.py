@@ -1,13 +1,13 @@
-"""A module that is trained, with its tokenizer, and how the two are written and read.
+"""A module that is trained, with its tokenizer, and how the two are saved and loaded.
 
-What draws from it is a policy's business: in this process from the module itself, or elsewhere from weights it was
-sent. Not here: how a kind of model is loaded (`hf_model.py`, `minimind_policy.py`), training.
+Sampling is up to the policy: from the module itself, or by an engine that is sent its weights.
+Not here: how a kind of model is loaded (`hf_policy.py`, `minimind_policy.py`), training.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -25,16 +25,21 @@ class TrainedModel(ABC):
         self.module = module
         self.tokenizer = tokenizer
 
+    @classmethod
+    @abstractmethod
+    def from_pretrained(cls, source: str | Path, *, max_context: int = 1024, **options: Any) -> "TrainedModel":
+        """Read what `save_pretrained` wrote, or another model of this kind; `options` are those of the class."""
+
     @abstractmethod
     def save_pretrained(self, folder: str | Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Write weights, config and tokenizer in Hugging Face format.
 
-        `weights` are the module's whole weights by name, where it holds shards only.
+        `weights` are the module's whole weights by name, if it holds only shards.
         """
 
     @abstractmethod
     def load_weights(self, folder: Path) -> None:
-        """Take over the weights that `save_pretrained` wrote, in place; the module holds whole weights."""
+        """Load the weights that `save_pretrained` wrote, in place; the module holds whole weights."""
 
 
 def save_trained(model: TrainedModel, module: nn.Module, backend: Backend, folder: Path) -> None:

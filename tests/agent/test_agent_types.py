@@ -16,7 +16,7 @@ from agent_rl.agent.code_format import read_blocks
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.react_format import read_step
 from agent_rl.errors import UserError
-from agent_rl.policies.make_policy import make_policy
+from agent_rl.policies.make_policy import make_in_process_policy
 from agent_rl.policies.remote_policy import RemotePolicy
 
 SEARCH = ToolSpec(name="search", description="Finds passages", parameters={"type": "object", "properties": {}})
@@ -220,11 +220,11 @@ def test_a_policy_speaks_as_the_configuration_says(tmp_path, policy_type: str) -
     save_tiny_model(tmp_path / "model")
     for agent_type, name in {"hf": "ChatFormat", "react": "ReactFormat", "code": "CodeFormat"}.items():
         config = tiny_config(tmp_path, agent={"type": agent_type}, policy={"type": policy_type})
-        policy = make_policy(config, device="cpu")
+        policy = make_in_process_policy(config, device="cpu")
         policy.close()
         assert type(policy.chat_format).__name__ == name
 
 
 def test_a_vllm_policy_speaks_as_it_is_told() -> None:
-    policy = RemotePolicy(None, None, tokenizer_of("plain"), max_context=9, agent_type="react")
+    policy = RemotePolicy(None, tokenizer_of("plain"), max_context=9, agent_type="react")
     assert type(policy.chat_format).__name__ == "ReactFormat"

@@ -26,7 +26,7 @@ from agent_rl.learning.logprob_model import LogprobModel
 from agent_rl.learning.packing import plan_micro_batches
 from agent_rl.learning.update import PolicyUpdater
 from agent_rl.policies.hf_policy import HuggingFacePolicy
-from agent_rl.policies.make_policy import load_policy_tokenizer, make_policy
+from agent_rl.policies.make_policy import load_policy_tokenizer, make_in_process_policy
 from agent_rl.policies.minimind_policy import MiniMindPolicy
 from agent_rl.records import (
     FinishReason,
@@ -94,7 +94,7 @@ def test_a_completion_that_nobody_waits_for_ends_early(tmp_path: Path) -> None:
 def test_an_update_raises_the_probability_of_what_was_rewarded(tmp_path: Path, lora: dict[str, Any] | None) -> None:
     save_tiny_causal_lm(tmp_path / "model")
     config = hf_config(tmp_path, lora=lora)
-    policy = make_policy(config, device=torch.device("cpu"))
+    policy = make_in_process_policy(config, device=torch.device("cpu"))
     updater = PolicyUpdater(policy.model, config, Backend("cpu"))
     prompt, good, bad = (7, 8, 9), (10, 11, 2), (12, 13, 2)
     before = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
@@ -249,7 +249,9 @@ def test_adapters_of_another_kind_or_of_a_lost_model_are_refused(tmp_path: Path)
 def test_a_run_that_trained_the_whole_model_is_not_continued_with_adapters(tmp_path: Path) -> None:
     save_tiny_causal_lm(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"model\.lora\.rank = 4, but .* holds a model that was trained whole"):
-        make_policy(hf_config(tmp_path, lora=LORA), device=torch.device("cpu"), checkpoint=tmp_path / "model")
+        make_in_process_policy(
+            hf_config(tmp_path, lora=LORA), device=torch.device("cpu"), checkpoint=tmp_path / "model"
+        )
 
 
 # The function that is trained is the one that is drawn from
@@ -290,7 +292,7 @@ def test_gradient_checkpointing_computes_twice_and_changes_no_gradient(
 
     for is_on in (False, True):
         config = hf_config(tmp_path, lora=lora, model={"gradient_checkpointing": is_on})
-        policy = make_policy(config, device=torch.device("cpu"))
+        policy = make_in_process_policy(config, device=torch.device("cpu"))
         policy.close()
         updater = PolicyUpdater(policy.model, config, Backend("cpu"))
         episodes = [episode(reward, turn((7, 8), (9, 10, 2), (-3.0,) * 3)) for reward in (0.0, 1.0)]
@@ -311,7 +313,7 @@ def test_gradient_checkpointing_computes_twice_and_changes_no_gradient(
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_attention_is_computed_as_asked(tmp_path: Path, attention: str) -> None:
     save_tiny_causal_lm(tmp_path / "model")
-    policy = make_policy(hf_config(tmp_path, model={"attention": attention}), device=torch.device("cpu"))
+    policy = make_in_process_policy(hf_config(tmp_path, model={"attention": attention}), device=torch.device("cpu"))
     policy.generate([7, 8], SamplingParams(max_new_tokens=3))
     policy.close()
     assert policy.model.config._attn_implementation == attention
@@ -324,7 +326,7 @@ def test_the_type_decides_which_policy_is_made(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model")  # MiniMind is written as Qwen3
     for kind, expected in (("minimind", MiniMindPolicy), ("huggingface", HuggingFacePolicy)):
         config = tiny_config(tmp_path, policy={"type": kind})
-        policy = make_policy(config, device=torch.device("cpu"))
+        policy = make_in_process_policy(config, device=torch.device("cpu"))
         policy.close()
         assert type(policy) is expected
         assert len(load_policy_tokenizer(config)) == 20

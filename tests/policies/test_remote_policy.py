@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
 from fakes import save_tiny_model
@@ -48,7 +47,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def draw(tokenizer: object, engine: ScriptedEngine, *, most: int = 9, cancel: Cancel | None = None) -> Completion:
-    policy = RemotePolicy(engine, SimpleNamespace(weight_version=0), tokenizer, max_context=12)
+    policy = RemotePolicy(engine, tokenizer, max_context=12)
     return policy.generate(PROMPT, SamplingParams(max_new_tokens=most, seed=5), cancel)
 
 

@@ -12,8 +12,8 @@ from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
 from agent_rl.learning.update import PolicyUpdater
 from agent_rl.modeling.minimind import MiniMindForCausalLM
-from agent_rl.policies.hf_model import HuggingFaceModel
-from agent_rl.policies.make_policy import load_reference_model, make_policy
+from agent_rl.policies.hf_policy import HuggingFaceModel
+from agent_rl.policies.make_policy import load_reference_model, make_in_process_policy
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
 
 REPORT = "report.json"
@@ -80,7 +80,7 @@ def make_updater(folder: Path, backend: Backend, config: Config) -> PolicyUpdate
         assert is_sharded == (backend.zero_stage == 3)
         return PolicyUpdater(model.module, config, backend, reference_model=load_reference_model(config, backend))
     if config.policy.type == "huggingface":
-        policy = make_policy(config, device=backend.device)
+        policy = make_in_process_policy(config, device=backend.device)
         policy.close()
         return PolicyUpdater(policy.model, config, backend)
     reference = None

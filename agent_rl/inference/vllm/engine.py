@@ -16,9 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from agent_rl.distributed.weight_receiver import Probe, Receipt
 from agent_rl.errors import AgentRLError, EngineError
-from agent_rl.inference.base import Cancel, fail_all
+from agent_rl.inference.base import Cancel, Probe, Receipt, fail_all
 from agent_rl.inference.vllm.engine_requests import EngineRequest, adapter_request, make_request, start_request
 from agent_rl.inference.vllm.engine_start import EngineOptions, start_vllm, stop_vllm
 from agent_rl.modeling.openmp import release_openmp_threads
@@ -54,7 +53,7 @@ class VLLMEngine:
         `model` is a folder or a hub name, `dtype` "float32" or "bfloat16". `max_batch_size` completions are drawn at
         the same time; `max_context` is the window in tokens. The key/value cache holds `max_cached_tokens`; default:
         `max_batch_size * max_context`, on a GPU what is left of `gpu_memory_share` of its memory. With `sleep`,
-        `release_memory` frees a GPU for the trainer. A `lora_rank` above 0 draws with `load_adapter`'s adapters.
+        the method `sleep` frees a GPU for the trainer. A `lora_rank` above 0 draws with `load_adapter`'s adapters.
         Raises ConfigError without vLLM, ValueError for sizes that cannot be, UserError for what vLLM itself refuses.
         """
         self.weight_version = 0
@@ -124,7 +123,7 @@ class VLLMEngine:
             self._changed.wait_for(lambda: self._is_still or self._stopped is not None)
             self._check_running()
 
-    def release_memory(self) -> None:
+    def sleep(self) -> None:
         """Pause, and free the GPU's memory until new weights come; on a CPU and without `sleep` nothing is done."""
         if not self._can_sleep or self._is_asleep:
             return

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_rl.distributed.weight_receiver import Probe
 from agent_rl.errors import EngineError
+from agent_rl.inference.base import Probe
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 GENERATE_PATH = "/inference/v1/generate"

@@ -8,19 +8,20 @@ trainer (`distributed/weight_sync.py`).
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from agent_rl.distributed.weight_receiver import Probe, Receipt
 from agent_rl.distributed.weight_verification import WeightSyncError, check_receipts
 from agent_rl.errors import EngineError
+from agent_rl.inference.base import Cancel, Probe, Receipt
 from agent_rl.inference.vllm.server.members import MemberLostError, Members
 from agent_rl.inference.vllm.server_answers import FIRST_LABEL
 from agent_rl.inference.vllm.transports import Transport, receipts_of
+from agent_rl.records import Completion, SamplingParams
 
 if TYPE_CHECKING:
     from agent_rl.inference.vllm.servers import VLLMServers
@@ -74,8 +75,17 @@ class ServerEngine:
         self._is_changing = False
         servers.rejoin = self.rejoin
 
+    def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
+        return self._servers.complete(prompt_ids, sampling, cancel)
+
+    def close(self) -> None:
+        self._servers.close()
+
+    def sleep(self) -> None:
+        """Does nothing: servers have GPUs of their own."""
+
     def hold(self) -> None:
-        """Of this process's completions; probes are sent."""
+        """Queue this process's completions; probes are sent."""
         self._servers.hold()
 
     def release(self) -> None:

@@ -12,9 +12,8 @@ from concurrent.futures import CancelledError, Future, wait
 from types import TracebackType
 from typing import Any, TypeVar
 
-from agent_rl.distributed.weight_receiver import Probe
 from agent_rl.errors import EngineError
-from agent_rl.inference.base import Cancel
+from agent_rl.inference.base import Cancel, Probe
 from agent_rl.inference.vllm.server.settings import ServerSettings
 from agent_rl.inference.vllm.server_answers import (
     GENERATE_PATH,

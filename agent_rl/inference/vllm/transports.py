@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agent_rl.distributed.weight_receiver import Receipt
 from agent_rl.distributed.weight_stream import WeightStream
 from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import UserError
+from agent_rl.inference.base import Receipt
 from agent_rl.inference.vllm.server.members import Members
 
 FILE_BYTES = 2 * 10**9

@@ -256,8 +256,8 @@ def test_a_gpu_is_freed_for_the_update_and_its_weights_come_before_its_cache(
 ) -> None:
     on_a_gpu(engine)
     under_way = start(engine)
-    engine.release_memory()
-    engine.release_memory()
+    engine.sleep()
+    engine.sleep()
     assert under_way.result(5).finish_reason is FinishReason.INTERRUPTED
     engine.pause()
     with pytest.raises(EngineError, match="given up for the trainer's update"):
@@ -280,7 +280,7 @@ def test_the_base_of_adapters_sleeps_on_the_cpu_and_each_takes_the_place_of_the_
 ) -> None:
     engine = on_a_gpu(make(lora_rank=8))
     for version in (1, 2):
-        engine.release_memory()
+        engine.sleep()
         engine.pause()
         (receipt,) = engine.load_adapter(Path("folder"), version)
         assert receipt.checksums == {"lora_A": "1"}
@@ -292,7 +292,7 @@ def test_the_base_of_adapters_sleeps_on_the_cpu_and_each_takes_the_place_of_the_
 
 
 def test_an_engine_that_cannot_sleep_goes_on(engine: VLLMEngine, vllm: FakeVLLM) -> None:
-    engine.release_memory()
+    engine.sleep()
     assert engine.complete([5], SamplingParams(max_new_tokens=1)).token_ids == (7,)
     assert vllm.calls == []
 

@@ -11,9 +11,9 @@ from fake_weight_servers import WEIGHTS, A, B, FakeServer, FakeServers, sums_of
 from safetensors.torch import save_file
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.weight_receiver import Receipt
 from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import EngineError
+from agent_rl.inference.base import Receipt
 from agent_rl.inference.vllm.server import members
 from agent_rl.inference.vllm.server.members import Members
 from agent_rl.inference.vllm.server_engine import ServerEngine

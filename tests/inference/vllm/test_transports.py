@@ -14,9 +14,9 @@ import torch
 from fake_weight_servers import WEIGHTS, A, B, FakeServers, sums_of
 from safetensors.torch import load_file
 
-from agent_rl.distributed.weight_receiver import Receipt
 from agent_rl.distributed.weight_verification import WeightSyncError
 from agent_rl.errors import UserError
+from agent_rl.inference.base import Receipt
 from agent_rl.inference.vllm import transports
 from agent_rl.inference.vllm.server.members import Members
 from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport, receipts_of

@@ -96,7 +96,7 @@ def test_two_shards_train_and_a_server_draws(server: str, tmp_path: Path) -> Non
     config = write_config(tmp_path, vllm={"servers": [server]})
     assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
     saved = tmp_path / "run/checkpoints/step_00003/model"
-    from agent_rl.policies.hf_model import HuggingFaceModel
+    from agent_rl.policies.hf_policy import HuggingFaceModel
 
     whole = HuggingFaceModel.from_pretrained(saved).module
     before = HuggingFaceModel.from_pretrained(ROOT / "model/nat_minimind").module

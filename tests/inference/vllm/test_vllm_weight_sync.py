@@ -20,10 +20,10 @@ from vllm_load import wait_for_load
 from waiting import free_port
 
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.weight_receiver import Receipt, WeightReceiver
 from agent_rl.distributed.weight_stream import WeightStream
 from agent_rl.distributed.weight_sync import ProbeSample, WeightSync, WeightSyncError
 from agent_rl.errors import EngineError
+from agent_rl.inference.base import Receipt, WeightReceiver
 from agent_rl.inference.vllm.server.launch import serve
 from agent_rl.inference.vllm.server.launch_plan import ServeOptions
 from agent_rl.inference.vllm.server_engine import ServerEngine

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.weight_receiver import Probe, Receipt
 from agent_rl.distributed.weight_sync import ProbeSample, WeightSync, WeightSyncError
 from agent_rl.errors import AgentRLError
+from agent_rl.inference.base import Probe, Receipt
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 
 PROBE_IDS = (3, 1, 4, 1, 5)

@@ -8,8 +8,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.weight_receiver import Probe, digest_of
 from agent_rl.errors import EngineError
+from agent_rl.inference.base import Probe, digest_of
 
 A, B = "http://a:8000", "http://b:8000"
 WEIGHTS = {"embed": torch.tensor([1.0, 2.0]), "head": torch.tensor([[3.0]])}

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.weight_receiver import digest_of
 from agent_rl.errors import AgentRLError
+from agent_rl.inference.base import digest_of
 
 NCCL_BACKEND = "agent_rl_nccl"
 """Name for `--weight-transfer-config`: vLLM's NCCL transfer, with checksums of what arrived."""

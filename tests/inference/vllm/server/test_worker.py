@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
-from agent_rl.distributed.weight_receiver import digest_of
 from agent_rl.errors import ConfigError
+from agent_rl.inference.base import digest_of
 from agent_rl.inference.vllm import engine_start
 from agent_rl.inference.vllm.engine_requests import make_request
 from agent_rl.inference.vllm.engine_start import EngineOptions

@@ -1,27 +1,31 @@
-"""The vLLM policy that a configuration names: an engine inside this process, or clients of servers.
+"""The vLLM engine that a configuration names: one inside this process, or clients of servers.
 
-Imported only where a configuration asks for vLLM. Not here: the model that is trained.
+Imported only if the configuration names vLLM. Not here: the policy around it, the model that is trained.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.weight_receiver import WeightReceiver
 from agent_rl.errors import ConfigError
+from agent_rl.inference.base import RemoteEngine
 from agent_rl.inference.vllm.engine_start import check_installed
 from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.servers import VLLMServers
 from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport
-from agent_rl.policies.remote_policy import InferenceEngine, RemotePolicy
-from agent_rl.policies.trained_model import TrainedModel
+
+if TYPE_CHECKING:
+    from agent_rl.inference.vllm.engine import VLLMEngine
+
+ModelT = TypeVar("ModelT")
 
 
-def make_vllm_policy(
-    config: Config, backend: Backend, load_model: Callable[[], TrainedModel], *, source: str, run_folder: Path
-) -> tuple[TrainedModel, RemotePolicy]:
-    """The model, which `load_model` reads only once vLLM is known to be there, and the policy.
+def make_engine(
+    config: Config, backend: Backend, load_model: Callable[[], ModelT], *, source: str, run_folder: Path
+) -> tuple[ModelT, RemoteEngine]:
+    """The model, which `load_model` reads only once vLLM is known to be available, and the engine.
 
     `source` is what an engine inside this process loads before it is sent weights. Raises ConfigError when vLLM is
     missing, or a server does not answer or was started with other settings.
@@ -29,8 +33,7 @@ def make_vllm_policy(
     if not config.vllm.servers:
         _check_device(config)
         check_installed()
-        model = load_model()
-        return model, _with_engine(config, backend, model, source)
+        return load_model(), _in_process(config, backend, source)
     servers = VLLMServers(
         config.vllm.servers,
         request_timeout_s=config.vllm.request_timeout_s,
@@ -48,8 +51,7 @@ def make_vllm_policy(
     except BaseException:
         servers.close()
         raise
-    sampler = ServerEngine(servers, transport, max_gap=config.max_logprob_gap)
-    return model, _policy(config, model, servers, sampler)
+    return model, ServerEngine(servers, transport, max_gap=config.max_logprob_gap)
 
 
 def _check_device(config: Config) -> None:
@@ -67,28 +69,21 @@ def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransp
                 f"vllm.weight_transfer = 'nccl' sends from GPU to GPU, this run trains on {backend.device}; use files"
             )
         return NCCLTransport()
-    return FileTransport(config.vllm.weight_folder or run_folder / "weights")
+    return FileTransport(config.engine.weight_folder or run_folder / "weights")
 
 
-def _with_engine(config: Config, backend: Backend, model: TrainedModel, source: str) -> RemotePolicy:
+def _in_process(config: Config, backend: Backend, source: str) -> "VLLMEngine":
     from agent_rl.inference.vllm.engine import VLLMEngine
 
-    engine = VLLMEngine(
+    return VLLMEngine(
         source,
         dtype=config.model.dtype,
         max_context=config.policy.max_context,
         max_batch_size=config.policy.max_batch_size,
         max_cached_tokens=config.policy.max_cached_tokens,
         gpu_memory_share=config.vllm.gpu_memory_share,
-        sleep=config.vllm.sleep and not config.rollout.max_staleness,
+        sleep=config.engine.sleeps,
         lora_rank=config.model.lora.rank,
         seed=config.run.seed,
         where=f"process {backend.rank}",
-    )
-    return _policy(config, model, engine, engine)
-
-
-def _policy(config: Config, model: TrainedModel, engine: InferenceEngine, sampler: WeightReceiver) -> RemotePolicy:
-    return RemotePolicy(
-        engine, sampler, model.tokenizer, max_context=config.policy.max_context, agent_type=config.agent.type
     )
