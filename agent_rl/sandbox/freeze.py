@@ -105,17 +105,17 @@ def freeze(
     `keep` holds the paths or patterns (`pkg/*.py`) the task asks for; without it every harmless file is kept. A file
     of a dangerous kind is dropped even when `keep` matches it.
     """
-    kept: dict[str, str | bytes] = {}
+    allowed: dict[str, str | bytes] = {}
     flags: set[Flag] = set()
     for path, content in files.items():
         reason = _reason_to_drop(path, keep)
         if reason is None:
-            kept[path] = content
+            allowed[path] = content
         else:
             flags.add(reason)
         if path.endswith(".py"):
             flags.update(screen(content))
-    return kept, tuple(flag for flag in Flag if flag in flags)
+    return allowed, tuple(flag for flag in Flag if flag in flags)
 
 
 def screen(source: str | bytes) -> tuple[Flag, ...]:

@@ -90,10 +90,10 @@ class CallGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
-        kept, flags, refusal = take(files, self._keep)
+        allowed, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        run = sandbox.call("call_cases", kept, self._limits, module=self._module, cases=self._requests)
+        run = sandbox.call("call_cases", allowed, self._limits, module=self._module, cases=self._requests)
         answers: dict[int, list[dict[str, Any]]] = {}
         strays = 0
         for item in run.items:
@@ -195,10 +195,10 @@ class SplitPytestGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox or the judge failed by itself."""
-        kept, flags, refusal = take(files, self._keep)
+        allowed, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        report, candidate, lost = self._judge(sandbox, kept)
+        report, candidate, lost = self._judge(sandbox, allowed)
         outcomes = outcomes_of(report)
         flags += (Flag.CANDIDATE_LOST,) if lost else ()
         flags += (Flag.ANSWER_NOT_PLAIN,) if report.result["opaque"] else ()
@@ -262,12 +262,12 @@ class InProcessPytestGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
-        kept, flags, refusal = take(files, self._keep)
+        allowed, flags, refusal = take(files, self._keep)
         flags += (Flag.FORGEABLE,)
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
         targets = sorted(path for path in self._tests if path.rpartition("/")[2].startswith("test_"))
-        run = sandbox.call("run_tests", {**kept, **self._tests}, self._limits, targets=targets)
+        run = sandbox.call("run_tests", {**allowed, **self._tests}, self._limits, targets=targets)
         return compare_ids(self._expected, outcomes_of(run), run.status, flags, run.error or run.stderr[-500:])
 
 
@@ -305,15 +305,15 @@ class StdioGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate, each case in a run of its own. Raises SandboxError when the sandbox itself failed."""
-        kept, flags, refusal = take(files, self._keep)
-        source = kept.pop(self._path, None)
+        allowed, flags, refusal = take(files, self._keep)
+        source = allowed.pop(self._path, None)
         if refusal or source is None:
             why = refusal or f"there is no file {self._path!r}"
             return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, why)
         per_test, notes, worst = {}, [], Status.OK
         text = source if isinstance(source, str) else source.decode("utf-8", "replace")
         for name, case in self._cases.items():
-            run = sandbox.run_python(text, files=kept, stdin=case.stdin, limits=self._limits)
+            run = sandbox.run_python(text, files=allowed, stdin=case.stdin, limits=self._limits)
             is_right = run.status is Status.OK and not run.truncated and self._compare(run.stdout, case.stdout)
             per_test[name] = Outcome.PASSED if is_right else Outcome.FAILED
             worst = run.status if worst is Status.OK else worst

@@ -31,12 +31,12 @@ def check_modules(modules: Sequence[str]) -> None:
 
 def take(files: Files, keep: Collection[str] | None) -> tuple[dict[str, str | bytes], tuple[Flag, ...], str]:
     """The frozen files, flags, and why the files are refused, if they are."""
-    kept, flags = freeze(files, keep)
+    allowed, flags = freeze(files, keep)
     try:
-        validate_files(kept)
+        validate_files(allowed)
     except WorkspaceError as error:
         return {}, flags, str(error)
-    return kept, flags, ""
+    return allowed, flags, ""
 
 
 def all_with(ids: Collection[str], outcome: Outcome, status: Status, flags: tuple[Flag, ...], evidence: str) -> Verdict:

@@ -302,7 +302,7 @@ class Sandbox:
             server = self._take()
             try:
                 with Session(server.channel, call, limits or self.limits, self._read, keep_channel=True) as session:
-                    said = talk(session)
+                    answer = talk(session)
                     job = session.close()
             except SandboxError as error:
                 failure = error
@@ -312,7 +312,7 @@ class Sandbox:
                 self._discard(server)
                 raise
             self._free.put(server)
-            return said, job
+            return answer, job
         raise failure
 
     def _branch(self) -> Channel:

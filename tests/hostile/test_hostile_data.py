@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from host import descendants
 
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.errors import NatUnavailableError
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.session import SessionEnded

@@ -52,8 +52,8 @@ def test_ordinary_files_are_kept_untouched() -> None:
 
 def test_only_declared_files_survive_when_the_task_declares_some() -> None:
     files = {"solution.py": "", "pkg/a.py": "", "notes.txt": "", "conftest.py": ""}
-    kept, flags = freeze(files, keep=["solution.py", "pkg/*.py"])
-    assert set(kept) == {"solution.py", "pkg/a.py"}
+    allowed, flags = freeze(files, keep=["solution.py", "pkg/*.py"])
+    assert set(allowed) == {"solution.py", "pkg/a.py"}
     assert flags == (Flag.DROPPED_TEST_CONFIG, Flag.DROPPED_UNDECLARED)
 
 

@@ -61,11 +61,11 @@ def validate(
 
     if spec and (cases or config or no_mcp or no_tests):
         raise UserError("--spec decides what is looked at; leave out --cases, --config, --no-mcp and --no-tests")
-    wanted = read_spec(spec) if spec else None
-    asked = read_cases(cases) if cases else ()
+    task = read_spec(spec) if spec else None
+    user_cases = read_cases(cases) if cases else ()
     with NatToolkit.open(limits=DEFAULT_LIMITS if spec else PROJECT_LIMITS) as toolkit:
         report = validate_folder(
-            toolkit, folder, spec=wanted, cases=asked, config=config, with_mcp=not no_mcp, with_tests=not no_tests
+            toolkit, folder, spec=task, cases=user_cases, config=config, with_mcp=not no_mcp, with_tests=not no_tests
         )
     text = report.model_dump_json(indent=2)
     if json_path and json_path != "-":

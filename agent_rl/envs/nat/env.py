@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
-from agent_rl.envs.nat.factory.negative_solutions import sabotages
+from agent_rl.envs.nat.factory.negative_solutions import negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.checker import check_project
@@ -141,7 +141,7 @@ class NATEnvFactory(EnvFactory):
     def solutions(self, task: Task) -> list[Solution]:
         """The reference project, and one sabotaged project of each kind."""
         spec = parse_spec(task, f"task {task.get('task_id')}")
-        wrong = sabotages(spec, self.seed)
+        wrong = negative_solutions(spec, self.seed)
         return [
             Solution(name="reference", messages=(written(render_project(spec)),), succeeds=True),
             *(Solution(name=name, messages=(written(files),), succeeds=False) for name, files in wrong.items()),

@@ -94,7 +94,7 @@ class NATAgentCreationEnv(BaseTextEnv):
         message = Message(role="assistant", content=reply.content, tool_calls=reply.calls, tool_errors=reply.errors)
         result = self._env.step(message)
         if not result.terminated and self.turns >= self.max_turns:
-            result = _joined(result, self._env.truncate(StopReason.MAX_TURNS))
+            result = _merged(result, self._env.truncate(StopReason.MAX_TURNS))
         assert result.reward is not None, "the NAT environment scores every episode"
         self._parts = result.reward_parts
         metadata = {**result.info, "reward_parts": result.reward_parts, "flags": [str(flag) for flag in result.flags]}
@@ -178,7 +178,7 @@ def _observation(messages: Sequence[Message]) -> dict[str, str]:
     return {"role": "user", "content": "\n".join(texts).encode(errors="replace").decode()}
 
 
-def _joined(step: StepResult, end: StepResult) -> StepResult:
+def _merged(step: StepResult, end: StepResult) -> StepResult:
     """The last step and the end of a truncated episode as one result."""
     assert step.reward is not None and end.reward is not None, "the NAT environment scores every episode"
     info = {**step.info, **end.info, "stop_reason": str(StopReason.MAX_TURNS)}

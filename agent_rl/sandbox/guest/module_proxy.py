@@ -117,13 +117,13 @@ class Remote:
     def _value(self, reply: dict[str, Any]) -> Any:
         started = time.monotonic()
         try:
-            return decode(reply.get("value"), opaque=self._stand_in)
+            return decode(reply.get("value"), opaque=self._opaque)
         except CodecError as error:
             raise self.failure(str(error)) from None
         finally:
             self._left_s -= time.monotonic() - started
 
-    def _stand_in(self, about: list[Any]) -> Any:
+    def _opaque(self, about: list[Any]) -> Any:
         name, number, base = about
         if type(number) is int and type(base) is str:
             return self._exception_class(str(name), number, base)
@@ -140,7 +140,7 @@ class Remote:
         message, base, own = str(about.get("message"))[:500], str(about.get("base")), about.get("own")
         try:
             if type(own) is list:
-                kind = decode(["o", *own], opaque=self._stand_in)
+                kind = decode(["o", *own], opaque=self._opaque)
                 return kind(message) if isinstance(kind, type) else RemoteError(message)
             args = decode(about["args"]) if type(about.get("args")) is list else (message,)
             return _ERRORS[base](*args) if base in _ERRORS else RemoteError(message)

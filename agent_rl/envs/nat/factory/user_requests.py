@@ -73,13 +73,13 @@ def _stream(seed: int) -> Iterator[str]:
     yield from rng.sample(EXAMPLES, len(EXAMPLES))
     seen = set(EXAMPLES)
     for kind in itertools.cycle(_KINDS):
-        text = _asked(kind(rng), rng)
+        text = _as_request(kind(rng), rng)
         if text not in seen:
             seen.add(text)
             yield text
 
 
-def _asked(wish: str, rng: random.Random) -> str:
+def _as_request(wish: str, rng: random.Random) -> str:
     """`wish` begins with an article and has no full stop."""
     opening = rng.choice(
         [

@@ -58,7 +58,7 @@ class McpEvidence:
     is_error: tuple[bool, ...]
     unknown_tool_refused: bool | None
     """Whether a call to a tool that does not exist came back as an error; None when it was not reached."""
-    num_unasked: int
+    num_unsolicited: int
     """Messages that answered no request of ours: notifications, forged or repeated answers."""
     seconds: float
 
@@ -87,20 +87,20 @@ def agent_evidence(job: JobResult) -> AgentEvidence:
     return _validated(AgentEvidence, job, blank)
 
 
-def mcp_evidence(said: McpConversation, job: JobResult) -> McpEvidence:
-    error = said.error
-    if said.has_ended:
+def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
+    error = conversation.error
+    if conversation.has_ended:
         last = job.stderr.strip().splitlines()[-1:]
         error = f"the server ended: {last[0]}"[:300] if last else f"the server ended with exit code {job.exit_code}"
     return McpEvidence(
-        stage=said.stage,
+        stage=conversation.stage,
         error=error,
-        server_name=said.server_name,
-        tools=said.tools,
-        answers=tuple(said.answers),
-        is_error=tuple(said.is_error),
-        unknown_tool_refused=said.unknown_tool_refused,
-        num_unasked=said.num_unasked,
+        server_name=conversation.server_name,
+        tools=conversation.tools,
+        answers=tuple(conversation.answers),
+        is_error=tuple(conversation.is_error),
+        unknown_tool_refused=conversation.unknown_tool_refused,
+        num_unsolicited=conversation.num_unsolicited,
         seconds=job.wall_s,
     )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agent_rl import resources
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.judge.evidence import (
     AgentEvidence,
     EvidenceT,
@@ -30,7 +31,7 @@ from agent_rl.envs.nat.judge.evidence import (
     tests_evidence,
 )
 from agent_rl.envs.nat.judge.worker.mcp_client import converse
-from agent_rl.errors import NatUnavailableError, SandboxError, UserError
+from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.grading import Files
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.mutation import MutationGrader
@@ -143,15 +144,17 @@ class NatToolkit:
 
         The server can import from its own folder and from `roots`.
         """
-        asked = [(name, dict(inputs)) for name, inputs in calls]
+        sent_calls = [(name, dict(inputs)) for name, inputs in calls]
         request = {"server_path": server_path, "exchanges": dict(exchanges or {}), "roots": list(roots)}
         call = Call(job="serve_mcp", files=files, request=request)
 
         def run() -> tuple[McpEvidence, bool]:
-            said, job = self._sandbox.converse(call, lambda session: converse(session, asked, request_timeout_s))
-            return mcp_evidence(said, job), not said.error
+            conversation, job = self._sandbox.converse(
+                call, lambda session: converse(session, sent_calls, request_timeout_s)
+            )
+            return mcp_evidence(conversation, job), not conversation.error
 
-        return self._remembered(["run_mcp", dict(files), request, asked, request_timeout_s], run)
+        return self._remembered(["run_mcp", dict(files), request, sent_calls, request_timeout_s], run)
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""

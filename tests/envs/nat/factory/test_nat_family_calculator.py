@@ -50,10 +50,10 @@ def test_the_checks_are_made_in_the_order_of_the_rules() -> None:
     assert answer(PIECEWISE, {"price": 1.0, "count": 0.0}, {}) == "error: division by zero"
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("balance", "0.00"), ("interest", "1.41"), ("paid", "101.41")])
-def test_a_loan_is_paid_back_month_by_month(asked: str, expected: str) -> None:
+@pytest.mark.parametrize(("quantity", "expected"), [("balance", "0.00"), ("interest", "1.41"), ("paid", "101.41")])
+def test_a_loan_is_paid_back_month_by_month(quantity: str, expected: str) -> None:
     # 100 + 1.00 - 60 = 41.00, then 0.41 of interest, and 41.41 is the last payment.
-    rules = changed(LOAN, answer=asked)
+    rules = changed(LOAN, answer=quantity)
     assert answer(rules, {"principal": 100.0, "rate": 12.0, "months": 5}, {}) == expected
 
 

@@ -182,6 +182,6 @@ def test_joins_and_nested_paths_come_from_level_3_on() -> None:
 
 
 def test_examples_are_answered_with_more_than_none() -> None:
-    outputs = [tool.example.output for tool, _ in checks.drawn(FAMILY, 3, 40)]
+    outputs = [tool.example.output for tool, _ in checks.tools_of(FAMILY, 3, 40)]
     assert "none" not in outputs
     assert len(set(outputs)) > 30

@@ -82,9 +82,9 @@ def test_the_examples_show_every_configuration_field_and_what_the_rules_mean() -
 
 
 def test_a_thousand_requests_differ_and_begin_with_the_examples() -> None:
-    asked = list(requests(1000, seed=0))
-    assert len(set(asked)) == 1000
-    assert set(asked[: len(EXAMPLES)]) == set(EXAMPLES)
+    texts = list(requests(1000, seed=0))
+    assert len(set(texts)) == 1000
+    assert set(texts[: len(EXAMPLES)]) == set(EXAMPLES)
 
 
 def test_more_requests_only_add_to_the_end_and_another_seed_gives_others() -> None:

@@ -60,7 +60,7 @@ class CodeValidator(Family):
         kinds = [kind for kind, _ in rules["rules"]]
         errors = [ERRORS[kind] for kind in kinds]
         if rules.get("report") == "all":
-            errors.append(_joined(_two(rules)))
+            errors.append(_join(_two(rules)))
         names = ["code", "country"] if "country" in kinds else ["code"]
         return Draft(
             rules=rules,
@@ -217,7 +217,7 @@ def _two(rules: dict[str, Any]) -> list[str]:
     return [kinds[0], kinds[1] if {kinds[0], kinds[-1]} == {"min_length", "max_length"} else kinds[-1]]
 
 
-def _joined(kinds: list[str]) -> str:
+def _join(kinds: list[str]) -> str:
     return "; ".join(ERRORS[kind] for kind in kinds)
 
 
@@ -226,7 +226,7 @@ def _rich_sentences(tool: Tool, rng: random.Random) -> list[str]:
     good = SUCCESS[rules["success"]][0]
     bad = "the first error"
     if rules["report"] == "all":
-        bad = f"all its errors in this order, joined like `{_joined(_two(rules))}` (a blank one only with its own)"
+        bad = f"all its errors in this order, joined like `{_join(_two(rules))}` (a blank one only with its own)"
     out = [
         rng.choice(
             [
@@ -283,5 +283,5 @@ def _rich_errors(tool: Tool, rng: random.Random) -> dict[str, Inputs]:
             broken.add(after)  # so that the order of the checks shows
         out[ERRORS[kind]] = _rich_inputs(tool, rng, frozenset(broken))
     if rules["report"] == "all":
-        out[_joined(_two(rules))] = _rich_inputs(tool, rng, frozenset(_two(rules)))
+        out[_join(_two(rules))] = _rich_inputs(tool, rng, frozenset(_two(rules)))
     return out

@@ -23,9 +23,9 @@ from agent_rl.envs.nat.factory.families.unit_rules import (
     checks_of,
     demand_common_knowledge,
     demand_sense,
-    draw_rich_rules,
     names_of,
     offsets_of,
+    sample_rich_rules,
 )
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
@@ -40,7 +40,7 @@ class UnitConverter(Family):
 
     def draft(self, rng: random.Random, level: int) -> Draft:
         if level >= 3:
-            rules = draw_rich_rules(rng)
+            rules = sample_rich_rules(rng)
             return self.complete(rules, rules["precision"] if rng.random() < 0.5 else None)
         dimension = rng.choice(sorted(FACTORS))
         units = sorted(FACTORS[dimension])

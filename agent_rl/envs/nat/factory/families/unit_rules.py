@@ -126,7 +126,7 @@ def demand_sense(rules: dict[str, Any]) -> None:
         raise ValueError("only a temperature can be too cold, once its unit is known")
 
 
-def draw_rich_rules(rng: random.Random) -> dict[str, Any]:
+def sample_rich_rules(rng: random.Random) -> dict[str, Any]:
     tables = FACTORS | MORE_FACTORS
     dimension = rng.choice(sorted([*tables, *COMPOUND]))
     rules: dict[str, Any] = {"dimension": dimension}

@@ -41,7 +41,7 @@ class Table:
         return str(text).lower() if self.rules["fold"] else str(text)
 
 
-def play(rules: Mapping[str, Any], config: Mapping[str, int], calls: list[tuple[str, Inputs]]) -> list[str]:
+def run_calls(rules: Mapping[str, Any], config: Mapping[str, int], calls: list[tuple[str, Inputs]]) -> list[str]:
     """Answers of one fresh instance to calls, by the functions' names, in order."""
     table = Table(rules=rules, config=config)
     operations = {name: operation for operation, name in rules["names"].items()}

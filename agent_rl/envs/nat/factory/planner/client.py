@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_rl.errors import AgentRLError, PlannerError
+from agent_rl.envs.nat.errors import PlannerError
+from agent_rl.errors import AgentRLError
 
 _BASE_DELAY_S = 2.0
 _MAX_DELAY_S = 60.0

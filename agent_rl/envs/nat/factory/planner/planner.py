@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.compose import INSTANCES
 from agent_rl.envs.nat.factory.families import FAMILIES
@@ -28,7 +29,6 @@ from agent_rl.envs.nat.factory.planner.prompts import choice_prompt, plan_prompt
 from agent_rl.envs.nat.factory.planner.schema import NO_FAMILY, FamilyChoice, PlannedAgent, choice_schema, plan_schema
 from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, complete_tool, valid_cases
 from agent_rl.envs.nat.spec import DIFFICULTY, Direct, Inputs, McpServer, NATSpec, PlannedCase, Tool
-from agent_rl.errors import PlannerError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _PACKAGE = re.compile(r"nat(_[a-z][a-z0-9]*){1,5}")
@@ -88,8 +88,8 @@ def plan_specs(
         generate=generate, requests_per_minute=settings.requests_per_minute, max_attempts=settings.max_attempts
     )
     specs: dict[str, NATSpec] = {}
-    tally = _Tally()
-    num_failures = num_asked = 0
+    totals = _Totals()
+    num_failures = num_since_report = 0
     with Progress(progress_path) as progress:
         for index, request in enumerate(requests):
             if len(specs) == count:
@@ -100,22 +100,22 @@ def plan_specs(
                 line = plan_request(request, index=index, task_id=task_id, generate=caller)
                 progress.append(line)
                 num_failures = num_failures + 1 if line.status == "failed" else 0
-                num_asked += 1
-            tally.add(line)
+                num_since_report += 1
+            totals.add(line)
             if line.status != "made":
                 report(f"planner: {task_id} {line.status}, {request[:60]!r}: {line.reason}")
             if line.spec is not None and specs.setdefault(line.spec.fingerprint, line.spec) is not line.spec:
-                tally.num_duplicates += 1
+                totals.num_duplicates += 1
             if num_failures == settings.max_failures:
-                report(tally.text(settings))
+                report(totals.text(settings))
                 raise PlannerError(
                     f"the last {num_failures} planner requests failed, finally with {line.reason!r}; {progress_path} "
                     f"keeps the {len(specs)} specs made so far: mend the cause and run the same command again"
                 )
-            if num_asked == settings.report_every:
-                num_asked = 0
-                report(tally.text(settings))
-    report(tally.text(settings))
+            if num_since_report == settings.report_every:
+                num_since_report = 0
+                report(totals.text(settings))
+    report(totals.text(settings))
     if len(specs) < count:
         report(f"planner: the requests are used up after {len(specs)} of {count} specs")
     return list(specs.values())
@@ -233,8 +233,8 @@ def _texts(value: Any) -> list[str]:
     return [text for each in value for text in _texts(each)] if isinstance(value, list) else []
 
 
-def _name(proposed: str, pattern: re.Pattern[str], drawn: str) -> str:
-    return proposed if pattern.fullmatch(proposed) and not keyword.iskeyword(proposed) else drawn
+def _name(proposed: str, pattern: re.Pattern[str], fallback: str) -> str:
+    return proposed if pattern.fullmatch(proposed) and not keyword.iskeyword(proposed) else fallback
 
 
 def _fits(tool: Tool, inputs: Inputs) -> bool:
@@ -272,7 +272,7 @@ class _Meter:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Totals:
     """What has been made and spent, earlier runs on the same progress file included."""
 
     num_requests: int = 0

@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.spec import NATSpec, Record
-from agent_rl.errors import PlannerError
 
 
 class ProgressLine(Record):

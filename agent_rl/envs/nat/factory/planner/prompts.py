@@ -11,7 +11,7 @@ from functools import cache
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.families.base import Family
 from agent_rl.envs.nat.factory.planner.schema import NO_FAMILY
-from agent_rl.envs.nat.factory.tool_sampler import draw_tool
+from agent_rl.envs.nat.factory.tool_sampler import sample_tool
 from agent_rl.envs.nat.spec import Tool
 
 _NUM_SAMPLES = 12
@@ -103,4 +103,6 @@ def _words(tool: Tool) -> str:
 @cache
 def _sample(family: Family, level: int, number: int) -> Tool:
     rng = random.Random(f"planner-{family.name}-{level}-{number}")
-    return draw_tool(family, level, rng, type_name="nat_sample_tool", instance="sample_tool", function=family.function)
+    return sample_tool(
+        family, level, rng, type_name="nat_sample_tool", instance="sample_tool", function=family.function
+    )

@@ -56,7 +56,7 @@ def prepare(workdir: str) -> None:
     workflow = "workflow:\n  _type: react_agent\n  llm_name: llm\n  tool_names: [tool]\n"
     workflow += "llms:\n  llm:\n    _type: openai\n    model_name: none\n"
     ask = ["", {"value": 1.0, "unit": "m"}, "tool"]
-    warm_up(workdir, workflow, {"scripted": ["llm"], "asks": [ask]})
+    warm_up(workdir, workflow, {"scripted": ["llm"], "questions": [ask]})
 
 
 JOBS: dict[str, Any] = {}

@@ -15,10 +15,10 @@ from agent_rl.envs.nat.factory.families.date.calendar import NthWeekday, Period,
 from agent_rl.envs.nat.factory.families.date.operations import (
     BAD_DATE,
     LAYOUTS,
+    DateOperation,
     Difference,
     Given,
     Layout,
-    Operation,
     Shift,
     pattern,
 )
@@ -26,8 +26,8 @@ from agent_rl.envs.nat.factory.families.date.workdays import AddWorkdays, Workda
 from agent_rl.envs.nat.factory.families.probing import telling
 from agent_rl.envs.nat.spec import Tool
 
-EASY: list[type[Operation]] = [Shift, Difference, Weekday, Period, Workdays, AddWorkdays]
-HARD: list[type[Operation]] = [NthWeekday, NthWeekday, ToZone, ToZone, AddWorkdays, Shift]
+EASY: list[type[DateOperation]] = [Shift, Difference, Weekday, Period, Workdays, AddWorkdays]
+HARD: list[type[DateOperation]] = [NthWeekday, NthWeekday, ToZone, ToZone, AddWorkdays, Shift]
 
 
 _SET_BY = {"max_amount": "limit", "max_count": "limit", "period": "period", "offset_minutes": "offset"}
@@ -52,7 +52,7 @@ class DateTool(Family):
     def draft(self, rng: random.Random, level: int) -> Draft:
         setting = level == 2 or (level > 2 and rng.random() < 0.5)
         layout = rng.choice(LAYOUTS)
-        operation = rng.choice(HARD if level > 2 else EASY).draw(rng, layout, setting)
+        operation = rng.choice(HARD if level > 2 else EASY).sample(rng, layout, setting)
         zeros = level > 2 and operation.reader == "read_date" and rng.random() < 0.6
         rules = DateRules.model_validate(
             {"layout": layout, "leading_zeros": zeros, "operation": operation.model_dump(mode="json")}

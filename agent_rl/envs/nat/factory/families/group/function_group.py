@@ -26,7 +26,7 @@ _NUMBER = re.compile(r'^return (str\(|f")', re.MULTILINE)
 """A function's answer in the form of the rules."""
 _EXAMPLE_LENGTH = 20
 """Of a random sequence before calls that it does not need are taken out."""
-_EXAMPLE_DRAWS, _EAGER_DRAWS = 1000, 25
+_NUM_EXAMPLE_SAMPLES, _NUM_EAGER_SAMPLES = 1000, 25
 _LEAST_CALLS, _MOST_CALLS = 4, 6
 
 
@@ -102,12 +102,12 @@ class FunctionGroup(GroupFamily):
             return group.errors[0] in expected and all(_answers(each, calls) != expected for each in wrong)
 
         best: Sequence | None = None
-        for num_drawn in range(_EXAMPLE_DRAWS):
+        for num_sampled in range(_NUM_EXAMPLE_SAMPLES):
             calls = _called(state, _random_calls(state, rng, group.defaults, _EXAMPLE_LENGTH))
             if tells(calls):
                 best = min(best or calls, _shrunk(calls, tells), key=len)
             # Four calls are easily read; when they do not come up soon, six will do.
-            if best and len(best) <= (_LEAST_CALLS if num_drawn < _EAGER_DRAWS else _MOST_CALLS):
+            if best and len(best) <= (_LEAST_CALLS if num_sampled < _NUM_EAGER_SAMPLES else _MOST_CALLS):
                 return best
         raise AssertionError(f"no {_MOST_CALLS} calls tell the mutants of {group.rules} from the right class")
 
@@ -150,7 +150,7 @@ def _named(kind: type[State], operations: list[str], rng: random.Random, undo: s
     for operation in operations:
         known = kind.vocabulary()[operation].synonyms
         names[operation] = rng.choice([name for name in known if name not in names.values()])
-    rules = kind.draw(rng, operations) | {"names": names, "undo": undo, "form": rng.choice(FORMS)}
+    rules = kind.sample(rng, operations) | {"names": names, "undo": undo, "form": rng.choice(FORMS)}
     # Which texts are needed is known only from the code.
     needed = kind.model_construct(**rules).placeholders()
     inputs: dict[str, str] = {}

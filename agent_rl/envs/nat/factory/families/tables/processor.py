@@ -19,7 +19,7 @@ from agent_rl.envs.nat.factory.families.tables.rules import (
     config_fields,
     configured,
     demand_sense,
-    draw_rules,
+    sample_rules,
 )
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
@@ -36,7 +36,7 @@ class TableProcessor(Family):
     def draft(self, rng: random.Random, level: int) -> Draft:
         has_setting = level == 2 or (level > 2 and rng.random() < 0.5)
         setting = rng.choice(["limit", "decimals", "threshold"]) if has_setting else None
-        rules = draw_rules(rng, setting, level)
+        rules = sample_rules(rng, setting, level)
         fields = [field for field in config_fields(rules) if field.name == setting]
         return _draft(rules, fields[0] if setting else None)
 

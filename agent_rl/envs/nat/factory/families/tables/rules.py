@@ -112,7 +112,7 @@ def leaf(column: str) -> str:
     return column.rsplit(".", maxsplit=1)[-1]
 
 
-def draw_rules(rng: random.Random, setting: str | None, level: int) -> TableRules:
+def sample_rules(rng: random.Random, setting: str | None, level: int) -> TableRules:
     """Rules that have the configuration field `setting`: `limit`, `decimals`, `threshold` or none."""
     shape = rng.choice(["join", "nested"]) if level > 2 else rng.choice(["csv", "csv", "json"])
     source = "csv" if shape in ("csv", "join") else "json"

@@ -5,7 +5,7 @@ from agent_rl.envs.nat.judge.report import Point, Stage, point
 _NUM_SHOWN = 3
 
 
-class Tally:
+class CheckCounter:
     """Checks of one point: `tally.check(x > 0, "x is not positive")`, then `tally.share("all are positive")`."""
 
     def __init__(self, stage: Stage, name: str) -> None:
