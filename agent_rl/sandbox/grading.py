@@ -52,7 +52,7 @@ def outcomes_of(run: JobResult) -> dict[str, str]:
 def compare_ids(
     expected: Collection[str], outcomes: Mapping[str, str], status: Status, flags: tuple[Flag, ...], evidence: str
 ) -> Verdict:
-    """Expected against reported ids. A test nobody asked for voids the rest; a file that fails to load does not."""
+    """Compare expected and reported ids. An unexpected test voids the rest; a file that fails to load does not."""
     strays = set(outcomes) - set(expected) - {name.partition("::")[0] for name in expected}
     known = set(Outcome)
     per_test = {

@@ -50,9 +50,9 @@ def validate(
     no_mcp: Annotated[bool, typer.Option("--no-mcp", help="Leave the MCP server alone.")] = False,
     no_tests: Annotated[bool, typer.Option("--no-tests", help="Leave the project's tests alone.")] = False,
 ) -> None:
-    """Look at a project, run it in the sandbox, and say what is missing.
+    """Check a project, run it in the sandbox, and report what is missing.
 
-    Exit code 0: nothing that was looked at lost a point. 1: something did. 2: it could not be looked at.
+    Exit code 0: no check lost a point. 1: one did. 2: the project could not be checked.
     """
     from agent_rl.envs.nat.factory.user_test_cases import read_cases, read_spec
     from agent_rl.envs.nat.judge.toolkit import DEFAULT_LIMITS, NatToolkit

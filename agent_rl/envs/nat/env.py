@@ -31,7 +31,7 @@ from agent_rl.tools.base import spec_of
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
 MAX_PROBLEMS = 12
-"""Problems kept with an episode's transcript."""
+"""Most problems stored with an episode's transcript."""
 TOOL_SPECS = tuple(spec_of(tool) for tool in (FileWriteTool, FileReadTool, PytestRunTool, NatCheckTool, SubmitTool))
 """The tools as the model sees them, in the order of the registry."""
 
@@ -61,7 +61,7 @@ class NATEnvOptions(BaseModel):
 
 
 class NATAgentEnv(ToolEnv):
-    """One project. `seed` draws the hidden cases."""
+    """One episode: one project, scored on hidden cases that the factory's seed samples."""
 
     def __init__(self, factory: "NATEnvFactory") -> None:
         self._factory = factory
@@ -139,7 +139,7 @@ class NATEnvFactory(EnvFactory):
         parse_spec(task, where)
 
     def solutions(self, task: Task) -> list[Solution]:
-        """The reference project, and one sabotaged project of each kind."""
+        """The reference project, and one negative solution of each kind."""
         spec = parse_spec(task, f"task {task.get('task_id')}")
         wrong = negative_solutions(spec, self.seed)
         return [
@@ -159,7 +159,7 @@ class NATEnvFactory(EnvFactory):
     def get_toolkit(self) -> NatToolkit:
         """The running toolkit. Scoring without it is impossible by construction."""
         if self._toolkit is None:
-            raise RuntimeError("NATEnvFactory.start() must be called before an episode is played")
+            raise RuntimeError("NATEnvFactory.start() must be called before an episode runs")
         return self._toolkit
 
     def part_weights(self) -> dict[str, float]:

@@ -30,7 +30,7 @@ except ImportError as error:
 
 ENV_ID = "nat_agent_creation"
 DEFAULT_MAX_TURNS = 30
-"""Where nobody sets `max_turns`; SkyRL's generator always does."""
+"""Used where `max_turns` is not set; SkyRL's generator always sets it."""
 
 Settings = Mapping[str, Any]
 """`env.options` of the NAT environment, and `seed` of the hidden cases."""
@@ -40,7 +40,7 @@ _factories_lock = threading.Lock()
 
 
 def register(settings: Settings | None = None) -> None:
-    """Register the environment with skyrl_gym, in the process that plays the episodes; `env_config` overrides keys."""
+    """Register the environment with skyrl_gym, in the process that runs the episodes; `env_config` overrides keys."""
     entry_point = f"{__name__}:{NATAgentCreationEnv.__name__}"
     skyrl_gym.register(id=ENV_ID, entry_point=entry_point, kwargs={"settings": dict(settings or {})})
 

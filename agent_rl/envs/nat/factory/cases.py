@@ -1,6 +1,6 @@
-"""Hidden cases: what an agent is asked when an episode is scored, with the oracle's answers beside the questions.
+"""Hidden cases: the questions that score an agent at the end of an episode, with the oracle's answers.
 
-They depend on the spec's rules and a seed alone, so all episodes of a group face the same ones. Only questions are sent
+They depend on the spec's rules and a seed alone, so all episodes of a group get the same ones. Only questions are sent
 to the process that runs the candidate; the answers stay here. Each `CaseRun` is one build of the workflow.
 """
 
@@ -43,12 +43,12 @@ class CaseRun:
     """Questions in order to one build."""
 
     about: str
-    """What it finds out, in words."""
+    """What the run checks, in words."""
     questions: tuple[Question, ...]
     overrides: dict[str, dict[str, int]] = field(default_factory=dict)
     """Instance -> values set in place of the defaults of its configuration."""
     swapped: dict[str, str] = field(default_factory=dict)
-    """Tools that the checker replaces by stand-ins, with what those answer."""
+    """Tools that the checker replaces by mocks, with the mocks' answers."""
     through_client: bool = False
     """Built from config-mcp-client.yml."""
     exchanges: dict[str, Exchange] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class CaseRun:
 
 def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
     """At least 12 valid inputs and one for every error of every tool, through the tool and through the workflow;
-    other settings; tools swapped for stand-ins; the same through the MCP client.
+    other settings; tools swapped for mocks; the same through the MCP client.
 
     Raises TooFewCasesError when the rules allow fewer distinct inputs.
     """
@@ -104,7 +104,7 @@ def _run(
     rng: random.Random,
     overrides: dict[str, dict[str, int]] | None = None,
 ) -> CaseRun:
-    """Every question to its tool, and questions to the workflow: the same ones where the workflow is the tool."""
+    """Questions to each tool, and to the workflow: the same ones where the workflow is the tool."""
     questions = [
         Question(target=name, inputs=inputs, expected=oracle.answer(spec.tool(name), inputs, config[name]))
         for name, inputs in requests
@@ -141,17 +141,17 @@ def _flow_run(spec: NATSpec, about: str, config: dict[str, dict[str, int]], rng:
     swapped = more.get("swapped", {})
     questions = _flow_asks(spec, flow_inputs(spec, config, rng, 1 if swapped else 2), config, swapped)
     if swapped:
-        # Answers that the stand-ins do not change say nothing about them.
+        # Answers that the mocks do not change prove nothing.
         usual = flow_oracle.conversation(spec, [each.inputs for each in questions], config)
         questions = [each for each, text in zip(questions, usual, strict=True) if each.expected != text]
     return CaseRun(about=about, questions=tuple(questions), exchanges=_exchanges(spec, questions, config), **more)
 
 
 def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.Random) -> list[CaseRun]:
-    """Builds in which one tool is a stand-in, so that a workflow that does not use its tools is found out.
+    """Builds in which one tool is a mock, to detect a workflow that does not use its tools.
 
-    A router takes one build for all tools, a pipeline one for each; served tools are swapped all at once. The stand-in
-    answers a number, which any later step can read, or an error where an answer is only looked at for being one.
+    A router takes one build for all tools, a pipeline one for each; served tools are swapped all at once. The mock
+    answers a number, which any later step can read, or an error where only that can change the answer.
     """
     if spec.workflow.kind == "direct":
         return []
@@ -177,7 +177,7 @@ def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.
 
 
 def _exchanges(spec: NATSpec, questions: list[Question], config: dict[str, dict[str, int]]) -> dict[str, Exchange]:
-    """What the network answers to the requests of right tools that are asked these questions."""
+    """Network replies to the requests that right tools send for these questions."""
     out: dict[str, Exchange] = {}
     for question in questions:
         for name, inputs in reached(spec, question.target, question.inputs):
@@ -236,7 +236,7 @@ def _group_runs(spec: NATSpec, group: Group, rng: random.Random) -> list[CaseRun
 
 
 def _covering(group: Group, rng: random.Random) -> list[Sequence]:
-    """Sequences for fresh instances: of many drawn those that meet the most errors, so that each is met by one."""
+    """Sequences for fresh instances: of many samples, those that raise the most errors, so that one covers each."""
     family, left = GROUPS[group.family], set(group.errors)
     # Some bounds are far away: longer sequences reach them.
     lengths = [SEQUENCE_LENGTH, 2 * SEQUENCE_LENGTH, 3 * SEQUENCE_LENGTH] * (_NUM_SEQUENCE_SAMPLES // 3)
@@ -259,7 +259,7 @@ def _interleaved(calls_by_instance: dict[str, list], rng: random.Random) -> list
 
 
 def example_run(spec: NATSpec) -> CaseRun:
-    """The example of the request, asked of the workflow."""
+    """The example of the request as a question to the workflow."""
     flow, config = spec.workflow, flow_oracle.defaults(spec)
     example = spec.tools[0].example if flow.kind in ("direct", "react") else flow.example
     via = spec.tools[0].instance if flow.kind == "react" else ""

@@ -1,9 +1,9 @@
-"""Drawing the agent around its tools: which tools, which workflow, which server, for a task family and a level.
+"""Sample the agent around its tools: which tools, workflow and server, for a task family and a level.
 
 Level 1: one tool. Level 2: one tool with a configuration field. Level 3: several tools behind a workflow. Level 4:
 tools taken back through MCP, branching, or a function group. Level 5: two families together, a scripted ReAct agent,
 groups with undo, hidden functions or two instances.
-Names and wording are not decided here (`generate.py`, `wording.py`).
+Does not: choose names and wording (`generate.py`, `wording.py`).
 """
 
 import random
@@ -23,7 +23,7 @@ _NO_EXAMPLE = Example(inputs={}, output="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """Everything of a spec but names, wording, plan and examples of the workflow."""
+    """A spec without names, wording, plan and workflow example."""
 
     tools: tuple[Tool, ...]
     workflow: Workflow = field(default_factory=Direct)
@@ -32,7 +32,7 @@ class Composition:
 
 
 def compose(family: str, level: int, package: str, rng: random.Random) -> Composition:
-    """Draw the parts of an agent that has no function group."""
+    """Sample the parts of an agent that has no function group."""
     if family == "react_agent":
         return _react(package, rng)
     if family == "mcp_served":

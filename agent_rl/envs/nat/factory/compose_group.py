@@ -1,4 +1,4 @@
-"""Drawing an agent whose tools are the functions of a group that share one state."""
+"""Sample an agent whose tools are the functions of a group that share one state."""
 
 import random
 

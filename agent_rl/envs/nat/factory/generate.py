@@ -108,7 +108,7 @@ def generate_specs(
     terse: bool = False,
 ) -> Iterator[NATSpec]:
     """Endless stream of specs of some splits; cells take turns, fingerprints never repeat. Raises ConfigError when
-    there is nothing to draw, or nothing more."""
+    there is nothing to generate, or nothing more."""
     seen: set[str] = set()
     name = "+".join(splits)
     generalisation = "test_generalisation" in splits

@@ -1,7 +1,7 @@
-"""Reference projects with one thing wrong each: what the checker must not let pass as a success.
+"""Negative solutions: reference projects with one fault each, which the checker must not accept as a success.
 
-Three kinds for every spec: `careless` (code or tests that a hurried author leaves), `wiring` (the toolkit's side is
-wrong) and `subtle` (the logic is wrong only now and then). Used to test data and checker; never shown to a policy.
+Three kinds for every spec: `buggy` (faulty code or tests), `wiring` (the toolkit's side is wrong) and `subtle` (the
+logic is wrong only now and then). Used to test data and checker; never shown to a policy.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Hidden cases as the toolkit's jobs take them: settings, stand-ins, and questions without answers."""
+"""Convert hidden cases to the toolkit's jobs: settings, mocks, and questions without answers."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""Drawing one tool: rules from its family, an example from the oracle, inputs for hidden cases."""
+"""Sample one tool: rules from its family, an example from the oracle, inputs for hidden cases."""
 
 import random
 
@@ -13,13 +13,13 @@ _MAX_CASE_SAMPLES = 400
 
 
 class TooFewCasesError(ValueError):
-    """The rules allow too few distinct inputs to judge an answer by; draw other rules."""
+    """The rules allow too few distinct inputs to judge an answer by; sample other rules."""
 
 
 def sample_tool(
     family: Family, level: int, rng: random.Random, *, type_name: str, instance: str, function: str
 ) -> Tool:
-    """Draw one tool. Drafts on which the oracle and the family's own error inputs disagree are drawn again."""
+    """Sample one tool. Drafts on which the oracle and the family's own error inputs disagree are sampled again."""
     for _ in range(_DRAFT_ATTEMPTS):
         draft = family.draft(rng, level)
         tool = complete_tool(family, draft, rng, type_name=type_name, instance=instance, function=function)

@@ -1,6 +1,6 @@
-"""Requests as a user would type them: what the planner (`planner.py`) is given to plan.
+"""Requests as a user would type them: the planner's input (`planner/planner.py`).
 
-They are loose on purpose: nobody states every rule. They do not say what a right agent answers, and most name no
+They are loose on purpose: no user states every rule. They do not give a right agent's answers, and most name no
 family. Requests for several tools are among the examples too; the planner refuses those after one short call.
 """
 

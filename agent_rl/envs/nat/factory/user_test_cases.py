@@ -1,6 +1,6 @@
-"""What a person gives the validator beside the project: a spec of ours, or cases of their own.
+"""Read what a user gives the validator beside the project: a generated spec, or their own test cases.
 
-A case is one line of JSON: `{"input": "2 km", "expected": "2000 m"}` asks the workflow, `{"target": "scaler", "input":
+A case is one line of JSON: `{"input": "2 km", "expected": "2000 m"}` tests the workflow, `{"target": "scaler", "input":
 {"value": 2, "unit": "km"}, "expected": "2000 m"}` a function. Nothing here runs a project.
 """
 

@@ -1,6 +1,6 @@
-"""Requests to a workflow: lines for a router, inputs for a pipeline, and which tools they reach.
+"""Sample requests to a workflow: lines for a router, inputs for a pipeline, and which tools they reach.
 
-Draws inputs only; what the right answers are is `agent_rl.envs.nat.factory.oracle`'s business.
+Does not: decide the right answers (`agent_rl.envs.nat.factory.oracle` does).
 """
 
 import random
@@ -50,7 +50,7 @@ def flow_errors(spec: NATSpec, rng: random.Random) -> list[Inputs]:
 
 
 def line_of(spec: NATSpec, reference: str, inputs: Inputs) -> str:
-    """The request line that asks a router for this call."""
+    """The request line of a router for this call."""
     flow = spec.workflow
     assert isinstance(flow, Router)
     keyword = next(word for word, name in flow.commands.items() if name == reference)

@@ -71,8 +71,8 @@ def check_static(spec: NATSpec, files: Mapping[str, str], outlines: Outlines) ->
 
 
 def _as_requested(spec: NATSpec, configs: Mapping[str, Any]) -> Point:
-    """Names, types and settings that the request gives. The toolkit's process names some too, but it can be made to
-    say anything."""
+    """Names, types and settings that the request gives. The toolkit's process reports some too, but its report
+    can be forged."""
     counter = CheckCounter("config", "as asked")
     config = configs.get(spec.config_path)
 
@@ -112,8 +112,8 @@ def _types(spec: NATSpec) -> dict[str, Kind]:
 
 
 def refused_config(toolkit: NatToolkit, files: Mapping[str, str]) -> str | None:
-    """Why the toolkit must not load a configuration among these files, or None. All are asked about, because one may
-    name another as its `base`."""
+    """Why the toolkit must not load a configuration among these files, or None. All are checked, because one may name
+    another as its `base`."""
     paths = [path for path in files if path.endswith((".yml", ".yaml"))]
     for path, each in zip(paths, toolkit.parse([("yaml", files[path]) for path in paths]), strict=True):
         if why := each.refused or why_unsafe(each.value, text=files[path]):

@@ -1,10 +1,9 @@
 """The verdict on a project: hidden cases through the real toolkit, compared with the oracle in this process.
 
-Only files the spec asks for are looked at. The toolkit's process runs the candidate and returns raw answers; it is
-never told what a tool must answer, and nothing it says about itself (built, loaded, passed) earns by itself: points
-come from answers that agree with the oracle, schemas that agree with the spec, and tests that tell right code from
-wrong.
-This module never runs candidate code, and it decides no weights (`reward.py`).
+Only files that the spec requires are read. The toolkit's process runs the candidate and returns raw answers; it never
+gets the expected ones, and nothing it reports about itself (built, loaded, passed) earns by itself: points come from
+answers that agree with the oracle, schemas that agree with the spec, and tests that distinguish right code from wrong.
+Does not: run candidate code in this process, or decide weights (`reward.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,16 +56,16 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
 
 @lru_cache(maxsize=256)
 def _cases(spec: str, seed: int) -> tuple[CaseRun, ...]:
-    """The hidden cases of a spec's JSON; all episodes of a group ask for the same ones."""
+    """The hidden cases of a spec's JSON; all episodes of a group get the same ones."""
     return hidden_cases(NATSpec.model_validate_json(spec), seed)
 
 
 def flags_of(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
-    """Files nobody asked for, and suspicious patterns in those that were asked for."""
+    """Files that the spec does not list, and suspicious patterns in those it does."""
     found = set(freeze({path: text for path, text in files.items() if path not in spec.files}, keep=())[1])
     for path, text in files.items():
         if path in spec.files and path.endswith(".py"):
-            # Tests import pytest, and a server asks how it was started: both are what the task asks for.
+            # Tests import pytest, and a server checks how it was started: the task requires both.
             usual = {Flag.SOURCE_PATCHES_TESTS} if path.startswith("tests/") else set()
             found |= set(screen(text)) - usual
     return tuple(flag for flag in Flag if flag in found)
@@ -96,7 +95,7 @@ def _run_agent(
 
 
 def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> list[Point]:
-    """Loads and builds, with the names, arguments and settings that were asked for."""
+    """Loads and builds, with the requested names, arguments and settings."""
     if agent is None:
         why = outlines.unsafe or "logic.py, register.py or config.yml is missing"
         return [point("build", name, 0, why) for name in ("loads and builds", "workflow", "functions")]
@@ -147,7 +146,7 @@ def _behaviour(spec: NATSpec, agent: AgentEvidence | None, cases: tuple[CaseRun,
 
 
 def _workflow(agent: AgentEvidence | None, cases: tuple[CaseRun, ...], *, has_tools: bool) -> list[Point]:
-    """Hidden cases through the workflow, by what each build is about. Its own errors and stand-ins are easily right, so
+    """Hidden cases through the workflow, by what each build is about. Its own errors and mocks are easily right, so
     they need a tool that works, or several right answers to valid requests."""
     points: list[Point] = []
     for run, pairs in _answered(agent, cases):
@@ -223,7 +222,7 @@ def _serve(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: Ca
 
 
 def _served(spec: NATSpec, server: McpEvidence | None, run: CaseRun) -> list[Point]:
-    """Handshake, tools with their schemas, right answers, errors as asked for, nothing but the protocol on stdout."""
+    """Handshake, tools with their schemas, right answers, errors as requested, nothing but the protocol on stdout."""
     names = ("handshake", "server name", "tools and schemas", "answers")
     if server is None or server.error:
         why = f"at {server.stage}: {server.error}" if server else "mcp_server.py or logic.py is missing"

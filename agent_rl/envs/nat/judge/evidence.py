@@ -1,4 +1,4 @@
-"""What came back from a project that was run: raw answers and how far it got. Nothing here is a verdict.
+"""Evidence from a project that was run: raw answers and how far it got. Not a verdict.
 
 The records are filled from reports that a candidate's process may have forged, so their shape is validated; a report of
 another shape becomes evidence with `error` set.
@@ -30,7 +30,7 @@ class RunEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvidence:
-    """A project imported, loaded, built and asked by the toolkit."""
+    """A project imported, loaded, built and run by the toolkit."""
 
     stage: AgentStage
     """The last stage reached; `import` when the process gave no report at all."""
@@ -38,7 +38,7 @@ class AgentEvidence:
     workflow_type: str | None
     workflow_schema: Schema
     schemas: dict[str, Schema]
-    """Of the functions that were asked about and built."""
+    """Of the requested functions that were built."""
     runs: tuple[RunEvidence, ...]
     seconds: float
 

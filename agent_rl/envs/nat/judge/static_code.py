@@ -1,6 +1,6 @@
-"""What can be said of register.py and logic.py without running them: points of the "code" stage.
+"""Check register.py and logic.py without running them: points of the "code" stage.
 
-Works on outlines read in the sandbox, which are data of a hostile text: any value is answered with points. Does not say
+Works on outlines read in the sandbox, which are data of a hostile text: any value yields points. Does not: check
 whether the code computes the right thing; a project that only looks right gets these points and few others.
 """
 

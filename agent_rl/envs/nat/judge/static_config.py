@@ -1,7 +1,7 @@
-"""What can be said of configuration files and pyproject.toml without loading them: points of the "config" stage, and
-the gate that says whether the toolkit may load a configuration at all.
+"""Check configuration files and pyproject.toml without loading them: points of the "config" stage, and the gate that
+decides whether the toolkit may load a configuration at all.
 
-Works on values parsed in the sandbox, which are data of a hostile text: any value is answered with points. Does not say
+Works on values parsed in the sandbox, which are data of a hostile text: any value yields points. Does not: check
 whether the workflow builds or answers; the toolkit does.
 """
 
@@ -68,7 +68,7 @@ def why_unsafe(value: Any, *, text: str) -> str | None:
     """Why the toolkit must not load the file at all, or None. `value` is what `text` was parsed to.
 
     The text matters as well: the toolkit expands `${...}` and backslashes in it before it reads YAML, so that a comment
-    may hold what the parsed value does not show. A `base` is a file of its own and has to be asked about too.
+    may hold what the parsed value does not show. A `base` is a file of its own and has to be checked too.
     """
     for sign in _REWRITTEN:
         if sign in text:

@@ -308,12 +308,12 @@ def test_a_progress_file_with_a_wrong_line_is_named_with_the_line(tmp_path: Path
         run(path, FakePlanner(planned()), ["one"])
 
 
-@pytest.mark.parametrize(("request", "seed"), [("other", 0), ("one", 1)])
-def test_a_progress_file_of_another_run_is_refused(tmp_path: Path, request: str, seed: int) -> None:
+@pytest.mark.parametrize(("text", "seed"), [("other", 0), ("one", 1)])
+def test_a_progress_file_of_another_run_is_refused(tmp_path: Path, text: str, seed: int) -> None:
     path = tmp_path / "progress.jsonl"
     run(path, FakePlanner(planned()), ["one"])
     with pytest.raises(PlannerError, match="use the same seed and requests"):
-        run(path, FakePlanner(planned()), [request], seed=seed)
+        run(path, FakePlanner(planned()), [text], seed=seed)
 
 
 def test_the_cost_is_shown_only_when_prices_are_given(tmp_path: Path) -> None:

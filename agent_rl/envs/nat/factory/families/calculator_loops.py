@@ -108,7 +108,7 @@ def inputs(loop: dict[str, Any]) -> tuple[InputField, ...]:
 
 
 def default(rules: dict[str, Any]) -> int:
-    """What the rules say of the quantity that can be a configuration field."""
+    """The rules' value of the quantity that can be a configuration field."""
     loop = rules["loop"]
     return {**rules, **loop}[config_field(loop, 0).name]
 

@@ -1,7 +1,7 @@
 """Validators: an identifier must meet two to four rules, checked in the order of the request.
 
 From level 3 on also character ranges, weighted check digits, prefixes that a second input decides, all errors in place
-of the first one, and an answer that says more than `ok`.
+of the first one, and an answer with more than `ok`.
 """
 
 import random
@@ -93,7 +93,7 @@ class CodeValidator(Family):
         for kind, value in rules["rules"]:
             before, condition = condition_of(kind, value, with_field)
             answer = f'errors.append("{ERRORS[kind]}")' if lists_all else f'return "{ERRORS[kind]}"'
-            if lists_all and kind == "not_blank":  # nothing else can be said of a blank code
+            if lists_all and kind == "not_blank":  # a blank code can have no other error
                 lines += [f"if {condition}:", f'    return "{BLANK}"', "errors = []"]
             else:
                 lines += [*before, f"if {condition}:", f"    {answer}"]

@@ -1,4 +1,4 @@
-"""Choosing wrong bodies that a dozen drawn cases tell from the right one, so that no equivalent mutant is handed out.
+"""Choose wrong bodies that a dozen sampled cases distinguish from the right one, so that no mutant is equivalent.
 
 It runs the reference and its variants, code of our own rendered from rules; it never runs what a candidate wrote.
 """
@@ -11,7 +11,7 @@ from agent_rl.envs.nat.spec import Tool
 
 _NUM_VALID = 40
 _NUM_ERROR_SETS = 8
-_CLEAR_RATE = 0.45  # 12 cases then miss the difference less than once in a thousand draws
+_CLEAR_RATE = 0.45  # 12 cases then miss the difference less than once in a thousand samples
 _NUM_SELECTED = 3
 
 

@@ -1,7 +1,7 @@
 """Unit converters: a dimension, a subset of its units, a rounding, a sign rule.
 
-From level 3 on also temperatures (an offset besides the factor), units of the form `A/B`, aliases, and several checks
-whose order counts. What units are worth is said in the request from level 3 on; below it is common knowledge.
+From level 3 on also temperatures (an offset and a factor), units of the form `A/B`, aliases, and several checks whose
+order counts. The request gives the units' values from level 3 on; below it they are common knowledge.
 """
 
 import random

@@ -1,6 +1,6 @@
-"""What a right workflow answers: routers and pipelines on top of the tools' oracles, and groups played in order.
+"""What a right workflow answers: routers and pipelines on top of the tools' oracles, and groups called in order.
 
-`swapped` names tools (or functions of a group) that the checker has replaced by stand-ins, with what those answer.
+`swapped` names tools (or functions of a group) that the checker has replaced by mocks, with the mocks' answers.
 """
 
 from collections.abc import Iterable, Mapping

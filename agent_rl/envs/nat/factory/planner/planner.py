@@ -2,8 +2,8 @@
 
 The model chooses a family, rules in that family's vocabulary, a configuration default and names. Everything an answer
 is judged by (inputs, errors, the example, the request's exact wording) comes from the family and the oracle, never
-from the model; rules that do not hold together are refused with a reason. Only one-tool agents (levels 1 and 2) are
-planned. Not here: writing the dataset and its splits (`generate.py`, the script), the SDK (`planner_client.py`).
+from the model; inconsistent rules are refused with a reason. Only one-tool agents (levels 1 and 2) are planned.
+Not here: writing the dataset and its splits (`dataset.py`), the SDK (`client.py`).
 """
 
 import keyword
@@ -39,7 +39,7 @@ _UNSAFE = re.compile(r"[\"\\`]")
 
 
 class Refusal(Exception):
-    """A plan that makes no spec; the text says why and is kept in the progress file."""
+    """A plan that makes no spec; the text says why and is stored in the progress file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def plan_specs(
     """Plan requests in order until `count` different specs are made or the requests are used up.
 
     Specs have the ids `gemini-SEED-NNNNNN`, N being the request's position. With the same `progress_path` a later run
-    goes on where this one stopped. `generate` replaces the Gemini client. Raises PlannerError when the SDK or the key
+    continues where this one stopped. `generate` replaces the Gemini client. Raises PlannerError when the SDK or the key
     is missing, the progress file belongs to another run, or calls keep failing.
     """
     if generate is None:
@@ -110,7 +110,7 @@ def plan_specs(
                 report(totals.text(settings))
                 raise PlannerError(
                     f"the last {num_failures} planner requests failed, finally with {line.reason!r}; {progress_path} "
-                    f"keeps the {len(specs)} specs made so far: mend the cause and run the same command again"
+                    f"keeps the {len(specs)} specs made so far: fix the cause and run the same command again"
                 )
             if num_since_report == settings.report_every:
                 num_since_report = 0
@@ -168,7 +168,7 @@ def make_spec(agent: PlannedAgent[Any], family: Family, rng: random.Random, *, t
     try:
         return _finished(agent, family, rules, rng, task_id=task_id)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Each rule is in its family's vocabulary, but nothing can be drawn from them together (an empty range, say).
+        # Each rule is in its family's vocabulary, but together they leave nothing to sample (such as an empty range).
         raise Refusal(f"the rules do not hold together: {type(error).__name__}: {error}") from error
 
 

@@ -1,8 +1,8 @@
-"""The verdict on a person's own project, stage by stage, in the records of `report.py`.
+"""Validate a user's own project stage by stage, in the records of `report.py`.
 
 With a spec it is exactly the checker's. Without one the code, the configurations, the build, the MCP handshake and the
-project's own tests are looked at, and cases that the person gives are asked. The project is run through the toolkit's
-sandbox only; nothing is repaired, and nothing is said about answers that nobody gave an expected one for.
+project's own tests are checked, and the user's test cases run. The project runs in the toolkit's sandbox only; nothing
+is repaired, and answers without an expected one are not judged.
 """
 
 from collections.abc import Sequence
@@ -49,9 +49,10 @@ def validate_folder(
     with_tests: bool = True,
     seed: int = 0,
 ) -> ValidationReport:
-    """Look at a project. `config` (a path in it) is looked at alone; else all are, and cases are asked of the main one.
+    """Validate a project. With `config` (a path in it) only that one is checked; else all are, and cases run on the
+    main one.
 
-    With a `spec` the rest does not matter but `seed`, which draws its hidden cases. Raises UserError where there is no
+    With a `spec` only `seed` matters besides, which samples its hidden cases. Raises UserError where there is no
     project, and SandboxError when the sandbox fails; all else is in the report.
     """
     folder = read_folder(root)

@@ -1,4 +1,4 @@
-"""What is said of a person's project without running it: its parts, its code, its configurations.
+"""Check a user's project without running it: its parts, its code, its configurations.
 
 Texts are read in the sandbox and judged by `static_code.py` and `static_config.py`, which know one register.py and one
 logic.py: here any number of modules takes their place, under the names the project gives them.

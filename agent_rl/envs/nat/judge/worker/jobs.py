@@ -1,7 +1,7 @@
 """Jobs of the toolkit's interpreter: build and run a NAT project, be its MCP server.
 
-Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. What the
-jobs return is what the candidate's process said: raw answers, never a comparison with a right one, because no right
+Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. The
+jobs return what the candidate's process reported: raw answers, never a comparison with a right one, because no right
 answer is known here.
 """
 
@@ -45,8 +45,8 @@ RUN_S = 3.0
 
 
 def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Import a project, then load, build and ask it once for every run; `stage` is the last one reached, `done` when
-    nothing raised. `schemas` names the functions to describe; None is all of them."""
+    """Import a project, then load, build and question it once for every run; `stage` is the last one reached, `done`
+    when nothing raised. `schemas` names the functions to describe; None is all of them."""
     report: dict[str, Any] = {
         "stage": "import",
         "error": None,
@@ -93,7 +93,7 @@ async def _all_runs(request: dict[str, Any], report: dict[str, Any]) -> None:
 
 
 def _configured(build: dict[str, Any]) -> tuple[Config, bool]:
-    """(the configuration with overrides, stand-ins and scripted LLMs, whether every overridden field exists).
+    """(the configuration with overrides, mocks and scripted LLMs, whether every overridden field exists).
 
     They are written before validation, so that they mean what the same text in the file would mean.
     """
@@ -229,7 +229,7 @@ def prepare(workdir: str) -> None:
 
 
 def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
-    """Build an agent with one tool and this workflow section, ask it, and forget it."""
+    """Build an agent with one tool and this workflow section, send one question, and discard it."""
     folder, path, here = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path), os.getcwd()
     os.makedirs(folder, exist_ok=True)
     for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_TOOL + workflow)):

@@ -27,7 +27,7 @@ class McpConversation:
     stage: str = "start"
     error: str | None = None
     has_ended: bool = False
-    """The program ended or closed its output before all was said."""
+    """The program ended or closed its output before the conversation was over."""
     server_name: str | None = None
     tools: dict[str, dict[str, str]] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""What the checker puts in place of the world around a candidate's agent: tools, the network, MCP servers, the LLM.
+"""Mocks of the world around a candidate's agent: tools, the network, MCP servers, the LLM.
 
 Loaded into the toolkit's interpreter before the forks, so that a candidate finds them there. They answer what the host
-tells them for one run. They know no right answer of a tool; what a stand-in answers, a workflow must pass on. The
-scripted LLM itself is in `worker_react.py`, because it needs nvidia-nat-langchain.
+configures for one run. They know no right answer of a tool; a workflow must pass on what a mock answers. The scripted
+LLM itself is in `react.py`, because it needs nvidia-nat-langchain.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def _mock_group(config: MockGroupConfig, _builder: Builder) -> AsyncGenera
 
 
 def swap(raw: dict[str, Any], swapped: dict[str, dict[str, Any]]) -> None:
-    """Replace tools (by instance) and functions of groups (`INSTANCE__NAME`) in a configuration by stand-ins."""
+    """Replace tools (by instance) and functions of groups (`INSTANCE__NAME`) in a configuration by mocks."""
     groups: dict[str, dict[str, Any]] = {}
     for name, each in swapped.items():
         instance, is_grouped, function = name.partition("__")
@@ -136,7 +136,7 @@ httpx.HTTPTransport.handle_request = _handle  # type: ignore[method-assign]
 # ---------------------------------------------------------------- the LLM
 
 script: list[str] = []
-"""What the scripted LLM says next; when it is empty it repeats what it was told last."""
+"""The scripted LLM's next replies; when it is empty the LLM repeats the last message it got."""
 
 
 def set_script(tool: str, inputs: dict[str, Any]) -> None:

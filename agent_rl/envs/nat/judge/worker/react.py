@@ -1,7 +1,7 @@
-"""The scripted LLM, loaded beside `worker_jobs` into an interpreter with nvidia-nat-langchain.
+"""The scripted LLM, loaded beside `jobs.py` into an interpreter with nvidia-nat-langchain.
 
-It says what `worker_stand_ins.script` holds, then answers with the last message it was sent: what a ReAct agent returns
-is then what its tool answered. It never reaches a network.
+It replies with the texts in `mock_tools.script`, then with the last message it got, so a ReAct agent returns what its
+tool answered. It never reaches a network.
 """
 
 import importlib.metadata

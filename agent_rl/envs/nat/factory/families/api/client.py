@@ -1,7 +1,7 @@
 """API clients: GET requests to a fictional service with httpx, and an answer made of the JSON that comes back.
 
-URLs and the reading of replies are pure functions in logic.py; the requests are sent by the tool's coroutine. What the
-service says is invented by `agent_rl.envs.nat.factory.worlds`; nothing here talks to a network.
+URLs and the reading of replies are pure functions in logic.py; the requests are sent by the tool's coroutine. The
+service's replies are invented by `agent_rl.envs.nat.factory.worlds`; nothing here talks to a network.
 """
 
 import json
@@ -246,7 +246,7 @@ def _sample_inputs(tool: Tool, rng: random.Random) -> Inputs:
 
 
 def _found(tool: Tool, sample: Callable[[], Inputs], wanted: tuple[str | None, ...]) -> dict[str | None, Inputs]:
-    """The first inputs drawn for each wanted error; None stands for inputs that have a proper answer."""
+    """The first sampled inputs for each wanted error; None stands for inputs that have a proper answer."""
     out: dict[str | None, Inputs] = {}
     for _ in range(_MAX_SAMPLES):
         inputs = sample()
@@ -292,7 +292,7 @@ def _sample_thing(rules: dict[str, Any], number: int) -> tuple[dict[str, Any], s
 
 
 def _head(tool: Tool) -> list[str]:
-    """Imports and the functions besides the one that reads a reply."""
+    """Imports and all functions except the one that reads a reply."""
     lines = ["import json"]
     if tool.rules["missing"] is not None:
         lines.append("from typing import Any")

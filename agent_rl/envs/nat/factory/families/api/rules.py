@@ -1,6 +1,6 @@
-"""The vocabulary of API clients: what a fictional service's rules may hold, and how they are drawn.
+"""The vocabulary of API clients: what a fictional service's rules may hold, and how they are sampled.
 
-Wording and reference code are in `api_client.py`, what the service answers in `agent_rl.envs.nat.factory.worlds`.
+Wording and reference code are in `client.py`, what the service answers in `agent_rl.envs.nat.factory.worlds`.
 """
 
 import random

@@ -24,7 +24,7 @@ from agent_rl.envs.nat.factory.families.date.operations import (
 from agent_rl.envs.nat.spec import ConfigField, InputField
 
 NTH = {"first": "[:1]", "second": "[1:2]", "third": "[2:3]", "fourth": "[3:4]", "fifth": "[4:5]", "last": "[-1:]"}
-"""Which of a month's Mondays, say, with the slice that picks it."""
+"""Which of a month's Mondays (for example), with the slice that picks it."""
 OFFSETS = [-480, -300, -210, 60, 120, 330, 345, 540]
 """Zones in minutes east of UTC."""
 
@@ -182,7 +182,7 @@ class Period(DateOperation):
 
 
 class NthWeekday(Stepped):
-    """The next second Tuesdays of the month, say."""
+    """For example the next second Tuesdays of the month."""
 
     number: ClassVar[str] = "count"
     least: ClassVar[int] = 1
@@ -243,7 +243,7 @@ class NthWeekday(Stepped):
         out = super().given(rng)
         if rng.random() < 0.5:
             return out
-        # One of the dates that are asked for: whether it counts itself is what goes wrong.
+        # One of the requested dates: the usual mistake is whether it counts itself.
         year = date(rng.randint(2019, 2029), 1, 1)
         dates = [year + timedelta(days=number) for number in range(365)]
         hits = [each for each in dates if DAY_NAMES[each.weekday()] == self.weekday and self.is_nth(each)]

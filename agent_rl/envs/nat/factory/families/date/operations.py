@@ -1,7 +1,7 @@
-"""What an operation of a date tool must provide, and the two that only count days and months.
+"""Interface of a date tool's operations, and the two that only count days and months.
 
 An operation is the `operation` of a date tool's rules. It knows nothing of how dates are written in its inputs: it
-draws `date` objects. What the right answer is, is not decided here.
+samples `date` objects. Does not: decide the right answer.
 """
 
 import random
@@ -72,7 +72,7 @@ class DateOperation(Rules, ABC):
 
     @abstractmethod
     def slips(self, setting: bool) -> list[tuple[str, str]]:
-        """A piece of `lines` and what a careless author writes in its place."""
+        """A piece of `lines` and the buggy text that replaces it."""
 
     @abstractmethod
     def given(self, rng: random.Random) -> Given: ...

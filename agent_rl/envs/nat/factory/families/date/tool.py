@@ -1,7 +1,7 @@
 """Date tools: one operation on dates written in a given layout.
 
-The clock, the locale and names of time zones are never read. Dates without their leading zeros are only asked where
-the rules forbid them. The operations are in `date_operations`, `date_calendar` and `date_workdays`.
+The clock, the locale and names of time zones are never read. Dates without their leading zeros occur only where the
+rules forbid them. The operations are in `operations`, `calendar` and `workdays`.
 """
 
 import random
@@ -37,7 +37,7 @@ _SET_BY = {"max_amount": "limit", "max_count": "limit", "period": "period", "off
 class DateRules(Rules):
     layout: Layout
     leading_zeros: bool
-    """Whether a date without them is refused; else none is ever asked."""
+    """Whether a date without them is refused; else none ever occurs."""
     operation: Annotated[
         Shift | Difference | Weekday | Period | Workdays | AddWorkdays | NthWeekday | ToZone, Field(discriminator="op")
     ]
@@ -140,7 +140,7 @@ HELD_OUT: list[dict[str, object]] = [
     {"op": "workdays", "weekend": ["Friday", "Saturday"]},
     {"op": "nth_weekday", "nth": "last"},
 ]
-"""Parts of operations that only the generalisation set asks for."""
+"""Parts of operations that only the generalisation set uses."""
 
 
 def _rules(tool: Tool) -> DateRules:

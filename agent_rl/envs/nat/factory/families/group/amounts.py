@@ -149,7 +149,7 @@ class Counter(State):
             down = [[("jump", {"value": self.low + step - more}), ("down", {})] for more in order]
             return [out[0], down[0], out[1], down[1]]
 
-        # To the bound exactly and past it by one; what tells a clamped number's bound is the latter.
+        # To the bound exactly and past it by one; only the latter shows a clamped number's bound.
         blocks = [[("up", {})], [("jump", {"value": high})], *around((1, 0) if self.at_bound == "clamp" else (0, 1))]
         return [call for block in blocks for call in block]
 

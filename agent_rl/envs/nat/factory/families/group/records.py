@@ -1,6 +1,6 @@
-"""States that remember who said or has what: a cache, a vote, a plan of booked slots.
+"""States that record who voted for or owns what: a cache, a vote, a plan of booked slots.
 
-How they are put together into a group, and what the right answers are, is not decided here.
+Does not: compose them into a group, or decide the right answers.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Base of the states that a function group can hold: vocabulary, rules, wording and rendering of one class.
 
-A kind of state is a pydantic model: its fields are the rules of one group, its methods say what the functions do, in
-words and in code. Which functions a group has, and hidden cases, are put together in `function_group.py`.
+A kind of state is a pydantic model: its fields are the rules of one group, its methods give what the functions do, in
+words and in code. `function_group.py` chooses a group's functions and makes its hidden cases.
 """
 
 import random
@@ -24,7 +24,7 @@ Form = Literal["{value}", "{name}: {value}", "{name} = {value}", "{name} -> {val
 FORMS: tuple[Form, ...] = ("{value}", "{name}: {value}", "{name} = {value}", "{name} -> {value}", "{name} has {value}")
 
 Edit = tuple[str, str, str]
-"""A slip: the operation, a part of its code, and what a careless author writes instead."""
+"""A slip: the operation, a part of its code, and the buggy text that replaces it."""
 
 _SAY = re.compile(r"SAY\((.+?), (.+)\)$", re.MULTILINE)
 _UNDO = 'if not self._past:\n    return "$nothing"\n{attribute} = self._past.pop()\nreturn "$undone"'
@@ -85,7 +85,7 @@ class State(Rules):
 
     @classmethod
     def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
-        """Parameters and choices of a new state; a choice that none of the operations shows is not drawn."""
+        """Parameters and choices of a new state; a choice that none of the operations shows is not sampled."""
         raise NotImplementedError
 
     def bounds(self, parameter: str) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Search in a handful of notes: a corpus, a tokeniser, a score, a rule for ties, and what is said about each hit.
+"""Search in a handful of notes: a corpus, a tokeniser, a score, a rule for ties, and the text shown for each hit.
 
 The corpus is part of the rules and of the request; nothing is read from a disk or learned from a model.
 """

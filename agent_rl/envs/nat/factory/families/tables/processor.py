@@ -1,7 +1,7 @@
 """Table processors: rows of a delimited text or of a JSON list are filtered, grouped, ordered and written in a line.
 
-Cells are plain, without quotes. Rules are drawn in `table_rules`, tables in `table_cases`; the reference is rendered in
-`table_code`. What is right is decided by the oracle.
+Cells are plain, without quotes. `rules` samples the rules, `cases` the tables, and `code` renders the reference. The
+oracle decides what is right.
 """
 
 import random
