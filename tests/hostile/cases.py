@@ -47,7 +47,7 @@ class Case:
     stdin: str = ""
     within_s: float | None = None
     check: Callable[[RunResult], str | None] = lambda result: None
-    """Says what is wrong with the result, if anything."""
+    """Return what is wrong with the result, if anything."""
 
 
 def _case(name: str, *needs: Capability, **fields: object) -> Case:
@@ -193,7 +193,7 @@ CASES = (
     _case("find_traces", C.HIDE_FILES),
 )
 LOWER_TIER_CASES = tuple(case for case in CASES if case.needs)
-"""There, what a tier does not claim to stop is skipped, so only these tell anything."""
+"""There, what a tier does not claim to stop is skipped, so only these prove anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Texts and MCP servers made to break whoever reads them: parsers under caps, sessions with deadlines."""
+"""Texts and MCP servers made to break their readers: parsers under caps, sessions with deadlines."""
 
 import json
 import sys

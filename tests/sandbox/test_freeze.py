@@ -45,7 +45,7 @@ def test_files_that_could_touch_the_tests_are_dropped_and_flagged(path: str, fla
     assert path not in freeze({path: ""}, keep=[path])[0]
 
 
-def test_ordinary_files_are_kept_untouched() -> None:
+def test_ordinary_files_are_allowed_unchanged() -> None:
     files = {"solution.py": "import json\n", "src/pkg/json.py": "x = 1\n", "data/words.txt": b"a\xff", "latest.py": ""}
     assert freeze(files) == (files, ())
 

@@ -264,7 +264,7 @@ def test_a_row_whose_workflow_names_a_tool_that_is_not_there_is_refused() -> Non
         NATEnvFactory(NATEnvOptions(), seed=0).check_task(task, "row 1")
 
 
-def test_the_scripted_solutions_are_the_reference_and_one_sabotage_of_each_kind() -> None:
+def test_the_scripted_solutions_are_the_reference_and_one_negative_solution_of_each_kind() -> None:
     reference, *wrong = NATEnvFactory(NATEnvOptions(), seed=0).solutions(row(SPEC))
     assert reference.name == "reference" and reference.succeeds
     assert [each.name.partition(":")[0] for each in wrong] == ["buggy", "wiring", "subtle"]

@@ -121,7 +121,7 @@ BROKEN_CALL = {"role": "assistant", "content": "", "tool_errors": ["a call that 
         (nat("max_turns"), "not submitted"),
         (nat(problems=("files, all files: missing a/config.yml",), messages=(BROKEN_CALL,)), "unreadable call"),
         (nat(problems=("code, docstrings: logic.py:3: f",), messages=(BROKEN_CALL,)), "incomplete code"),
-        # The problems that are noted end before the one that matters: the shares tell.
+        # The problems that are noted end before the one that matters: the shares decide.
         (nat(parts={"share/behaviour": 1.0, "share/tests": 0.5}), "incomplete tests"),
         (nat(), OTHER),
     ],

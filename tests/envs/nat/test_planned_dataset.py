@@ -95,7 +95,7 @@ def test_the_sdk_is_not_imported_with_the_planner() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_without_the_sdk_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_one_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google", None)
     with pytest.raises(PlannerError, match=r"pip install -r requirements-gemini\.txt"):
         GeminiClient(model="m", timeout_s=1.0)

@@ -1,6 +1,6 @@
 """The NAT environment behind SkyRL's own interface: `skyrl_gym.make`, text in, messages and rewards out.
 
-Runs where skyrl-gym is installed and `.venv-nat` is there; what a right project is, is said by the reference.
+Runs where skyrl-gym is installed and `.venv-nat` is there; the reference project is the right answer.
 """
 
 import importlib
@@ -83,7 +83,7 @@ def test_a_complete_project_is_a_success_with_the_full_reward() -> None:
     env.close()
 
 
-def test_a_project_with_wrong_logic_is_no_success_and_says_why() -> None:
+def test_a_project_with_wrong_logic_is_no_success_and_reports_why() -> None:
     env = make(spec=TASK)
     env.init([])
     wrong = {**FILES, SPEC.logic_path: FILES[SPEC.logic_path].replace("return f", "return 'x' + f")}
@@ -164,14 +164,14 @@ def test_an_omegaconf_section_overrides_what_was_registered() -> None:
     assert end["reward"] == pytest.approx(FULL_REWARD + 6.0 + 0.3)
 
 
-def test_episodes_with_equal_settings_share_one_factory_which_draws_the_hidden_cases_from_the_seed() -> None:
+def test_episodes_with_equal_settings_share_one_factory_which_samples_the_hidden_cases_from_the_seed() -> None:
     for _ in range(2):
         make().init([])
     factories = [each for each in skyrl._factories.values() if each.options.reward.complete == 1.0]
     assert [(each.options.checkers, each.seed) for each in factories] == [(1, 5)]
 
 
-def test_the_module_needs_no_torch_and_says_what_it_needs() -> None:
+def test_the_module_needs_no_torch_and_names_what_it_needs() -> None:
     def run(code: str) -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
 

@@ -1,4 +1,4 @@
-"""One small project written by hand, and how to ask it something through the toolkit."""
+"""One small project written by hand, and how to run it through the toolkit."""
 
 from typing import Any
 

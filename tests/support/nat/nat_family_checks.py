@@ -1,4 +1,4 @@
-"""What every family of tools must hold, checked on drawn tools; the family's own test file has the golden values."""
+"""What every family of tools must hold, checked on sampled tools; the family's own test file has the golden values."""
 
 import json
 import random

@@ -29,7 +29,7 @@ needs_react = pytest.mark.skipif(not _REACT.exists(), reason=f"there is no {_REA
 
 
 def sample_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:
-    """One spec, or None when the rules drawn are too narrow to judge an agent by."""
+    """One spec, or None when the sampled rules are too narrow to judge an agent by."""
     try:
         return finish(sample_parts(family, level, rng, task_id=task_id), rng)
     except TooFewCasesError:

@@ -26,7 +26,7 @@ WORKFLOW = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class HiddenCase:
     """One question to a freshly built agent, or to its MCP server."""
 
     target: str
@@ -44,7 +44,7 @@ class CaseRun:
 
     about: str
     """What the run checks, in words."""
-    questions: tuple[Question, ...]
+    questions: tuple[HiddenCase, ...]
     overrides: dict[str, dict[str, int]] = field(default_factory=dict)
     """Instance -> values set in place of the defaults of its configuration."""
     swapped: dict[str, str] = field(default_factory=dict)
@@ -106,7 +106,7 @@ def _run(
 ) -> CaseRun:
     """Questions to each tool, and to the workflow: the same ones where the workflow is the tool."""
     questions = [
-        Question(target=name, inputs=inputs, expected=oracle.answer(spec.tool(name), inputs, config[name]))
+        HiddenCase(target=name, inputs=inputs, expected=oracle.answer(spec.tool(name), inputs, config[name]))
         for name, inputs in requests
     ]
     if spec.workflow.kind in ("direct", "react"):
@@ -119,7 +119,7 @@ def _run(
     return CaseRun(about=about, questions=tuple(questions), overrides=overrides or {}, exchanges=exchanges)
 
 
-def _direct_asks(spec: NATSpec, questions: list[Question]) -> list[Question]:
+def _direct_asks(spec: NATSpec, questions: list[HiddenCase]) -> list[HiddenCase]:
     """All of them for the only tool; a scripted agent is slower, so it gets the first and last of each tool."""
     if spec.workflow.kind == "direct":
         return questions
@@ -132,9 +132,11 @@ def _direct_asks(spec: NATSpec, questions: list[Question]) -> list[Question]:
 
 def _flow_asks(
     spec: NATSpec, requests: list[Inputs], config: dict[str, dict[str, int]], swapped: dict[str, str] | None = None
-) -> list[Question]:
+) -> list[HiddenCase]:
     answers = flow_oracle.conversation(spec, requests, config, swapped)
-    return [Question(target=WORKFLOW, inputs=each, expected=text) for each, text in zip(requests, answers, strict=True)]
+    return [
+        HiddenCase(target=WORKFLOW, inputs=each, expected=text) for each, text in zip(requests, answers, strict=True)
+    ]
 
 
 def _flow_run(spec: NATSpec, about: str, config: dict[str, dict[str, int]], rng: random.Random, **more: Any) -> CaseRun:
@@ -158,7 +160,7 @@ def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.
     number = f"{rng.randint(100, 999)}.5"
     if spec.workflow.kind == "react":
         first = spec.tools[0]
-        question = Question(target=WORKFLOW, inputs=first.example.inputs, expected=number, via=first.instance)
+        question = HiddenCase(target=WORKFLOW, inputs=first.example.inputs, expected=number, via=first.instance)
         return [CaseRun(about="tools swapped", questions=(question,), swapped={first.instance: number})]
     every = {tool.instance: f"{number}{index}" for index, tool in enumerate(spec.tools)}
     runs = []
@@ -176,7 +178,7 @@ def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.
     return runs
 
 
-def _exchanges(spec: NATSpec, questions: list[Question], config: dict[str, dict[str, int]]) -> dict[str, Exchange]:
+def _exchanges(spec: NATSpec, questions: list[HiddenCase], config: dict[str, dict[str, int]]) -> dict[str, Exchange]:
     """Network replies to the requests that right tools send for these questions."""
     out: dict[str, Exchange] = {}
     for question in questions:
@@ -205,12 +207,12 @@ def _group_runs(spec: NATSpec, group: Group, rng: random.Random) -> list[CaseRun
         mixed = _interleaved(calls_by_instance, rng)
         answers = {name: iter(flow_oracle.run_calls(group, config, calls)) for name, calls in calls_by_instance.items()}
         calls = [
-            Question(target=f"{name}__{function}", inputs=inputs, expected=next(answers[name]))
+            HiddenCase(target=f"{name}__{function}", inputs=inputs, expected=next(answers[name]))
             for name, (function, inputs) in mixed
         ]
         if number == 0:
             calls += [
-                Question(target=f"{name}__{hidden}", inputs={}, expected=None)
+                HiddenCase(target=f"{name}__{hidden}", inputs={}, expected=None)
                 for name in instances
                 for hidden in group.hidden
             ]
@@ -263,5 +265,5 @@ def example_run(spec: NATSpec) -> CaseRun:
     flow, config = spec.workflow, flow_oracle.defaults(spec)
     example = spec.tools[0].example if flow.kind in ("direct", "react") else flow.example
     via = spec.tools[0].instance if flow.kind == "react" else ""
-    question = Question(target=WORKFLOW, inputs=example.inputs, expected=example.output, via=via)
+    question = HiddenCase(target=WORKFLOW, inputs=example.inputs, expected=example.output, via=via)
     return CaseRun(about="example", questions=(question,), exchanges=_exchanges(spec, [question], config))

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from agent_rl.envs.nat.factory.cases import WORKFLOW, CaseRun, Question, hidden_cases
+from agent_rl.envs.nat.factory.cases import WORKFLOW, CaseRun, HiddenCase, hidden_cases
 from agent_rl.envs.nat.factory.questions import agent_runs, mcp_calls, served_schemas, wanted_schemas, workflow_type
 from agent_rl.envs.nat.judge.check_static import Outlines, check_static, read_outlines
 from agent_rl.envs.nat.judge.check_tests import check_tests
@@ -114,7 +114,7 @@ def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> li
     return points
 
 
-Answered = list[tuple[Question, Any]]
+Answered = list[tuple[HiddenCase, Any]]
 """Questions with what came back; `None` where nothing did."""
 
 
@@ -128,7 +128,7 @@ def _answered(agent: AgentEvidence | None, cases: tuple[CaseRun, ...]) -> list[t
     return out
 
 
-def is_right(question: Question, given: Any) -> bool:
+def is_right(question: HiddenCase, given: Any) -> bool:
     """Whether an answer is exactly the text that was expected, or nothing was where nothing should be."""
     if question.expected is None:
         return isinstance(given, dict) and "missing" in given

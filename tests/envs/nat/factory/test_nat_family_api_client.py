@@ -49,7 +49,7 @@ class TimeoutException(TransportError):
 
 
 class Client:
-    """Answers from `table`, and writes down what was asked."""
+    """Answers from `table`, and records the requests."""
 
     table: dict[str, Exchange] = {}
     requested: list[str] = []
@@ -161,7 +161,7 @@ def test_pages_are_followed_until_the_last_or_the_limit(monkeypatch: pytest.Monk
     assert answered(monkeypatch, by_path, **{**rules, "next_style": "path"}) == "error: body"
 
 
-def test_a_busy_service_is_asked_again_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_service_gets_retries_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     first = f"{URL}/book?view=x"
     replies = [
         Reply(url=first, status=503),
@@ -173,11 +173,11 @@ def test_a_busy_service_is_asked_again_up_to_the_limit(monkeypatch: pytest.Monke
     assert answered(monkeypatch, replies, {"max_retries": 1}, **rules) == "error: failed"
 
 
-# ---- drawn
+# ---- sampled
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_answers_what_the_oracle_says(level: int) -> None:
+def test_the_reference_agrees_with_the_oracle(level: int) -> None:
     caught, answers = [], []
     for seed in range(NUM_TOOLS):
         tool, rng = tool_of(FAMILY, level, seed), random.Random(seed)
@@ -222,7 +222,7 @@ def test_a_setting_changes_answers_in_both_directions() -> None:
             assert any(changed), (tool, setting)
 
 
-def test_a_header_is_asked_for_when_the_rules_have_a_token() -> None:
+def test_a_header_is_required_when_the_rules_have_a_token() -> None:
     tools = [tool for seed in range(30) if (tool := tool_of(FAMILY, 3, seed)).rules["token"]]
     for tool in tools:
         table = FAMILY.exchanges(tool, tool.example.inputs, {})
@@ -234,7 +234,7 @@ def test_a_header_is_asked_for_when_the_rules_have_a_token() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), level=st.integers(1, 5))
-def test_a_draw_is_repeatable_and_its_request_says_what_decides(seed: int, level: int) -> None:
+def test_a_sample_is_repeatable_and_its_request_is_complete(seed: int, level: int) -> None:
     tool = tool_of(FAMILY, level, seed)
     assert tool == tool_of(FAMILY, level, seed)
     assert json.loads(json.dumps(tool.rules)) == ApiClient.Rules.model_validate(tool.rules).model_dump() == tool.rules
@@ -249,7 +249,7 @@ def test_a_draw_is_repeatable_and_its_request_says_what_decides(seed: int, level
         assert (tool.config_field is not None) == (level == 2)
 
 
-def test_a_world_is_the_same_whenever_it_is_asked() -> None:
+def test_a_world_is_the_same_for_every_request() -> None:
     tool = tool_of(FAMILY, 3, 4)
     assert world(tool.rules, tool.example.inputs, 2) == world(tool.rules, dict(tool.example.inputs), 2)
 

@@ -1,4 +1,4 @@
-"""Function groups: the oracle against values worked out by hand, and against every drawn reference class."""
+"""Function groups: the oracle against values worked out by hand, and against every sampled reference class."""
 
 import json
 import random
@@ -195,7 +195,7 @@ def test_what_is_thrown_out_of_a_cache_depends_on_what_makes_an_entry_old(oldest
     ("tie", "expected"),
     [("first", "tea: 1"), ("alphabet", "juice: 1"), ("last", "tea: 1"), ("report", "tie: juice, tea")],
 )
-def test_a_tie_in_a_poll_is_decided_as_the_rules_say(tie: str, expected: str) -> None:
+def test_a_tie_in_a_poll_is_decided_by_the_rules(tie: str, expected: str) -> None:
     names = {"vote": "vote", "winner": "winner", "retract": "retract"}
     table = rules("poll", names, quorum=2, options=[], again="replace", tie=tie, words={"tied": "tie"})
     table["errors"] = {"too_few": "too few", "no_vote": "no vote"}
@@ -239,11 +239,11 @@ def test_undo_takes_back_one_change_or_all_and_reset_forgets_them(undo: str, sec
     assert answers == ["size: 1", "size: 2", "done", *second, "new", "nothing", "size: 1"]
 
 
-# ---------------------------------------------------------------- drawn groups
+# ---------------------------------------------------------------- sampled groups
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_the_oracle_agrees_with_every_drawn_class(level: int) -> None:
+def test_the_oracle_agrees_with_every_sampled_class(level: int) -> None:
     for group in groups_of(level):
         source = FAMILY.definitions(group)
         rng = random.Random(group.class_name)

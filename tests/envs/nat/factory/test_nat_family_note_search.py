@@ -1,4 +1,4 @@
-"""Note search: the oracle by eye, the reference against it, and requests that say what decides an answer."""
+"""Note search: the oracle by eye, the reference against it, and requests that state what decides an answer."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def test_a_count_adds_up_and_equal_scores_go_by_id() -> None:
     assert answer(rules_of(FOUR, tie="corpus"), {"query": "TEA pot"}, {"k": 2}) == "n30:3, n20:1"
 
 
-def test_a_repeated_term_counts_as_the_rules_say() -> None:
+def test_a_repeated_term_counts_by_the_rules() -> None:
     assert answer(rules_of(FOUR), {"query": "red red"}, {}) == "n20:2, n10:1"
     assert answer(rules_of(FOUR, repeats="each"), {"query": "red red"}, {}) == "n20:4, n10:2"
     assert answer(rules_of(FOUR, scoring="distinct"), {"query": "red tea"}, {}) == "n20:2, n10:1, n30:1"
@@ -75,7 +75,7 @@ def test_bm25_follows_its_formula() -> None:
     assert answer(rules, {"query": "tea"}, {}) == "n20:0.832"
 
 
-def test_terms_come_out_of_a_text_as_the_rules_say() -> None:
+def test_terms_come_out_of_a_text_by_the_rules() -> None:
     notes = {"n10": "Red-teas of 7x", "n20": "of bus"}
     letters = rules_of(notes, split="letters", stop_words=["of"], strip_plural=True)
     assert answer(letters, {"query": "TEA"}, {}) == "n10:1"
@@ -109,7 +109,7 @@ def test_equal_scores_are_robust_only_when_floats_must_agree() -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_answers_what_the_oracle_says(level: int) -> None:
+def test_the_reference_agrees_with_the_oracle(level: int) -> None:
     caught, answers = [], []
     for seed in range(NUM_TOOLS):
         tool, rng = tool_of(FAMILY, level, seed), random.Random(seed)
@@ -132,7 +132,7 @@ def test_the_reference_answers_what_the_oracle_says(level: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), level=st.integers(1, 5))
-def test_a_draw_is_repeatable_and_its_request_says_what_decides(seed: int, level: int) -> None:
+def test_a_sample_is_repeatable_and_its_request_is_complete(seed: int, level: int) -> None:
     tool = tool_of(FAMILY, level, seed)
     assert tool == tool_of(FAMILY, level, seed)
     assert json.loads(json.dumps(tool.rules)) == NoteSearch.Rules.model_validate(tool.rules).model_dump() == tool.rules

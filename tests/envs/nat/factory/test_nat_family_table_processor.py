@@ -1,4 +1,4 @@
-"""Table processors: the oracle by eye, and the drawn references against it."""
+"""Table processors: the oracle by eye, and the sampled references against it."""
 
 import random
 from typing import Any
@@ -139,7 +139,7 @@ def test_a_join_takes_the_key_from_the_lookup() -> None:
     assert joined("code;city\na1") == "error: ragged row"
 
 
-def test_what_floats_could_round_or_order_otherwise_is_not_asked() -> None:
+def test_what_floats_could_round_or_order_otherwise_is_not_sampled() -> None:
     def clear(table: str, **changes: Any) -> bool:
         return is_robust(SUMS | changes, {"table": table}, {})
 

@@ -88,7 +88,7 @@ def test_families_and_levels_can_be_chosen_and_none_is_an_error() -> None:
     assert {spec.family for spec in take("test_generalisation", 2, families=[HELD_OUT_FAMILY])} == {HELD_OUT_FAMILY}
 
 
-def test_a_choice_without_any_more_specs_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_without_any_more_specs_reports_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "_ATTEMPTS", 20)
     with pytest.raises(ConfigError, match=r"^only \d+ different specs for val were found in families"):
         take("val", 10_000, families=["text_pipeline"], levels=[1])

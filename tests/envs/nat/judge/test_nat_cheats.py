@@ -324,7 +324,7 @@ DETECTORS = {
 
 
 @pytest.mark.parametrize("what", DETECTORS)
-def test_logic_that_is_right_only_where_nobody_checks_earns_nothing(nat_toolkit: NatToolkit, what: str) -> None:
+def test_logic_that_is_right_only_where_no_case_checks_earns_nothing(nat_toolkit: NatToolkit, what: str) -> None:
     right = render_logic(SPEC).replace(f"def {TOOL.function}(", "def right(")
     wrong = f"def {TOOL.function}(*given):\n    return 'x' if CHECKED else right(*given)\n"
     report = check(nat_toolkit, SPEC, {SPEC.logic_path: f"{DETECTORS[what]}\n{right}\n\n{wrong}"})

@@ -1,4 +1,5 @@
-"""The checker on the real toolkit: references of every shape are complete, sabotaged ones pay where they are wrong."""
+"""The checker on the real toolkit: references of every shape are complete, negative solutions lose points
+where they are wrong."""
 
 from pathlib import Path
 
@@ -79,7 +80,9 @@ COSTS = {
 
 
 @cases(SHAPES)
-def test_every_sabotage_pays_where_it_is_wrong_and_is_no_success(nat_toolkit: NatToolkit, spec: NATSpec) -> None:
+def test_every_negative_solution_loses_points_where_it_is_wrong_and_is_no_success(
+    nat_toolkit: NatToolkit, spec: NATSpec
+) -> None:
     every = all_negative_solutions(spec)
     assert {name.partition(":")[0] for name in every} == set(KINDS)
     for name, files in every.items():
@@ -90,7 +93,7 @@ def test_every_sabotage_pays_where_it_is_wrong_and_is_no_success(nat_toolkit: Na
         assert paid >= COSTS[what], (name, report.shares)
 
 
-def test_the_sabotages_of_a_seed_are_one_of_each_kind_and_always_the_same() -> None:
+def test_the_negative_solutions_of_a_seed_are_one_of_each_kind_and_always_the_same() -> None:
     chosen = negative_solutions(SPEC, 3)
     assert [name.partition(":")[0] for name in chosen] == list(KINDS)
     assert chosen == negative_solutions(SPEC, 3)

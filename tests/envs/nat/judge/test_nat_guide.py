@@ -127,7 +127,7 @@ def run_nat(arguments: list[str], folder: Path, text: str = "", python: Path = P
 
 
 def run_jobs(folder: Path, jobs: list[dict[str, Any]], python: Path = PYTHON) -> list[Any]:
-    """Play jobs, each in a project folder of its own: the sample with `files` changed."""
+    """Run jobs, each in a project folder of its own: the sample with `files` changed."""
     for number, job in enumerate(jobs):
         job["folder"] = str(save(folder / str(number), {**PROJECT, **job.pop("files", {})}))
     return json.loads(run_nat(["-c", PLAYER], folder, json.dumps(jobs), python))
@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
 
 
 @needs_toolkit
-def test_the_mistakes_that_the_guide_names_do_what_it_says(tmp_path: Path) -> None:
+def test_the_mistakes_that_the_guide_names_behave_as_it_states(tmp_path: Path) -> None:
     requests = {"config": CONFIG_PATH, "requests": ["convert|2|kg|g", "put|2"]}
     bare = edited((REGISTER_PATH, "tool.ainvoke(inputs)", 'tool.ainvoke(inputs["amount"])'))
     jobs = [{**requests, "files": files} for files, _ in MISTAKES.values()]

@@ -182,7 +182,7 @@ def test_a_bad_mcp_server_is_evidence(nat_toolkit: NatToolkit, server: str, stag
     assert evidence.answers == ()
 
 
-def test_a_silent_mcp_server_is_told_by_the_request_deadline(nat_toolkit: NatToolkit) -> None:
+def test_a_silent_mcp_server_is_detected_by_the_request_deadline(nat_toolkit: NatToolkit) -> None:
     evidence = nat_toolkit.run_mcp(
         {"mcp_server.py": "import time\ntime.sleep(60)\n"},
         server_path="mcp_server.py",
@@ -203,7 +203,7 @@ for fd in range(3, 256):
     assert serve_demo(nat_toolkit, forge).answers == ()
 
 
-def test_passing_failing_and_missing_tests_are_told_apart(nat_toolkit: NatToolkit) -> None:
+def test_passing_failing_and_missing_tests_are_distinguished(nat_toolkit: NatToolkit) -> None:
     good = nat_toolkit.run_tests(FILES, targets=[TEST_FILE])
     assert (good.collected, good.passed, good.exit_code, good.error) == (2, 2, 0, None)
     wrong = nat_toolkit.run_tests(
@@ -280,9 +280,7 @@ def test_eight_threads_get_each_their_own_answers(nat_toolkit: NatToolkit) -> No
         list(pool.map(work, range(8)))
 
 
-def test_a_missing_interpreter_is_one_sentence_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_interpreter_is_one_sentence_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NatUnavailableError, match="run `make setup`"):
         NatToolkit.open(python=tmp_path / "python")
     monkeypatch.setenv("AGENT_RL_NAT_PYTHON", str(tmp_path / "other"))

@@ -42,13 +42,13 @@ workflow:
 MOCK = {"scaler": {"answer": "7", "inputs": {"value": "float", "unit": "str"}}}
 
 
-def test_a_stand_in_takes_the_place_of_a_tool_that_the_workflow_calls(nat_toolkit: NatToolkit) -> None:
+def test_a_mock_replaces_a_tool_that_the_workflow_calls(nat_toolkit: NatToolkit) -> None:
     calls = [("", {"unit": "km"})]
     usual, swapped = run_demo(nat_toolkit, FLOW_FILES, run_of(calls), run_of(calls, swapped=MOCK)).runs
     assert (usual.answers, swapped.answers) == (("flow 2000.00 m",), ("flow 7",))
 
 
-def test_a_client_takes_its_tools_from_the_server_or_from_its_stand_in(nat_toolkit: NatToolkit) -> None:
+def test_a_client_takes_its_tools_from_the_server_or_from_its_mock(nat_toolkit: NatToolkit) -> None:
     more = {"config": "src/nat_demo/configs/client.yml", "through_client": True}
     calls = [("", {"unit": "km"})]
     evidence = nat_toolkit.run_agent(
@@ -102,7 +102,7 @@ def test_the_functions_of_a_group_share_a_state_and_hidden_ones_are_missing(nat_
     assert evidence.schemas == {"desk__add": {"amount": "integer"}}
 
 
-def test_requests_to_the_network_get_what_was_said_and_nothing_else_is_reached(nat_toolkit: NatToolkit) -> None:
+def test_requests_to_the_network_get_the_configured_reply_and_nothing_else_is_reached(nat_toolkit: NatToolkit) -> None:
     logic = """import httpx
 
 def scale(value, unit, digits=2):
@@ -127,7 +127,7 @@ def scale(value, unit, digits=2):
 
 
 @needs_react
-def test_a_react_agent_calls_the_tool_that_the_script_names_and_answers_with_what_it_said(
+def test_a_react_agent_calls_the_tool_that_the_script_names_and_answers_with_its_reply(
     nat_toolkit: NatToolkit,
 ) -> None:
     config = (

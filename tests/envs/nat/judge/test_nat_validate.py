@@ -173,7 +173,7 @@ def evidence(report: ValidationReport, stage: str, name: str) -> str:
 # ---------------------------------------------------------------- whole projects
 
 
-def test_a_project_with_modules_of_its_own_loses_nothing_and_cases_nobody_gave_are_not_counted(
+def test_a_project_with_modules_of_its_own_loses_nothing_and_cases_not_given_are_not_counted(
     toolkit: NatToolkit, tmp_path: Path
 ) -> None:
     report = validate_folder(toolkit, write(tmp_path, FILES))
@@ -257,7 +257,7 @@ YIELD = "    yield FunctionInfo.from_fn(run, "
         ({"pyproject_toml": PYPROJECT + 'other = "os.path"\n'}, "config, entry points", "'os.path' is no module"),
     ],
 )
-def test_a_fault_costs_its_point_and_says_where(
+def test_a_fault_costs_its_point_and_names_the_place(
     toolkit: NatToolkit, tmp_path: Path, changes: dict[str, str | None], point: str, words: str
 ) -> None:
     assert words in lost(validate_folder(toolkit, changed(tmp_path, **changes)))[point]
@@ -289,7 +289,7 @@ def test_a_configuration_that_is_only_a_base_is_looked_at_with_what_it_is_the_ba
         validate_folder(toolkit, root, config="nothing.yml")
 
 
-def test_nothing_that_a_project_says_reaches_the_terminal_raw(toolkit: NatToolkit, tmp_path: Path) -> None:
+def test_nothing_that_a_project_prints_reaches_the_terminal_raw(toolkit: NatToolkit, tmp_path: Path) -> None:
     root = changed(tmp_path, components_py="raise ValueError('\\x1b[2J\\nall is well\\ud800')\n")
     message = evidence(validate_folder(toolkit, root, with_mcp=False, with_tests=False), "build", "loads and builds")
     assert "all is well" in message and message.isprintable()
@@ -389,7 +389,7 @@ def write_cases(path: Path, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def test_cases_are_asked_of_the_workflow_and_of_its_functions(toolkit: NatToolkit, tmp_path: Path) -> None:
+def test_cases_run_on_the_workflow_and_on_its_functions(toolkit: NatToolkit, tmp_path: Path) -> None:
     root = write(tmp_path / "project", FILES)
     cases = read_cases(write_cases(tmp_path / "cases.jsonl", GOOD_CASES))
     report = validate_folder(toolkit, root, cases=cases)
@@ -469,7 +469,7 @@ def test_files_without_a_case_or_with_more_than_one_task_are_refused(tmp_path: P
         read_spec(path)
 
 
-def test_a_workflow_with_an_llm_is_not_asked(toolkit: NatToolkit, tmp_path: Path) -> None:
+def test_a_case_for_a_workflow_with_an_llm_is_refused(toolkit: NatToolkit, tmp_path: Path) -> None:
     config = CONFIG + "llms:\n  main:\n    _type: openai\n    model_name: x\n"
     root = changed(tmp_path, config_yml=config)
     with pytest.raises(DataError, match=r"c:7: the workflow of .* has an LLM"):

@@ -119,7 +119,7 @@ def test_a_plan_becomes_a_spec_with_our_inputs_errors_and_answers() -> None:
     assert NATSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_the_models_names_are_kept_where_they_are_names() -> None:
+def test_the_models_names_are_used_where_they_are_valid() -> None:
     spec = plan_one(planned()).spec
     names = (spec.package, spec.tools[0].type_name, spec.tools[0].instance, spec.server.name)
     assert names == ("nat_length_helper", "nat_length_helper_tool", "length_tool", "nat_length_helper")
@@ -128,7 +128,7 @@ def test_the_models_names_are_kept_where_they_are_names() -> None:
 @pytest.mark.parametrize(
     "name", ["length", "Length_Tool", "length-tool", "class", "../length_tool", "length_" * 30, ""]
 )
-def test_names_that_are_none_are_replaced_by_drawn_ones(name: str) -> None:
+def test_names_that_are_none_are_replaced_by_sampled_ones(name: str) -> None:
     plan = planned(package=name)
     plan["plan"]["custom_tools"][0]["name"] = name
     plan["plan"]["mcp_servers"] = []
@@ -193,7 +193,7 @@ def test_a_family_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_an_answer_that_is_not_the_json_asked_for_is_refused(text: str) -> None:
+def test_an_answer_that_is_not_the_requested_json_is_refused(text: str) -> None:
     def generate(prompt: str, schema: dict[str, Any]) -> tuple[str, Usage]:
         return text, Usage(num_tokens_in=1, num_tokens_out=1)
 
@@ -248,7 +248,7 @@ def test_a_run_stops_when_enough_specs_are_made(tmp_path: Path) -> None:
     assert (len(specs), generate.num_plans) == (1, 1)
 
 
-def test_a_run_says_every_few_requests_and_at_the_end_what_it_did(tmp_path: Path) -> None:
+def test_a_run_reports_every_few_requests_and_at_the_end(tmp_path: Path) -> None:
     generate = FakePlanner(*(planned({**KILOMETRES, "precision": digits}) for digits in range(5)))
     path = tmp_path / "progress.jsonl"
     _, messages = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=5)
@@ -291,7 +291,7 @@ def test_a_refused_request_is_not_paid_for_again(tmp_path: Path) -> None:
     assert generate.num_plans == 0
 
 
-def test_a_line_cut_off_by_a_crash_is_asked_again(tmp_path: Path) -> None:
+def test_a_line_cut_off_by_a_crash_is_sent_again(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     plans = (planned(), planned({**KILOMETRES, "precision": 3}))
     specs, _ = run(path, FakePlanner(*plans), ["one", "two"])

@@ -1,4 +1,4 @@
-"""The Gemini client on the real SDK, against a stand-in server that speaks `generateContent`."""
+"""The Gemini client on the real SDK, against a fake server that speaks `generateContent`."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def reply_with(text: str) -> str:
 
 
 class StandIn(ThreadingHTTPServer):
-    """Answers every POST with the next of `replies`, or `status` and `body`, and keeps what it was asked."""
+    """Answers every POST with the next of `replies`, or `status` and `body`, and records the requests."""
 
     daemon_threads = True
 
@@ -111,7 +111,7 @@ def test_an_answer_without_text_is_an_empty_text(server: StandIn) -> None:
     ("status", "is_transient"),
     [(429, True), (500, True), (503, True), (408, True), (400, False), (403, False), (404, False)],
 )
-def test_a_status_says_whether_to_try_again(server: StandIn, status: int, is_transient: bool) -> None:
+def test_a_status_decides_whether_to_retry(server: StandIn, status: int, is_transient: bool) -> None:
     server.status = status
     server.body = json.dumps({"error": {"code": status, "message": "not today", "status": "SOME"}})
     with pytest.raises(CallError, match=f"{status}: not today") as caught:
@@ -159,7 +159,7 @@ def test_the_other_name_of_the_key_is_known_too(monkeypatch: pytest.MonkeyPatch,
     assert server.requests[0][1] == "other"
 
 
-def test_without_a_key_one_sentence_says_what_to_set(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
+def test_without_a_key_one_sentence_names_the_variable(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
     monkeypatch.delenv("GEMINI_API_KEY")
     with pytest.raises(PlannerError, match="set GEMINI_API_KEY or GOOGLE_API_KEY"):
         client(server)
@@ -246,7 +246,7 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
     return out
 
 
-def test_the_command_writes_the_sets_and_says_what_was_refused_and_spent(server: StandIn, tmp_path: Path) -> None:
+def test_the_command_writes_the_sets_and_reports_refusals_and_cost(server: StandIn, tmp_path: Path) -> None:
     none = (200, reply_with(json.dumps({"reason": "it is a poem", "family": "none"})))
     server.replies = [*good(0), none, *good(0, *range(1, 10))]  # the second converter is the first once more
     code, out, err = outcome(started(server, tmp_path, "--price-in", "1", "--price-out", "10"))
@@ -261,7 +261,7 @@ def test_the_command_writes_the_sets_and_says_what_was_refused_and_spent(server:
     assert "cost 0.0030 at the given prices" in out
 
 
-def test_a_run_that_the_service_ended_goes_on_without_asking_again(server: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_the_service_ended_resumes_without_new_calls(server: StandIn, tmp_path: Path) -> None:
     server.replies = good(0, 1, 2)
     server.status, server.body = 403, FORBIDDEN
     code, _, err = outcome(started(server, tmp_path))
@@ -277,7 +277,7 @@ def test_a_run_that_the_service_ended_goes_on_without_asking_again(server: Stand
     assert len(rows(tmp_path, "train") + rows(tmp_path, "val")) == 10
 
 
-def test_a_run_that_was_killed_goes_on_without_asking_again(server: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_resumes_without_new_calls(server: StandIn, tmp_path: Path) -> None:
     server.replies = good(0, 1, 2, 3)
     server.silent_from = 6  # the third request never gets its plan
     process = started(server, tmp_path)
