@@ -199,16 +199,3 @@ class Registry(Generic[ValueT]):
             for option in sorted(unused - known):
                 raise ConfigError(f"no {self.kind} has an option {option!r}{nearest(option, known)}")
         return function(*inputs, **{option: value for option, value in options.items() if option in used})
-
-
-ENVIRONMENTS: Registry[Callable[..., Any]] = Registry(
-    "environment",
-    {
-        "nat_agent_creation": "agent_rl.envs.nat.env:make_nat_factory",
-        "code_exec": "agent_rl.envs.code.env:make_code_exec_factory",
-        "search_qa": "agent_rl.envs.search.env:make_search_factory",
-        "math_qa": "agent_rl.envs.qa_env:make_math_factory",
-    },
-    key="env.name",
-)
-"""Makers of environment factories, `(options, seed) -> EnvFactory`, and environment classes."""

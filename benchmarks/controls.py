@@ -25,7 +25,7 @@ from agent_rl import GRPOTrainer, load_config
 from agent_rl.config import Config
 from agent_rl.data.tasks import read_tasks
 from agent_rl.distributed.backend import Backend
-from agent_rl.envs.registry import make_env_factory
+from agent_rl.envs.opening import open_environment
 from agent_rl.learning.batch import build_samples
 from agent_rl.learning.sft import Conversation, SftSettings, train_sft
 from agent_rl.policies.make_policy import make_in_process_policy
@@ -76,7 +76,7 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
     """Draw, keep what passed, learn it; write the model to `output/model`."""
     started = time.monotonic()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
-    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
+    factory = open_environment(config)
     tasks = read_tasks(config.data.train_path, factory.check_task)
     policy = make_in_process_policy(config, device=backend.device)
     factory.start()

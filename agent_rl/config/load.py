@@ -42,9 +42,9 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     Raises ConfigError with one sentence for a missing file, bad YAML, an unknown key or a bad value.
     """
     path = find(path)
-    raw = read_yaml(path)
+    raw = _read_yaml(path)
     for text in overrides:
-        apply_override(raw, text)
+        _apply_override(raw, text)
     _find_files(raw)
     return parse_config(raw, source=str(path))
 
@@ -77,8 +77,7 @@ def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, p
         raise ConfigError(_sentence(error.errors()[0], source, root=model, prefix=prefix)) from None
 
 
-def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str, Any]:
-    """The mapping of a YAML file. ConfigError for what is none; `example` is a file that is one."""
+def _read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such config file; the shipped ones are in configs/")
     try:
@@ -90,18 +89,15 @@ def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str
         raise ConfigError(f"{path}: not valid YAML ({detail}); correct the file") from None
     if not isinstance(raw, dict):
         found = type(raw).__name__
-        raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see {example}")
+        raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see configs/nat_grpo.yaml")
     return raw
 
 
-def apply_override(
-    raw: dict[str, Any], text: str, *, form: str = "section.key=value", example: str = "train.steps=20"
-) -> None:
-    """Set the key that `text` names, in place. ConfigError for a text that is not of the `form`."""
+def _apply_override(raw: dict[str, Any], text: str) -> None:
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
-    if not found or len(parts) < form.count(".") + 1 or not all(parts):
-        raise ConfigError(f"override {text!r}: expected {form}, for example {example}")
+    if not found or len(parts) < 2 or not all(parts):
+        raise ConfigError(f"override {text!r}: expected section.key=value, for example train.steps=20")
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:

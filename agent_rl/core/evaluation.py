@@ -6,7 +6,6 @@ its `success` part is 1. Not here: when to evaluate, and what an episode is wort
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -17,7 +16,7 @@ from rich.table import Table
 from agent_rl.config import Config
 from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.base import Task
-from agent_rl.envs.registry import check_agent_type, make_env_factory
+from agent_rl.envs.opening import open_environment
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Trajectory
 from agent_rl.rollout.workers import RolloutWorker, SpreadRollout, make_worker
@@ -76,12 +75,9 @@ def evaluate_policy(
     Everything happens in this process, nothing is written, and the policy stays open. `step` of the result is 0.
     Raises a UserError for what a person can mend, SandboxError when no episode could be scored.
     """
-    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
-    check_agent_type(config.agent.type, factory)
-    tasks = read_tasks(config.data.eval_path, factory.check_task)[: config.data.max_eval_tasks]
-    factory.start()
-    with closing(factory):
-        check_agent_type(config.agent.type, factory)
+    with open_environment(config) as factory:
+        tasks = read_tasks(config.data.eval_path, factory.check_task)[: config.data.max_eval_tasks]
+        factory.start()
         return evaluate(make_worker(config, policy, factory), tasks, temperature=temperature, step=0)
 
 

@@ -7,7 +7,7 @@ Not here: how an episode is played (`episode.py`), the mathematics of a step (`u
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from agent_rl.distributed.checkpoint import (
     verify_checkpoint,
 )
 from agent_rl.envs.base import AgentEnv, EnvFactory
-from agent_rl.envs.registry import check_agent_type, make_env_factory
+from agent_rl.envs.opening import open_environment
 from agent_rl.errors import DataError, TrainingStoppedError
 from agent_rl.learning.update import PolicyUpdater
 from agent_rl.policies.make_policy import load_reference_model, make_policy
@@ -125,23 +125,19 @@ class GRPOTrainer:
         """
         backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
         run = backend.on_main(lambda: RunFolder.open(config))
-        if env_factory is None:
-            factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
-        else:
-            factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
-        check_agent_type(config.agent.type, factory)
-        if train_tasks is None:
-            train_tasks = read_tasks(config.data.train_path, train_check(factory, config.data.curriculum))
-            if eval_tasks is None and config.eval.temperatures:
-                eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
-        if run.resume_from is not None:
-            verify_checkpoint(run.resume_from, backend)
-        checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
-        model, policy = make_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
-        try:
+        with ExitStack() as opened:
+            factory = opened.enter_context(open_environment(config, env_factory))
+            if train_tasks is None:
+                train_tasks = read_tasks(config.data.train_path, train_check(factory, config.data.curriculum))
+                if eval_tasks is None and config.eval.temperatures:
+                    eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
+            if run.resume_from is not None:
+                verify_checkpoint(run.resume_from, backend)
+            checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
+            model, policy = make_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
+            opened.callback(policy.close)
             factory.start()
-            check_agent_type(config.agent.type, factory)
-            return cls(
+            trainer = cls(
                 config,
                 model=model,
                 policy=policy,
@@ -151,10 +147,8 @@ class GRPOTrainer:
                 eval_tasks=(eval_tasks or ())[: config.data.max_eval_tasks],
                 run=run,
             )
-        except BaseException:
-            policy.close()
-            factory.close()
-            raise
+            opened.pop_all()  # the trainer closes them
+            return trainer
 
     def __enter__(self) -> "GRPOTrainer":
         return self

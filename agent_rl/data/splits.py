@@ -1,12 +1,14 @@
 """How generated tasks are divided into sets, and how kinds of tasks take turns. Not here: any kind of task."""
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 from agent_rl.data.tasks import Task
+from agent_rl.errors import ConfigError
 
 Split = Literal["train", "eval", "sft"]
 """Trained on, held out, shown in demonstrations."""
@@ -44,3 +46,11 @@ def draw_in_turns(
                 continue
             yield {"task_id": f"{domain}-{splits[0]}-{seed}-{index:05d}", **row}
             index += 1
+
+
+def take(rows: Iterator[Task], count: int, split: str) -> list[Task]:
+    """The first `count` rows; ConfigError, which names the option, when there are not so many."""
+    taken = list(itertools.islice(rows, count))
+    if len(taken) < count:
+        raise ConfigError(f"--num-{split} is {count}, but only {len(taken)} different tasks were found; ask for fewer")
+    return taken

@@ -4,16 +4,20 @@ An environment never sees token ids, budgets or the policy; parsing, budgets and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.data.tasks import Task
+from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.failure_modes import OUT_OF_TURNS, FailureRule
 from agent_rl.records import StopReason
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 from agent_rl.tools.toolset import Toolset
+
+Row = Mapping[str, Any]
+"""One line of a file that `EnvFactory.task_files` fills: a task, or for example a passage of a corpus."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +80,8 @@ class EnvFactory:
     """Makes one fresh environment per episode, from many threads.
 
     It may own shared resources (checker processes, an index): `start` acquires them and fails early with a sentence,
-    `close` frees them. This base class wraps a plain callable (such as an `AgentEnv` class) that needs none.
+    `close` frees them; as a context manager it closes at the end. This base class wraps a plain callable (such as an
+    `AgentEnv` class) that needs none. Everything after `solutions` is optional and serves a command of its own.
     """
 
     own_tools: tuple[str, ...] | None = None
@@ -89,11 +94,20 @@ class EnvFactory:
     speed_options: tuple[str, ...] = ()
     """Keys of `env.options` that change the speed alone: evaluations that differ in them are comparable."""
 
-    def __init__(self, make: Callable[[], AgentEnv]) -> None:
+    def __init__(self, make: Callable[[], AgentEnv] | None = None) -> None:
+        """`make` is left out where a subclass defines `__call__`."""
         self._make = make
 
     def __call__(self) -> AgentEnv:
+        if self._make is None:
+            raise NotImplementedError(f"{type(self).__name__} defines no __call__ and was given nothing to make")
         return self._make()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
 
     def check_task(self, task: Task, where: str) -> None:
         """Raise DataError when a dataset row is not a task of this environment; `where` opens the sentence."""
@@ -101,10 +115,6 @@ class EnvFactory:
     def solutions(self, task: Task) -> list[Solution]:
         """Scripted episodes of a task, right and wrong, that show whether its data can be trusted; none by default."""
         return []
-
-    def known_tools(self) -> tuple[tuple[str, ...], bool]:
-        """Names of the tools in its episodes as far as they are known now, and whether these are all."""
-        return self.own_tools or (), self.own_tools is not None
 
     def start(self) -> None:
         """Acquire shared resources; called once, before the first episode."""
@@ -118,7 +128,24 @@ class EnvFactory:
         return {}
 
     def close(self) -> None:
-        """Free shared resources."""
+        """Free shared resources; called once, also where `start` failed or was never called."""
+
+    def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+        """Conversations for a supervised warm start (`agent-rl sft`), without end; none by default.
+
+        A share of them is faulty on purpose, which leaves reinforcement learning something to fix.
+        """
+        return iter(())
+
+    def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
+        """Rows by file name without suffix (`agent-rl prepare-tasks`): `train`, `eval`, and any others such as a
+        corpus; the same rows for the same seed. None: as many as the environment thinks right. Empty by default.
+        """
+        return {}
+
+    def preflight_tasks(self, tasks: Sequence[Task]) -> Mapping[str, Task]:
+        """Training tasks whose reference solution `agent-rl preflight` runs, by the name of the check."""
+        return {}
 
 
 class ToolEnv(AgentEnv):
@@ -163,9 +190,9 @@ class ToolEnv(AgentEnv):
         """Note what a call gave, right after it ran and before `on_terminal`; by default nothing is kept."""
         return None
 
-    @abstractmethod
     def on_terminal(self, tool_name: str) -> StepResult:
-        """Score the episode after a terminal tool; must return `terminated=True`."""
+        """Score the episode after a terminal tool, with `terminated=True`; by default as after an empty reply."""
+        return self.no_call(Message.assistant(""))
 
     @abstractmethod
     def no_call(self, message: Message) -> StepResult:

@@ -56,6 +56,13 @@ def check_data(
                 each.cancel()
 
 
+def check_reference(factory: EnvFactory, task: Task) -> tuple[str, ...]:
+    """Why the reference of a task does not succeed here; empty when it does. The factory must have been started."""
+    reference = next(solution for solution in factory.solutions(task) if solution.succeeds)
+    outcome = _play(factory, task, reference, "")
+    return () if outcome.succeeded else outcome.problems or ("no reason is given",)
+
+
 def _play(factory: EnvFactory, task: Task, solution: Solution, group: str) -> Played:
     env = factory()
     replies: list[str] = []

@@ -11,10 +11,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
 from agent_rl.envs.failure_modes import QUESTION_RULES
-from agent_rl.envs.registry import register_env
 from agent_rl.errors import DataError
 from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpec, RewardSpecs, RewardSum, make_reward
@@ -186,9 +184,3 @@ def _check_answer(answer: Any, where: str) -> None:
     listed = answer if isinstance(answer, list) else [answer]
     if not listed or not all(_is_text(e) or (isinstance(e, int | float) and not isinstance(e, bool)) for e in listed):
         raise DataError(f"{where}: answer is {answer!r:.80}; make it a text, a number, or a list of accepted ones")
-
-
-@register_env("math_qa")
-def make_math_factory(options: dict[str, Any], seed: int) -> QAEnvFactory:
-    """`env.name: math_qa`."""
-    return QAEnvFactory(validate_section(QAEnvOptions, options, source="config", prefix="env.options"))

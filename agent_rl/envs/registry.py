@@ -1,68 +1,83 @@
-"""Environments by name: built-in ones, and a user's own. What an environment is, is said in `base.py`."""
+"""Environments by name or import path, and how `env.options` reach them. What an environment is: `base.py`."""
 
-import importlib
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from agent_rl.agent.code_format import CODE_TOOL
-from agent_rl.config import ToolsConfig
-from agent_rl.envs.base import EnvFactory
-from agent_rl.envs.toolset_env import ToolsetEnvFactory
+from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.errors import ConfigError, nearest_or_all
+from agent_rl.registry import Registry
 
 FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 """Takes `env.options` and the run's seed."""
 
-_MAKERS: dict[str, FactoryMaker] = {}
-_BUILT_IN = {
-    "nat_agent_creation": "agent_rl.envs.nat.env",
-    "code_exec": "agent_rl.envs.code.env",
-    "search_qa": "agent_rl.envs.search.env",
-    "math_qa": "agent_rl.envs.qa_env",
-}
-"""Modules that are only imported when their environment is asked for."""
+ENVIRONMENTS: Registry[FactoryMaker | EnvFactory | type[EnvFactory] | type[AgentEnv]] = Registry(
+    "environment",
+    {
+        "nat_agent_creation": "agent_rl.envs.nat.env:make_nat_factory",
+        "code_exec": "agent_rl.envs.code.env:make_code_exec_factory",
+        "search_qa": "agent_rl.envs.search.env:make_search_factory",
+        "math_qa": "agent_rl.envs.math.env:make_math_factory",
+        "hello": "agent_rl.envs.hello.env:HelloFactory",
+    },
+    key="env.name",
+)
+DOMAINS = {"nat": "nat_agent_creation", "code": "code_exec", "search": "search_qa", "math": "math_qa"}
+"""Short names of environments on the command line."""
 
 
 def register_env(name: str) -> Callable[[FactoryMaker], FactoryMaker]:
-    """Register a factory maker under `name`, for `env.name` in a config."""
-
-    def add(maker: FactoryMaker) -> FactoryMaker:
-        if name in _MAKERS:
-            raise ValueError(f"an environment named {name!r} is already registered")
-        _MAKERS[name] = maker
-        return maker
-
-    return add
+    """Register a factory maker, an `AgentEnv` class or a factory under `name`, for `env.name` in a config."""
+    return ENVIRONMENTS.register(name)
 
 
-def make_env_factory(name: str, options: dict[str, Any], *, seed: int, tools: ToolsConfig | None = None) -> EnvFactory:
-    """Make the factory of a registered environment, with the tools that the configuration offers besides.
+def make_env_factory(name: str, options: dict[str, Any] | None = None, *, seed: int = 0) -> EnvFactory:
+    """The factory of an environment by its name, a short name of the command line, or an import path.
 
-    Unknown names and bad options raise ConfigError.
+    A path such as `my_pkg.my_env:MyEnv` names a maker `(options, seed) -> EnvFactory`, a factory, or a class: of an
+    `AgentEnv`, made anew for each episode, or of an `EnvFactory`. Classes get `env.options` as keyword arguments, and
+    the run's seed where they take a `seed`. ConfigError for unknown names and bad options.
     """
-    if name in _BUILT_IN:
-        importlib.import_module(_BUILT_IN[name])  # registers itself
-    if name not in _MAKERS:
-        known = sorted({*_MAKERS, *_BUILT_IN})
-        hint = nearest_or_all(name, known)
-        raise ConfigError(f"env.name = {name!r}: no such environment{hint}")
-    factory = _MAKERS[name](options, seed)
-    for needed in factory.needed_tools:
-        # What servers offer is known once they are asked: `ToolsetEnvFactory.start`.
-        if tools is not None and needed not in tools.use and not tools.mcp:
-            raise ConfigError(f"env.name = {name!r} needs the tool {needed!r}; add {needed} to tools.use")
-    return ToolsetEnvFactory(factory, tools) if tools and (tools.use or tools.mcp) else factory
-
-
-def check_agent_type(agent_type: str, factory: EnvFactory) -> None:
-    """ConfigError where `agent.type` is code and episodes have other tools than `code_exec`, or not that one.
-
-    Before `factory.start` the tools of MCP servers are not known; ask again after it.
-    """
-    names, are_all = factory.known_tools()
-    others = [name for name in names if name != CODE_TOOL]
-    if agent_type == "code" and (others or (are_all and CODE_TOOL not in names)):
+    found = ENVIRONMENTS.get(DOMAINS.get(name, name))
+    options = dict(options or {})
+    if isinstance(found, EnvFactory):
+        if options:
+            raise ConfigError(
+                f"env.options: {name} is a factory made before, which takes none; remove {_keys(options)}"
+            )
+        return found
+    if inspect.isclass(found) and issubclass(found, AgentEnv):
+        return EnvFactory(partial(found, **_arguments(found, options, seed)))
+    if inspect.isclass(found) and issubclass(found, EnvFactory):
+        return found(**_arguments(found, options, seed))
+    made = found(options, seed) if callable(found) and not inspect.isclass(found) else found
+    if not isinstance(made, EnvFactory):
         raise ConfigError(
-            f"agent.type = 'code' takes an environment whose only tool is {CODE_TOOL!r}, this one offers "
-            f"{', '.join(map(repr, names)) or 'none'}; leave the others out, or set agent.type to hf or react"
+            f"env.name = {name!r} gives {made!r:.80}, expected an AgentEnv class, an EnvFactory, or a function "
+            "(options, seed) that returns one"
         )
+    return made
+
+
+def _arguments(made: type, options: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Keyword arguments for the constructor of a class; ConfigError for those it does not take, and missing ones."""
+    parameters = inspect.signature(made).parameters.values()
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    known = {each.name: each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}
+    if issubclass(made, EnvFactory) and made.__init__ is EnvFactory.__init__:
+        known = {}
+    for key in options:
+        if key not in known and not takes_any:
+            hint = nearest_or_all(key, known) if known else "; it takes none"
+            raise ConfigError(f"unknown key 'env.options.{key}': {made.__name__} has no such argument{hint}")
+    if "seed" in known:
+        options = {"seed": seed, **options}
+    for key, parameter in known.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise ConfigError(f"env.options.{key} is missing: {made.__name__} has no default for it; add it")
+    return options
+
+
+def _keys(options: dict[str, Any]) -> str:
+    return ", ".join(f"env.options.{key}" for key in options)

@@ -3,20 +3,23 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from agent_rl import resources
 from agent_rl.config import Config
 from agent_rl.data.tasks import read_tasks
+from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.check_data import check_reference
+from agent_rl.envs.opening import open_environment
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import AgentRLError, UserError
 from agent_rl.planning.fit import Fit
-from agent_rl.planning.machine import GIB, Machine
-from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
-from agent_rl.planning.plan import Question, ask
+from agent_rl.planning.machine import GIB
+from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
 from agent_rl.planning.preflight import (
     FoundGpu,
     MachineCheck,
@@ -35,6 +38,7 @@ from agent_rl.planning.preflight import (
     ok,
     warning,
 )
+from agent_rl.planning.question import Question, ask
 from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 
 _LAUNCHER_PORT = 29500
@@ -63,16 +67,17 @@ def all_checks(config: Config, question: Question | None, why_not: str = "") -> 
         yield check_port(_LAUNCHER_PORT)
     if question is not None and question.layout.offload_optimizer:
         yield check_compilers()
-    yield check_environment(config)
+    yield from check_environment(config)
 
 
-def make_question(config_path: Path, overrides: Sequence[str], machine: Machine) -> Question:
-    """For this machine and its memory; without GPUs here, a run that requires none is planned for the CPU."""
-    here = machine.model_copy(update={"memory_gib": machine_memory() / GIB})
-    question = ask(config_path, overrides, here)
-    if find_gpus() or gpus_wanted(question.job.config, question):
+def make_question(config_path: Path, overrides: tuple[str, ...], *, launch: Path | None, **others: object) -> Question:
+    """For this machine: on a machine without GPUs, a run that asks for none is one on the CPU."""
+    question = ask(config_path, overrides, launch=launch, machine_memory=machine_memory() / GIB, **others)
+    config = question.job.config
+    if find_gpus() or gpus_wanted(config, question):
         return question
-    return ask(config_path, (*overrides, "run.device=cpu"), here)
+    on_cpu = (*overrides, "run.device=cpu")
+    return ask(config_path, on_cpu, launch=launch, machine_memory=machine_memory() / GIB, **others)
 
 
 def gpus_wanted(config: Config, question: Question | None) -> int:
@@ -80,9 +85,9 @@ def gpus_wanted(config: Config, question: Question | None) -> int:
     if config.run.device == "cpu" or (question is not None and question.gpu is None):
         return 0
     needs_them = config.run.device.startswith("cuda") or config.vllm.weight_transfer == "nccl"
-    if question is None or not (needs_them or question.machine.gpus):
+    if question is None or not (needs_them or question.num_gpus):
         return int(needs_them)
-    return question.machine.gpus or question.layout.num_gpus
+    return question.num_gpus or question.layout.num_gpus
 
 
 def requirement_files(config: Config, question: Question | None, *, has_gpus: bool) -> list[Path]:
@@ -121,18 +126,36 @@ def check_model(config: Config) -> MachineCheck:
     return ok("model", f"{source}: {where}, {len(tokenizer):,} ids")
 
 
-def check_environment(config: Config) -> MachineCheck:
-    """Start what scores episodes, and end it: its interpreter, and the sandbox with its tier."""
+def check_environment(config: Config) -> Iterator[MachineCheck]:
+    """Start what scores episodes, and end it: its interpreter, its sandbox, and the references it names for this."""
     name = f"environment {config.env.name}"
     try:
-        factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
-        factory.start()
+        with open_environment(config) as factory:
+            factory.start()
+            yield _started(name, factory.describe())
+            yield from _references(config, factory)
     except AgentRLError as error:
-        return failed(name, str(error))
+        yield failed(name, str(error))
+
+
+def _references(config: Config, factory: EnvFactory) -> Iterator[MachineCheck]:
     try:
-        about = factory.describe()
-    finally:
-        factory.close()
+        tasks = read_tasks(config.data.train_path, factory.check_task)
+    except UserError:
+        return  # the check of the tasks reports it
+    for name, task in factory.preflight_tasks(tasks).items():
+        try:
+            problems = check_reference(factory, task)
+        except AgentRLError as error:
+            yield failed(name, str(error))
+            continue
+        if problems:
+            yield failed(name, f"the reference of {task['task_id']} does not succeed: {'; '.join(problems)}")
+        else:
+            yield ok(name, f"the reference of {task['task_id']} succeeds")
+
+
+def _started(name: str, about: Mapping[str, Any]) -> MachineCheck:
     summary = str(about.get("summary") or "starts")
     if '"tier": "landlock"' in (text := json.dumps(about, default=str)) or '"tier": "rlimits"' in text:
         return warning(name, f"{summary}; this isolates less than the tier namespaces: agent-rl sandbox describe")
@@ -158,7 +181,7 @@ def driver_version() -> str | None:
 
 
 def _tasks(config: Config, path: Path) -> str:
-    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
+    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
     return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
 
 
@@ -174,14 +197,13 @@ def planned(question: Question) -> Iterator[MachineCheck]:
     on_gpus = [place for place in answer.places if place.name.startswith("GPU")]
     if on_gpus:
         lowest = min(place.headroom for place in on_gpus if place.headroom is not None)
-        text = f"{lowest:.0%} headroom on {question.gpu.name}, {question.machine.headroom:.0%} required"
-        fits = not answer.problems and lowest >= question.machine.headroom
+        text = f"{lowest:.0%} head-room on {question.gpu.name}, {question.headroom:.0%} wanted"
+        fits = not answer.problems and lowest >= question.headroom
         why = "; ".join([text, *answer.problems])
         yield ok("plan", text) if fits else failed("plan", f"{why}; see agent-rl plan")
-    checkpoints, weights = (
-        num_checkpoints(config) * sum(checkpoint_bytes(question.job)),
-        2 * weight_file_bytes(question.job),
-    )
+    checkpoint = config.checkpoint
+    num = checkpoint.keep + checkpoint.keep_best + 1
+    checkpoints, weights = num * sum(checkpoint_bytes(question.job)), 2 * weight_file_bytes(question.job)
     folder = config.vllm.weight_folder
     if folder is None and weights:
         yield check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")

@@ -31,12 +31,12 @@ def check_modules(modules: Sequence[str]) -> None:
 
 def take(files: Files, keep: Collection[str] | None) -> tuple[dict[str, str | bytes], tuple[Flag, ...], str]:
     """The frozen files, flags, and why the files are refused, if they are."""
-    allowed, flags = freeze(files, keep)
+    kept, flags = freeze(files, keep)
     try:
-        validate_files(allowed)
+        validate_files(kept)
     except WorkspaceError as error:
         return {}, flags, str(error)
-    return allowed, flags, ""
+    return kept, flags, ""
 
 
 def all_with(ids: Collection[str], outcome: Outcome, status: Status, flags: tuple[Flag, ...], evidence: str) -> Verdict:
@@ -52,7 +52,7 @@ def outcomes_of(run: JobResult) -> dict[str, str]:
 def compare_ids(
     expected: Collection[str], outcomes: Mapping[str, str], status: Status, flags: tuple[Flag, ...], evidence: str
 ) -> Verdict:
-    """Compare expected and reported ids. An unexpected test voids the rest; a file that fails to load does not."""
+    """Expected against reported ids. A test nobody asked for voids the rest; a file that fails to load does not."""
     strays = set(outcomes) - set(expected) - {name.partition("::")[0] for name in expected}
     known = set(Outcome)
     per_test = {

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_rl.scripts.common import run_app
+from agent_rl.scripts.common import make_app, run_app
 
 if TYPE_CHECKING:
     from agent_rl.data.tasks import Task
     from agent_rl.envs.check_data import Played
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 MIN_CAUGHT = 0.98
 _NUM_SHOWN = 20
 
 
-@app.command(help=__doc__)
 def main(
     datasets: Annotated[list[Path], typer.Argument(help="Task files, such as .jsonl or .parquet.")],
     config: Annotated[
@@ -40,30 +38,29 @@ def main(
     from agent_rl.config import load_config
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.check_data import check_data
+    from agent_rl.envs.opening import offer_tools
     from agent_rl.envs.registry import make_env_factory
     from agent_rl.errors import DataError
 
     if config is None:
-        factory = make_env_factory("nat_agent_creation", {}, seed=seed)
+        opened = make_env_factory("nat_agent_creation", seed=seed)
     else:
-        env, tools = (loaded := load_config(config)).env, loaded.tools
-        factory = make_env_factory(env.name, env.options, seed=seed, tools=tools)
+        loaded = load_config(config)
+        opened = offer_tools(make_env_factory(loaded.env.name, loaded.env.options, seed=seed), loaded.tools)
     tasks = []
-    for path in datasets:
-        rows = read_tasks(path, factory.check_task)
-        chosen = (
-            sorted(random.Random(seed).sample(range(len(rows)), sample)) if 0 < sample < len(rows) else range(len(rows))
-        )
-        tasks += [rows[index] for index in chosen]
-    if not factory.solutions(tasks[0]):
-        raise DataError(f"{datasets[0]}: its environment has no solutions to check it with; see EnvFactory.solutions")
-    factory.start()
-    try:
-        outcomes = check_data(factory, tasks, workers=workers, group_by=_group)
-        played = list(_shown(outcomes))
-    finally:
-        factory.close()
-    if not report(played):
+    with opened as factory:
+        for path in datasets:
+            rows = read_tasks(path, factory.check_task)
+            indices = range(len(rows))
+            chosen = sorted(random.Random(seed).sample(indices, sample)) if 0 < sample < len(rows) else indices
+            tasks += [rows[index] for index in chosen]
+        if not factory.solutions(tasks[0]):
+            raise DataError(
+                f"{datasets[0]}: its environment has no solutions to check it with; see EnvFactory.solutions"
+            )
+        factory.start()
+        outcomes = list(_shown(check_data(factory, tasks, workers=workers, group_by=_group)))
+    if not report(outcomes):
         raise typer.Exit(1)
 
 
@@ -123,6 +120,8 @@ def _found(each: "Played") -> bool:
 def _share(outcomes: list[bool]) -> str:
     return f"{sum(outcomes)} of {len(outcomes)} ({100 * sum(outcomes) / len(outcomes):.1f} %)" if outcomes else "-"
 
+
+app = make_app(main)
 
 if __name__ == "__main__":
     run_app(app)

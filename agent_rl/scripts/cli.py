@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent_rl.envs.nat import commands as nat_tools
+from agent_rl.registry import import_object
 from agent_rl.scripts import (
     check_data,
     evaluate_model,
@@ -48,7 +48,7 @@ def _options(
 app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
 app.command("eval", help="Evaluate a checkpoint or any model on a task file.")(evaluate_model.main)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
-app.command("prepare-tasks", help="Make the task files of the code, search and math agents.")(prepare_tasks.main)
+app.command("prepare-tasks", help="Make the task files of an environment.")(prepare_tasks.main)
 app.command("check-data", help="Check task files without a model: references succeed, sabotage does not.")(
     check_data.main
 )
@@ -59,7 +59,7 @@ app.command("serve-vllm", help="Start vLLM servers for `vllm.servers` and watch 
 app.command("plan", help="What a run needs on every GPU, and whether it fits.")(plan.main)
 app.command("preflight", help="Check this machine for a run before it starts.")(preflight.main)
 app.add_typer(sandbox_info.app, name="sandbox")
-app.add_typer(nat_tools.app, name="nat")
+app.add_typer(import_object("agent_rl.envs.nat.commands:app"), name="nat")
 
 
 def main() -> None:

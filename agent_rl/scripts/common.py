@@ -1,29 +1,35 @@
-"""What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; the folder they write to."""
+"""What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; where a user's own modules are."""
 
 import os
 import sys
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from agent_rl.core.interrupts import is_first_process_here
-from agent_rl.errors import ConfigError, UserError
+from agent_rl.errors import UserError
+from agent_rl.registry import import_working_folder
 
-TaskDomain = Literal["code", "search", "math"]
-"""Kinds of tasks with a generator and demonstrations, beside those of the NeMo Agent Toolkit."""
+Domain = Annotated[
+    str,
+    typer.Option(help="Environment: nat, code, search, math, another name, or an import path such as my_env:MyEnv."),
+]
 
 
-def make_folder(path: Path, option: str) -> None:
-    """Make the folder that `option` names, if it is not there. ConfigError where that cannot be, as for a file."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{option} is {path}, which cannot be a folder ({error.strerror}); name another") from None
+def make_app(command: Callable[..., Any], help_text: str | None = None) -> typer.Typer:
+    """A script with one command; the text of `--help` is that of the command's module where none is given."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=help_text or sys.modules[command.__module__].__doc__)(command)
+    return app
 
 
 def run_app(app: typer.Typer) -> None:
-    """Run a Typer app. A `UserError` is printed as one line (exit 2); Ctrl-C exits 130; bugs keep their traceback."""
+    """Run a Typer app. A `UserError` is printed as one line (exit 2); Ctrl-C exits 130; bugs keep their traceback.
+
+    Modules in the current folder can be imported: `env.name=my_env:MyEnv`.
+    """
+    import_working_folder()
     try:
         exit_code = app(standalone_mode=False)
     except UserError as error:

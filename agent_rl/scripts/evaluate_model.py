@@ -10,14 +10,14 @@ run's (runs/NAME/config.yaml). Episodes are saved as they are played: after Ctrl
 whose environment failed are played again. Anything of the form section.key=value overrides the config file.
 """
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import make_folder, run_app
+from agent_rl.scripts.common import make_app, run_app
+from agent_rl.telemetry.files import make_folder
 
 if TYPE_CHECKING:
     from agent_rl.config import Config
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from agent_rl.reports.evaluation_files import EvaluationFolder
     from agent_rl.reports.evaluation_settings import Settings
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-
-@app.command(help=__doc__)
 def main(
     config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
     output_dir: Annotated[Path, typer.Option(help="Folder of this evaluation; one that was stopped is continued.")],
@@ -56,6 +53,7 @@ def main(
     if baseline is not None and compare is not None:
         raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
     from agent_rl.config import load_config
+    from agent_rl.envs.opening import open_environment
 
     flags = {
         "data.eval_path": tasks,
@@ -69,8 +67,8 @@ def main(
     if samples > 1 and temperature == 0.0:
         raise ConfigError(f"--samples {samples} at temperature 0 would all be the same; give a temperature above 0")
     make_folder(output_dir, "--output-dir")
-    evaluation = Evaluation(resolved, samples=samples, temperature=temperature)
-    with closing(evaluation):
+    with open_environment(resolved) as factory:
+        evaluation = Evaluation(resolved, factory, samples=samples, temperature=temperature)
         try:
             evaluation.report(output_dir, checkpoint, baseline=baseline, compare=compare)
         except KeyboardInterrupt:
@@ -81,27 +79,20 @@ def main(
 class Evaluation:
     """One configuration, its tasks and its environments, for one model or two."""
 
-    def __init__(self, config: "Config", *, samples: int, temperature: float) -> None:
+    def __init__(self, config: "Config", factory: "EnvFactory", *, samples: int, temperature: float) -> None:
         """Read the tasks; nothing is started or loaded. A UserError for what a person can mend."""
         from agent_rl.data.tasks import read_tasks
         from agent_rl.envs.failure_modes import FailureModes
-        from agent_rl.envs.registry import check_agent_type, make_env_factory
 
         self.config = config
         self.samples = samples
         self.temperature = temperature
-        self.factory: EnvFactory = make_env_factory(
-            config.env.name, config.env.options, seed=config.run.seed, tools=config.tools
-        )
-        self.failures = FailureModes(self.factory.failure_rules)
-        check_agent_type(config.agent.type, self.factory)
-        every = read_tasks(config.data.eval_path, self.factory.check_task)
+        self.factory = factory
+        self.failures = FailureModes(factory.failure_rules)
+        every = read_tasks(config.data.eval_path, factory.check_task)
         self.tasks: list[Task] = every[: config.data.max_eval_tasks]
         self.num_left_out = len(every) - len(self.tasks)
         self._is_started = False
-
-    def close(self) -> None:
-        self.factory.close()
 
     def report(self, output: Path, checkpoint: str | None, *, baseline: str | None, compare: Path | None) -> None:
         """Evaluate, compare, write everything and print the tables."""
@@ -160,7 +151,6 @@ class Evaluation:
         """All episodes of a model; it is loaded only where some are still to be played."""
         from agent_rl.core.evaluation_play import play_in_chunks, tasks_per_chunk
         from agent_rl.core.run_folder import describe_machine
-        from agent_rl.envs.registry import check_agent_type
         from agent_rl.reports.evaluation_files import to_episodes
         from agent_rl.rollout.workers import make_worker
 
@@ -170,7 +160,6 @@ class Evaluation:
             return to_episodes(records, folder.episodes_file, self.failures)
         if not self._is_started:
             self.factory.start()
-            check_agent_type(self.config.agent.type, self.factory)
             self._is_started = True
         folder.write_environment(describe_machine(model.config) | {"env": self.factory.describe()})
         with model.open(folder.path) as policy:
@@ -188,4 +177,4 @@ class Evaluation:
 
 
 if __name__ == "__main__":
-    run_app(app)
+    run_app(make_app(main))

@@ -13,6 +13,8 @@ from typing import Annotated
 
 import typer
 
+from agent_rl.scripts.common import make_app, run_app
+
 
 def main(
     run: Annotated[Path, typer.Argument(help="Folder of the run, such as runs/nat_grpo.")],
@@ -28,8 +30,7 @@ def main(
     from agent_rl.reports.run.data import read_run
     from agent_rl.reports.run.html import run_page
     from agent_rl.reports.run.report import as_data, make_report, show
-    from agent_rl.scripts.common import make_folder
-    from agent_rl.telemetry.files import write_json, write_text
+    from agent_rl.telemetry.files import make_folder, write_json, write_text
 
     report = make_report(read_run(run), None if compare is None else read_run(compare))
     page_file = output or run / "report.html"
@@ -49,8 +50,4 @@ def main(
 
 
 if __name__ == "__main__":
-    from agent_rl.scripts.common import run_app
-
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(help=__doc__)(main)
-    run_app(app)
+    run_app(make_app(main))

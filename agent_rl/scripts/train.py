@@ -1,6 +1,6 @@
 """The command behind every `train_*_agent.py`: parse, build, run. Heavy imports come after parsing."""
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -72,21 +72,15 @@ def preview(config: Config, count: int) -> None:
     from agent_rl.agent.agent_types import make_chat_format
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
-    from agent_rl.envs.registry import check_agent_type, make_env_factory
-    from agent_rl.envs.toolset_env import ToolsetEnvFactory
+    from agent_rl.envs.opening import open_environment
     from agent_rl.policies.make_policy import load_policy_tokenizer
 
-    factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed, tools=config.tools)
-    check_agent_type(config.agent.type, factory)
-    tasks = read_tasks(config.data.train_path, factory.check_task)
-    tokenizer = load_policy_tokenizer(config)
-    chat = make_chat_format(tokenizer, config.agent.type)
-    curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
     console = Console()
-    with ExitStack() as held:
-        if isinstance(factory, ToolsetEnvFactory):
-            held.callback(factory.toolset.close)
-            factory.toolset.start()
+    with open_environment(config) as factory:
+        tasks = read_tasks(config.data.train_path, factory.check_task)
+        tokenizer = load_policy_tokenizer(config)
+        chat = make_chat_format(tokenizer, config.agent.type)
+        curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
         for index in curriculum.next(min(count, len(tasks)), step=1):
             with closing(factory()) as env:
                 messages = env.reset(tasks[index])

@@ -6,13 +6,10 @@
 Anything of the form section.key=value after the options overrides the config file.
 """
 
-import typer
-
-from agent_rl.scripts.common import run_app
+from agent_rl.scripts.common import make_app, run_app
 from agent_rl.scripts.train import train_command
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-app.command(help=__doc__)(train_command)
+app = make_app(train_command, __doc__)
 
 if __name__ == "__main__":
     run_app(app)

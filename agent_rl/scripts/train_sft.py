@@ -3,25 +3,24 @@
     python agent_rl/scripts/train_sft.py --output-dir model/nat_minimind
 
 Demonstrations are drawn on the fly, of tasks that are neither held out nor trained on later; `--faulty-share` of them
-are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its neighbours say how).
+are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its likes in the other environments say how).
 """
 
-import importlib
 import itertools
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from agent_rl.agent.agent_types import make_chat_format
 from agent_rl.config import AgentType
 from agent_rl.envs.demonstrations import Demonstration
+from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import TaskDomain, make_folder, run_app
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+from agent_rl.scripts.common import Domain, make_app, run_app
+from agent_rl.telemetry.files import make_folder
 
 TOKENIZER_DOCUMENTS = 3000
 """At most; fewer demonstrations are all read."""
@@ -29,13 +28,10 @@ PHRASE_SHARE_OF_KIND = 0.3
 """A name, an operation or a unit is in up to a quarter of the documents of one family, and has to stay apart."""
 PHRASE_DOCUMENTS_OF_KINDS = 1200
 
-Domain = Literal["nat", TaskDomain]
 
-
-@app.command(help=__doc__)
 def main(
     output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
-    domain: Annotated[Domain, typer.Option(help="What is demonstrated.")] = "nat",
+    domain: Domain = "nat",
     agent_type: Annotated[AgentType, typer.Option(help="How calls are written; agent.type of the runs.")] = "hf",
     num_demonstrations: Annotated[int, typer.Option(min=1, help="Demonstrations, each seen once.")] = 20_000,
     num_copied: Annotated[
@@ -134,9 +130,13 @@ def _train_tokenizer(shown: Sequence[Demonstration], agent_type: AgentType):
     return as_pretrained(train_phrase_bpe(texts, kinds=[each.kind for each in shown], max_vocab_size=6144, **options))
 
 
-def _demonstrations(domain: Domain, faulty_share: float, seed: int) -> Iterator[Demonstration]:
-    module = importlib.import_module(f"agent_rl.envs.{domain}_demonstrations")
-    return module.demonstrations(seed, faulty_share=faulty_share)
+def _demonstrations(domain: str, faulty_share: float, seed: int) -> Iterator[Demonstration]:
+    """Those of an environment; ConfigError where it has none."""
+    shown = make_env_factory(domain).demonstrations(seed, faulty_share=faulty_share)
+    first = next(shown, None)
+    if first is None:
+        raise ConfigError(f"--domain {domain}: its environment has no demonstrations; see EnvFactory.demonstrations")
+    return itertools.chain([first], shown)
 
 
 def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> Iterator:
@@ -155,6 +155,8 @@ def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int)
         # What is read repeats names much more often than what is written: from it a model learns to copy them.
         yield conversation.with_all_learnt() if number < num_read else conversation
 
+
+app = make_app(main)
 
 if __name__ == "__main__":
     run_app(app)

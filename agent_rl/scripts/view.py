@@ -14,7 +14,7 @@ import typer
 
 from agent_rl.reports.view.data import RunSamples
 from agent_rl.reports.view.server import ViewServer
-from agent_rl.scripts.common import run_app
+from agent_rl.scripts.common import make_app, run_app
 
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run, such as runs/nat_grpo.")]
 Port = Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)]
@@ -32,6 +32,4 @@ def main(run: RunPath, port: Port = 0, host: Host = "127.0.0.1", no_browser: NoB
 
 
 if __name__ == "__main__":
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(main)
-    run_app(app)
+    run_app(make_app(main))

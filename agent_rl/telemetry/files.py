@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsFloat
 
+from agent_rl.errors import ConfigError
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
@@ -22,6 +24,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def make_folder(path: Path, option: str) -> None:
+    """Make the folder that `option` names, if it is not there. ConfigError where that cannot be, as for a file."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{option} is {path}, which cannot be a folder ({error.strerror}); name another") from None
 
 
 def write_text(path: Path, text: str) -> None:

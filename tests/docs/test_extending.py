@@ -16,8 +16,10 @@ from agent_rl import evaluate_policy
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import ToolsConfig, load_config
 from agent_rl.data.tasks import read_tasks
-from agent_rl.envs import qa_env, registry  # registers math_qa before a test copies the registries
+from agent_rl.envs import registry
 from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.math.env import make_math_factory
+from agent_rl.envs.opening import offer_tools
 from agent_rl.errors import ConfigError
 from agent_rl.records import SamplingParams
 from agent_rl.rewards import base as rewards
@@ -32,7 +34,7 @@ PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 def _registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolset, "_OPENERS", dict(toolset._OPENERS))
     monkeypatch.setattr(rewards, "_REGISTERED", dict(rewards._REGISTERED))
-    monkeypatch.setattr(registry, "_MAKERS", dict(registry._MAKERS))
+    monkeypatch.setattr(registry.ENVIRONMENTS, "_entries", dict(registry.ENVIRONMENTS._entries))
     monkeypatch.chdir(ROOT)
 
 
@@ -105,16 +107,14 @@ def test_an_own_environment_trains_a_step_on_its_own_tasks_and_refuses_wrong_opt
     with pytest.raises(ConfigError, match=r"unknown key 'env\.options\.call_costs'; did you mean 'call_cost'\?"):
         registry.make_env_factory("last_number", {"call_costs": 1}, seed=0)
     with pytest.raises(ConfigError, match="needs the tool 'calculator'"):
-        registry.make_env_factory("last_number", {}, seed=0, tools=ToolsConfig())
+        offer_tools(registry.make_env_factory("last_number"), ToolsConfig())
 
 
 def test_the_own_environment_scores_the_last_result_and_makes_calls_before_it_cost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run(monkeypatch, "own_tool_env", f"run.output_dir={tmp_path}", "rollout.groups_per_step=1")
-    factory = registry.make_env_factory(
-        "last_number", {"call_cost": 0.2}, seed=0, tools=ToolsConfig(use=["calculator"])
-    )
+    factory = offer_tools(registry.make_env_factory("last_number", {"call_cost": 0.2}), ToolsConfig(use=["calculator"]))
     factory.start()
 
     def played(*expressions: str) -> float | None:
@@ -249,4 +249,4 @@ def test_what_the_page_names_is_there() -> None:
     linked = [f"docs/{target}" for target in re.findall(r"\]\(([\w.]+\.md)\)", PAGE)]
     assert [path for path in named + linked if not (ROOT / path).is_file()] == []
     assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("own_*.py")} <= set(named)
-    assert qa_env.make_math_factory({}, 0).reward.names == ("math_reward_string_equal",)
+    assert make_math_factory({}, 0).reward.names == ("math_reward_string_equal",)

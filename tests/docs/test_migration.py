@@ -249,7 +249,7 @@ def config_of(words: list[str], *more: str) -> Config:
 def test_commands_are_of_flags_and_keys_that_are_accepted(name: str, engine: str) -> None:
     more = ["policy.type=vllm", "vllm.gpu_memory_share=0.5"] if engine == "vllm" else []
     config = config_of(commands()[name], *more)
-    make_env_factory(config.env.name, config.env.options, seed=0, tools=config.tools)
+    make_env_factory(config.env.name, config.env.options)
 
 
 AGENTFLY_COMMANDS = {

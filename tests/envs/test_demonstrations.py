@@ -15,17 +15,17 @@ from agent_rl.envs.code import generate as code_tasks
 from agent_rl.envs.demonstrations import TASKS_PER_SEED, Turns, tasks_without_end
 from agent_rl.envs.math import demonstrations as math_demonstrations
 from agent_rl.envs.math import generate as math_tasks
-from agent_rl.envs.registry import make_env_factory
+from agent_rl.envs.opening import open_environment
 from agent_rl.envs.search import demonstrations as search_demonstrations
 from agent_rl.envs.search import generate as search_tasks
+from agent_rl.envs.search.env import SearchEnvFactory, SearchEnvOptions
 
 SEED = 3
 NUM = 25
 
 
 def env_factory(config_path: str) -> Any:
-    config = load_config(config_path)
-    return make_env_factory(config.env.name, config.env.options, seed=0, tools=config.tools)
+    return open_environment(load_config(config_path))
 
 
 @pytest.fixture(scope="module")
@@ -108,10 +108,10 @@ def test_the_search_teacher_stops_too_early_when_it_is_careless(faulty_share: fl
     write_tasks(tmp_path / "corpus.jsonl", corpus)
     search = config.tools.search.model_copy(update={"corpus_path": tmp_path / "corpus.jsonl"})
     tools = config.tools.model_copy(update={"search": search})
-    factory = make_env_factory(config.env.name, config.env.options, seed=0, tools=tools)
+    factory = open_environment(config.model_copy(update={"tools": tools}))
     factory.start()
     tasks = search_tasks.generate_tasks(1000 * SEED, ["sft"])
-    demonstrations = search_demonstrations.demonstrations(SEED, faulty_share=faulty_share)
+    demonstrations = SearchEnvFactory(SearchEnvOptions()).demonstrations(SEED, faulty_share=faulty_share)
     for task, (messages, turns, specs, _) in zip(islice(tasks, NUM), demonstrations, strict=False):
         env = factory()
         end = last_of(env, task, messages, turns)

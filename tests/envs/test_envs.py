@@ -8,6 +8,7 @@ from builders import call
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
 from agent_rl.envs.registry import make_env_factory, register_env
+from agent_rl.errors import ConfigError
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 
 _names = itertools.count()
@@ -63,7 +64,7 @@ def test_a_registered_environment_is_made_by_its_name_with_its_options() -> None
 
     assert isinstance(make_env_factory(name, {"x": 1}, seed=7)(), AgentEnv)
     assert seen == [({"x": 1}, 7)]
-    with pytest.raises(ValueError, match="already registered"):
+    with pytest.raises(ConfigError, match=name):
         register_env(name)(make)
 
 

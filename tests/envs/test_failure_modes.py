@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from agent_rl.envs.toolset_env import ToolsetEnvFactory
 
 from agent_rl.config import ToolsConfig
 from agent_rl.envs.code.failure_modes import CODE_RULES
 from agent_rl.envs.failure_modes import NOT_SCORED, OTHER, QUESTION_RULES, FailureModes
 from agent_rl.envs.registry import make_env_factory
-from agent_rl.envs.toolset_env import ToolsetEnvFactory
 
 
 def code(share: float, *, programs: int = 1, stop_reason: str = "max_turns") -> dict[str, Any]:

@@ -13,7 +13,9 @@ from agent_rl.config import ToolsConfig
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import EnvFactory, StepResult
 from agent_rl.envs.check_data import check_data
-from agent_rl.envs.qa_env import QAEnvFactory, QAEnvOptions, final_answer, make_math_factory
+from agent_rl.envs.math.env import make_math_factory
+from agent_rl.envs.opening import offer_tools
+from agent_rl.envs.qa_env import QAEnvFactory, QAEnvOptions, final_answer
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError, SandboxError
 from agent_rl.records import StopReason, Trajectory
@@ -50,7 +52,7 @@ TOOLS = ToolsConfig(use=("double", "hand_in"))
 
 
 def started(tools: ToolsConfig | None = TOOLS, **options: Any) -> EnvFactory:
-    factory = make_env_factory("math_qa", options, seed=0, tools=tools)
+    factory = offer_tools(make_env_factory("math_qa", options), tools or ToolsConfig())
     factory.start()
     return factory
 

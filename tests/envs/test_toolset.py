@@ -1,6 +1,7 @@
 """Tools that a configuration offers: found by name, made for each episode, beside those of the environment."""
 
 import itertools
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,9 +11,10 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import ToolsConfig
 from agent_rl.config.tools import MCPServerConfig
 from agent_rl.data.tasks import Task
+from agent_rl.envs import opening
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
-from agent_rl.envs.registry import check_agent_type, make_env_factory, register_env
-from agent_rl.envs.toolset_env import ToolsetEnvFactory
+from agent_rl.envs.opening import check_agent_type, offer_tools
+from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.tools.answer_tool import AnswerTool
 from agent_rl.tools.base import BaseTool, ToolResult
@@ -91,10 +93,8 @@ class AnswerFactory(EnvFactory):
 
 
 def with_toolset(factory: EnvFactory, *use: str) -> EnvFactory:
-    """The registered factory with these tools."""
-    name = fresh("env")
-    register_env(name)(lambda options, seed: factory)
-    return make_env_factory(name, {}, seed=0, tools=ToolsConfig(use=use))
+    """The factory with these tools."""
+    return offer_tools(factory, ToolsConfig(use=use))
 
 
 def test_tools_are_made_for_each_task_in_the_order_of_the_configuration() -> None:
@@ -149,7 +149,7 @@ def test_a_tool_named_like_one_of_the_environments_own_is_refused_before_the_env
     factory = AnswerFactory()
     factory.own_tools = ("answer", name)
     with pytest.raises(ConfigError, match=f"section tools: the tool name '{name}' is offered twice"):
-        with_toolset(factory, "calculator", name).start()
+        with_toolset(factory, "calculator", name)
     assert factory.log == []
 
 
@@ -166,9 +166,8 @@ def test_an_environment_has_its_own_tools_first_and_runs_all_of_them() -> None:
 
 
 def test_an_environment_that_takes_no_tools_is_refused() -> None:
-    factory = with_toolset(EnvFactory(PlainEnv), "calculator")
     with pytest.raises(ConfigError, match="section tools: PlainEnv takes no tools; remove it, or derive from ToolEnv"):
-        factory.start()
+        with_toolset(EnvFactory(PlainEnv), "calculator")
 
 
 def test_without_tools_the_environment_is_left_as_it_is() -> None:
@@ -180,23 +179,26 @@ def test_without_tools_the_environment_is_left_as_it_is() -> None:
 
 
 def test_a_tool_that_an_environment_needs_has_to_be_offered() -> None:
-    class NeedsSearch(AnswerFactory):
-        needed_tools = ("search",)
+    class NeedsCalculator(AnswerFactory):
+        needed_tools = ("calculator",)
 
-    with pytest.raises(ConfigError, match=r"needs the tool 'search'; add search to tools.use"):
-        with_toolset(NeedsSearch(), "calculator")
-    assert with_toolset(NeedsSearch(), "search", "calculator")
+    name = register_greeting()
+    with pytest.raises(ConfigError, match=r"needs the tool 'calculator'.*; add calculator to tools.use"):
+        with_toolset(NeedsCalculator(), name)
+    assert with_toolset(NeedsCalculator(), "calculator", name)
 
 
 class OfferingToolset(Toolset):
     """What servers offer is known after `start`."""
 
-    def __init__(self, *names: str) -> None:
+    offers: tuple[str, ...] = ()
+    log: list[str] = []
+
+    def __init__(self, config: ToolsConfig) -> None:
         super().__init__(ToolsConfig())
-        self.offers = names
-        self.log: list[str] = []
 
     def start(self) -> None:
+        self.log.append("start tools")
         self._shared = [Greeting(name, "you") for name in self.offers]
 
     def close(self) -> None:
@@ -206,25 +208,27 @@ class OfferingToolset(Toolset):
 SERVER = MCPServerConfig(command=("server",))
 
 
-def with_server(factory: EnvFactory, *offers: str) -> ToolsetEnvFactory:
-    """The registered factory with a server that offers these tools."""
-    name = fresh("env")
-    register_env(name)(lambda options, seed: factory)
-    made = make_env_factory(name, {}, seed=0, tools=ToolsConfig(mcp=(SERVER,)))
-    made.toolset = OfferingToolset(*offers)
-    return made
+@pytest.fixture
+def with_server(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EnvFactory]:
+    """A factory with a server that offers these tools; starts and ends of the tools are in `factory.log` too."""
+
+    def offered(factory: AnswerFactory, *offers: str) -> EnvFactory:
+        toolset = type("OneToolset", (OfferingToolset,), {"offers": offers, "log": factory.log})
+        monkeypatch.setattr(opening, "Toolset", toolset)
+        return offer_tools(factory, ToolsConfig(mcp=(SERVER,)))
+
+    return offered
 
 
-def test_a_tool_that_an_environment_needs_may_come_from_a_server() -> None:
+def test_a_tool_that_an_environment_needs_may_come_from_a_server(with_server: Callable[..., EnvFactory]) -> None:
     class NeedsSearch(AnswerFactory):
         needed_tools = ("search",)
 
     with_server(NeedsSearch(), "search").start()
     factory = NeedsSearch()
-    lacking = with_server(factory, "look_up")
     with pytest.raises(ConfigError, match=r"needs the tool 'search', which neither tools.use nor .*; add search to "):
-        lacking.start()
-    assert (factory.log, lacking.toolset.log) == ([], ["close tools"])
+        with_server(factory, "look_up")
+    assert factory.log == ["start tools", "close tools"]
 
 
 class CodeFactory(AnswerFactory):
@@ -244,14 +248,12 @@ def test_a_code_agent_takes_an_environment_whose_only_tool_is_code_exec() -> Non
         check_agent_type("react", factory)
 
 
-def test_a_code_agent_is_not_refused_for_what_is_not_known_yet() -> None:
+def test_a_code_agent_may_get_code_exec_from_a_server(with_server: Callable[..., EnvFactory]) -> None:
     check_agent_type("code", EnvFactory(AnswerEnv))  # which does not say what it brings
     for offers, are_refused in ((("code_exec",), False), (("look_up",), True), ((), True)):
         factory = AnswerFactory()
         factory.own_tools = ()
         made = with_server(factory, *offers)
-        check_agent_type("code", made)
-        made.start()
         with pytest.raises(ConfigError) if are_refused else nullcontext():
             check_agent_type("code", made)
 
@@ -264,34 +266,26 @@ def test_what_the_environment_says_of_itself_is_passed_on() -> None:
         factory.check_task({}, "row 3")
 
 
-class LoggingToolset(Toolset):
-    def __init__(self, log: list[str], *, fails: bool = False) -> None:
-        super().__init__(ToolsConfig())
-        self.log = log
-        self.fails = fails
+def test_tools_start_before_the_environment_and_close_after_it(with_server: Callable[..., EnvFactory]) -> None:
+    factory = AnswerFactory()
+    with with_server(factory) as opened:
+        opened.start()
+    assert factory.log == ["start tools", "start", "close", "close tools"]
 
-    def start(self) -> None:
-        self.log.append("start tools")
 
-    def close(self) -> None:
-        self.log.append("close tools")
-        if self.fails:
+def test_tools_are_closed_when_the_environment_cannot_start(with_server: Callable[..., EnvFactory]) -> None:
+    factory = AnswerFactory(fails=True)
+    with pytest.raises(ConfigError, match="it cannot start"), with_server(factory) as opened:
+        opened.start()
+    assert factory.log == ["start tools", "start", "close", "close tools"]
+
+
+def test_tools_are_closed_when_closing_the_environment_fails(with_server: Callable[..., EnvFactory]) -> None:
+    class Failing(AnswerFactory):
+        def close(self) -> None:
             raise ConfigError("it cannot close")
 
-
-def test_tools_start_before_the_environment_and_close_after_it() -> None:
-    log: list[str] = []
-    factory = with_toolset(AnswerFactory(log), "calculator")
-    factory.toolset = LoggingToolset(log)
-    factory.start()
-    factory.close()
-    assert log == ["start tools", "start", "close", "close tools"]
-
-
-def test_tools_are_closed_when_the_environment_cannot_start() -> None:
-    log: list[str] = []
-    factory = with_toolset(AnswerFactory(log, fails=True), "calculator")
-    factory.toolset = LoggingToolset(log)
-    with pytest.raises(ConfigError, match="it cannot start"):
-        factory.start()
-    assert log == ["start tools", "start", "close tools"]
+    factory = Failing()
+    with pytest.raises(ConfigError, match="it cannot close"):
+        with_server(factory).close()
+    assert factory.log == ["start tools", "close tools"]

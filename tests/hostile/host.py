@@ -1,4 +1,4 @@
-"""Set up the host's targets of the hostile programs, and check that no program reached them."""
+"""What the hostile programs are after, set up on the host, and the checks that nobody got to it."""
 
 import contextlib
 import ctypes

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
 from agent_rl.envs.code.call_tests import parse_call_task
-from agent_rl.envs.code.env import SYSTEM_PROMPT, TOOL_SPECS, handed_in
 from agent_rl.envs.code.generate import NUM_EXAMPLES, careless, generate_tasks, reference
+from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, handed_in
 from agent_rl.envs.demonstrations import Demonstration, Turns, tasks_without_end
 from agent_rl.tools.code_task import NOT_ALL_HIDDEN_PASS
 

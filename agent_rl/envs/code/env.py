@@ -6,7 +6,7 @@ model that is asked for code learns to wait for being asked. Rewards are given a
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Annotated, Any, Literal
@@ -16,26 +16,26 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from agent_rl.agent.fences import last_python
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
+from agent_rl.data.splits import take
 from agent_rl.data.tasks import Task
-from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
+from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult, ToolEnv
 from agent_rl.envs.code import rewards  # noqa: F401, registers code_reward
 from agent_rl.envs.code.call_tests import parse_call_task
+from agent_rl.envs.code.demonstrations import demonstrations
 from agent_rl.envs.code.failure_modes import CODE_RULES
+from agent_rl.envs.code.generate import generate_tasks
 from agent_rl.envs.code.humaneval import parse_humaneval
-from agent_rl.envs.registry import register_env
+from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, handed_in
+from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.errors import SandboxError
 from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
-from agent_rl.tools.base import spec_of
 from agent_rl.tools.code_exec_tool import CodeExecTool
 from agent_rl.tools.code_task import REFERENCE, CodeTask
 
-SYSTEM_PROMPT = "Write the Python code that is asked for and run it with code_exec until all tests pass."
-TOOL_SPECS = (spec_of(CodeExecTool),)
-"""The environment's own tools as the model sees them."""
 MAX_PROBLEMS = 5
 """Problems kept with an episode's transcript."""
 FORMATS: dict[str, Callable[[dict[str, Any], str], CodeTask]] = {"calls": parse_call_task, "humaneval": parse_humaneval}
@@ -234,13 +234,16 @@ class CodeExecEnvFactory(EnvFactory):
             self._sandbox.close()
             self._sandbox = None
 
+    def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+        return demonstrations(seed, faulty_share=faulty_share)
 
-def handed_in(code: str) -> Message:
-    """One assistant message that calls `code_exec`."""
-    return Message.assistant("", (ToolCall(name=CodeExecTool.name, arguments={"code": code}),))
+    def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
+        return {
+            "train": take(generate_tasks(seed, ["train"]), num_train or 400, "train"),
+            "eval": take(generate_tasks(seed, ["eval"]), num_eval or 120, "eval"),
+        }
 
 
-@register_env("code_exec")
 def make_code_exec_factory(options: dict[str, Any], seed: int) -> CodeExecEnvFactory:
     """`env.name: code_exec`. Nothing in it is drawn, so the seed is not used."""
     return CodeExecEnvFactory(validate_section(CodeExecEnvOptions, options, source="config", prefix="env.options"))

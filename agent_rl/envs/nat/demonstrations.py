@@ -1,9 +1,9 @@
 """Demonstrations for the supervised warm start: conversations in which a teacher writes the project.
 
-A given share of the demonstrations is buggy on purpose: most of these forget to check bad input, in the code and in the
-tests, and the rest make one of several slips. Real demonstrations are like this, and it leaves reinforcement learning
-something to fix that imitation cannot. Slips are sampled per spec from a seed. Reinforcement learning does not use this
-module.
+The teacher is careless on purpose. Given a share of faulty demonstrations, most of them show one habit (the check of
+bad input is forgotten, in the code and in the tests) and the rest one of several slips. Real demonstrations are like
+this, and it leaves reinforcement learning something to mend that no amount of imitation would. The slips are drawn
+per spec from a seed. Nothing here is used while training by reinforcement.
 """
 
 import itertools
@@ -12,17 +12,16 @@ from collections.abc import Iterator
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
-from agent_rl.envs.nat.env import TOOL_SPECS
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
 from agent_rl.envs.nat.prompts import initial_messages
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.envs.nat.tools import test_report
+from agent_rl.envs.nat.tools import TOOL_SPECS, test_report
 from agent_rl.tools.file_tools import wrote
 
 SPECS_PER_SEED = 6000
-"""No agent repeats within a seed; the next seed starts before simple families run out of new ones."""
+"""Of one seed no agent comes twice; before simple families run out of new ones, another seed starts anew."""
 HABIT_SHARE = 0.8
 """Of the faulty demonstrations, those that show the habit."""
 CHECKING_SHARE = 0.15

@@ -5,7 +5,7 @@ AGENT_CREATION_COMPLETE. The score is computed once, from hidden cases, when the
 submitted earns its parts but never counts as a success.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
-from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
-from agent_rl.envs.nat.factory.negative_solutions import negative_solutions
+from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult, Task, ToolEnv
+from agent_rl.envs.demonstrations import Demonstration
+from agent_rl.envs.nat.demonstrations import demonstrations
+from agent_rl.envs.nat.factory.negative_solutions import sabotages
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.checker import check_project
@@ -22,20 +24,15 @@ from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.judge.report import ValidationReport
 from agent_rl.envs.nat.judge.reward import RewardWeights, reward_parts
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.prepare import offline
 from agent_rl.envs.nat.prompts import PromptStyle, initial_messages
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.envs.nat.tools import NatCheckTool, PytestRunTool
-from agent_rl.envs.registry import register_env
+from agent_rl.envs.nat.tools import TOOL_SPECS, NatCheckTool, PytestRunTool
 from agent_rl.records import StopReason
-from agent_rl.tools.base import spec_of
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
 MAX_PROBLEMS = 12
-"""Most problems stored with an episode's transcript."""
-TOOL_SPECS = tuple(spec_of(tool) for tool in (FileWriteTool, FileReadTool, PytestRunTool, NatCheckTool, SubmitTool))
-"""The tools as the model sees them, in the order of the registry."""
-
-
+"""Problems kept with an episode's transcript."""
 COMPLETION_MARKER = "AGENT_CREATION_COMPLETE"
 """In a reply it means the same as `submit`."""
 
@@ -61,7 +58,7 @@ class NATEnvOptions(BaseModel):
 
 
 class NATAgentEnv(ToolEnv):
-    """One episode: one project, scored on hidden cases that the factory's seed samples."""
+    """One project. `seed` draws the hidden cases."""
 
     def __init__(self, factory: "NATEnvFactory") -> None:
         self._factory = factory
@@ -139,9 +136,9 @@ class NATEnvFactory(EnvFactory):
         parse_spec(task, where)
 
     def solutions(self, task: Task) -> list[Solution]:
-        """The reference project, and one negative solution of each kind."""
+        """The reference project, and one sabotaged project of each kind."""
         spec = parse_spec(task, f"task {task.get('task_id')}")
-        wrong = negative_solutions(spec, self.seed)
+        wrong = sabotages(spec, self.seed)
         return [
             Solution(name="reference", messages=(written(render_project(spec)),), succeeds=True),
             *(Solution(name=name, messages=(written(files),), succeeds=False) for name, files in wrong.items()),
@@ -159,7 +156,7 @@ class NATEnvFactory(EnvFactory):
     def get_toolkit(self) -> NatToolkit:
         """The running toolkit. Scoring without it is impossible by construction."""
         if self._toolkit is None:
-            raise RuntimeError("NATEnvFactory.start() must be called before an episode runs")
+            raise RuntimeError("NATEnvFactory.start() must be called before an episode is played")
         return self._toolkit
 
     def part_weights(self) -> dict[str, float]:
@@ -173,6 +170,19 @@ class NATEnvFactory(EnvFactory):
             self._toolkit.close()
             self._toolkit = None
 
+    def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+        return demonstrations(seed, faulty_share=faulty_share)
+
+    def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
+        """As `prepare-dataset` writes them without further options: `train`, `val` and `test_generalisation`."""
+        sets = offline(num_train or 1080, num_eval or 120, seed)
+        return {name: [spec.model_dump(mode="json") for spec in specs] for name, specs in sets.items()}
+
+    def preflight_tasks(self, tasks: Sequence[Task]) -> Mapping[str, Task]:
+        """A task for the toolkit's own agents, which need an interpreter more."""
+        react = [task for task in tasks if (task.get("workflow") or {}).get("kind") == "react"]
+        return {"ReAct tasks": react[0]} if react else {}
+
 
 def written(files: Mapping[str, str]) -> Message:
     """One assistant message that writes all the files and submits."""
@@ -180,7 +190,6 @@ def written(files: Mapping[str, str]) -> Message:
     return Message.assistant("", (*writes, ToolCall(name="submit", arguments={})))
 
 
-@register_env("nat_agent_creation")
 def make_nat_factory(options: dict[str, Any], seed: int) -> NATEnvFactory:
     """`env.name: nat_agent_creation`."""
     return NATEnvFactory(validate_section(NATEnvOptions, options, source="config", prefix="env.options"), seed)

@@ -12,8 +12,8 @@ from agent_rl.envs.nat.factory.questions import agent_runs
 from agent_rl.envs.nat.judge.check_static import refused_config
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.tools.base import BaseTool, ToolResult
-from agent_rl.tools.file_tools import Files
+from agent_rl.tools.base import BaseTool, ToolResult, spec_of
+from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
 GetToolkit = Callable[[], NatToolkit]
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
@@ -72,3 +72,7 @@ class NatCheckTool(BaseTool):
             return ToolResult(text=f"error at {evidence.stage}: {evidence.error}", ok=False)
         answer = evidence.runs[0].answers[0]
         return ToolResult(text=f"built; the example gives {answer!r}", ok=True)
+
+
+TOOL_SPECS = tuple(spec_of(tool) for tool in (FileWriteTool, FileReadTool, PytestRunTool, NatCheckTool, SubmitTool))
+"""The environment's tools as the model sees them, in the order of the registry."""

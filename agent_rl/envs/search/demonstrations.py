@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.data.tasks import Task
 from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
-from agent_rl.envs.search.env import SearchEnvOptions
 from agent_rl.envs.search.generate import careless, generate_tasks, reference, world_of
 from agent_rl.tools.search_tool import Passage, PassageIndex, SearchTool
 
@@ -21,9 +20,8 @@ MAX_RESULTS, MAX_SNIPPET_CHARS = 2, 200
 TASKS_PER_WORLD = 400
 
 
-def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+def demonstrations(seed: int, *, faulty_share: float, system_prompt: str) -> Iterator[Demonstration]:
     """Without end."""
-    system_prompt = SearchEnvOptions().system_prompt or ""
     for world_seed in seeds_without_end(seed):
         world = world_of(world_seed, ["sft"])
         passages = [Passage(title=title, text=text) for title, text in world.texts.items()]

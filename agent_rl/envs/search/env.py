@@ -5,20 +5,26 @@ searched for and found is in `info["search_history"]`: of the episode's last ste
 Not here: how passages are found (`tools/search_tool.py`).
 """
 
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
-from agent_rl.envs.base import AgentEnv, StepResult, Task
+from agent_rl.data.splits import take
+from agent_rl.envs.base import AgentEnv, Row, StepResult, Task
+from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.qa_env import NO_ANSWER, QAEnv, QAEnvFactory, QAEnvOptions, prompt_that_ends
-from agent_rl.envs.registry import register_env
+from agent_rl.envs.search import demonstrations, generate
 from agent_rl.errors import DataError
 from agent_rl.rewards import RewardSpec, RewardSpecs
 from agent_rl.rewards.answers import accepted_answers, matches, normalize_answer
 from agent_rl.tools.base import ToolResult
 from agent_rl.tools.search_tool import SearchTool, passages_of
 
+NUM_WITH_DOCUMENTS = 20
+"""Generated rows that bring their passages with them."""
 _VERDICTS = ("yes", "no", "noanswer")
 """Answers that stand in no passage."""
 
@@ -83,6 +89,21 @@ class SearchEnvFactory(QAEnvFactory):
         wrong = [title for title in titles if not matches(title, task["answer"])]
         return accepted_answers(task["answer"])[0], (wrong or [NO_ANSWER])[0]
 
+    def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+        prompt = SearchEnvOptions().system_prompt or ""
+        return demonstrations.demonstrations(seed, faulty_share=faulty_share, system_prompt=prompt)
+
+    def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
+        """Besides train and eval: the passages of their world, and rows about another world that bring their own."""
+        other = generate.world_of(seed + 1, ["eval"])
+        rows = itertools.islice(generate.generate_tasks(seed + 1, ["eval"]), NUM_WITH_DOCUMENTS)
+        return {
+            "train": take(generate.generate_tasks(seed, ["train"]), num_train or 300, "train"),
+            "eval": take(generate.generate_tasks(seed, ["eval"]), num_eval or 100, "eval"),
+            "with_documents": [generate.with_documents(row, other, seed) for row in rows],
+            "corpus": generate.world_of(seed, ["train"]).passages,
+        }
+
 
 def _supporting(task: Task, where: str) -> list[str]:
     """Titles under `metadata.supporting`; DataError when they are no list of texts."""
@@ -95,7 +116,6 @@ def _supporting(task: Task, where: str) -> list[str]:
     return titles
 
 
-@register_env("search_qa")
 def make_search_factory(options: dict[str, Any], seed: int) -> SearchEnvFactory:
     """`env.name: search_qa`."""
     return SearchEnvFactory(validate_section(SearchEnvOptions, options, source="config", prefix="env.options"))

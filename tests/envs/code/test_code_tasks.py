@@ -18,11 +18,11 @@ from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.code.families.base import CONDITIONS, condition_code, holds
 from agent_rl.envs.code.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference
+from agent_rl.envs.registry import make_env_factory
 from agent_rl.sandbox.graders import CallGrader, Case
 from agent_rl.sandbox.guest.codec import same
 from agent_rl.sandbox.limits import Limits
 from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.scripts.prepare_tasks import DEFAULT_COUNTS, task_sets
 
 FOLDER = Path(__file__).resolve().parents[3] / "dataset" / "code_tasks"
 TRAIN, EVAL = (read_tasks(FOLDER / f"{name}.jsonl") for name in ("train", "eval"))
@@ -88,7 +88,7 @@ def test_one_answer_for_every_call_is_never_enough() -> None:
 
 
 def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:
-    for name, rows in task_sets("code", *DEFAULT_COUNTS["code"], seed=0).items():
+    for name, rows in make_env_factory("code").task_files(0, None, None).items():
         write_tasks(tmp_path / f"{name}.jsonl", rows)
         assert (tmp_path / f"{name}.jsonl").read_bytes() == (FOLDER / f"{name}.jsonl").read_bytes()
 

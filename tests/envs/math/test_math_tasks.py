@@ -17,9 +17,9 @@ from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
 from agent_rl.envs.math.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference
 from agent_rl.envs.math.terms import Term, as_text, number
+from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
 from agent_rl.scripts.check_data import app as check_data_app
-from agent_rl.scripts.prepare_tasks import DEFAULT_COUNTS, task_sets
 from agent_rl.tools.calculator import calculate
 
 FOLDER = Path(__file__).resolve().parents[3] / "dataset" / "math_tasks"
@@ -147,7 +147,7 @@ def test_an_expression_without_a_value_is_named(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:
-    for name, rows in task_sets("math", *DEFAULT_COUNTS["math"], seed=0).items():
+    for name, rows in make_env_factory("math").task_files(0, None, None).items():
         write_tasks(tmp_path / f"{name}.jsonl", rows)
         assert (tmp_path / f"{name}.jsonl").read_bytes() == (FOLDER / f"{name}.jsonl").read_bytes()
 

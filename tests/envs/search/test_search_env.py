@@ -10,6 +10,7 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import SearchToolConfig, ToolsConfig
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.check_data import check_data
+from agent_rl.envs.opening import offer_tools
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.envs.search.env import SearchEnv, SearchEnvFactory, SearchEnvOptions
 from agent_rl.errors import ConfigError, DataError
@@ -67,7 +68,7 @@ def begun(**options: Any) -> SearchEnv:
 
 
 def started(**options: Any) -> EnvFactory:
-    factory = make_env_factory("search_qa", options, seed=0, tools=TOOLS)
+    factory = offer_tools(make_env_factory("search_qa", options), TOOLS)
     factory.start()
     return factory
 
@@ -153,8 +154,8 @@ def test_searching_can_be_rewarded_beside_the_answer() -> None:
 
 
 def test_the_search_tool_has_to_be_offered() -> None:
-    with pytest.raises(ConfigError, match=r"env.name = 'search_qa' needs the tool 'search'; add search to tools.use"):
-        make_env_factory("search_qa", {}, seed=0, tools=ToolsConfig())
+    with pytest.raises(ConfigError, match=r"needs the tool 'search'.*; add search to tools.use"):
+        offer_tools(make_env_factory("search_qa"), ToolsConfig())
 
 
 # Rows

@@ -18,7 +18,7 @@ from agent_rl.envs.search.generate import careless, fingerprint_of, generate_tas
 from agent_rl.envs.search.world import World, make_world
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.check_data import app as check_data_app
-from agent_rl.scripts.prepare_tasks import DEFAULT_COUNTS, app, corpus, task_sets
+from agent_rl.scripts.prepare_tasks import app
 from agent_rl.tools.search_tool import Passage, PassageIndex
 
 FOLDER = Path(__file__).resolve().parents[3] / "dataset" / "search_tasks"
@@ -95,10 +95,10 @@ def test_a_careless_answer_is_a_wrong_thing_met_on_the_way() -> None:
 
 
 def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:
-    for name, rows in task_sets("search", *DEFAULT_COUNTS["search"], seed=0).items():
-        write_tasks(tmp_path / f"{name}.jsonl", rows)
+    done = CliRunner().invoke(app, ["--domain", "search", "--output-dir", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    for name in ("train", "eval", "with_documents", "corpus"):
         assert (tmp_path / f"{name}.jsonl").read_bytes() == (FOLDER / f"{name}.jsonl").read_bytes()
-    assert "".join(corpus(0)).encode() == (FOLDER / "corpus.jsonl").read_bytes()
 
 
 def passed(row: Task) -> list[tuple[str, str]]:
@@ -278,4 +278,4 @@ def test_what_a_reference_has_to_find(answer: object, supporting: list[str], evi
 
 def test_asking_for_more_questions_than_there_are_says_how_many_there_are() -> None:
     with pytest.raises(ConfigError, match=r"--num-eval is 99999, but only \d{3,4} different tasks were found"):
-        task_sets("search", 1, 99999, seed=0)
+        make_env_factory("search").task_files(0, 1, 99999)

@@ -18,7 +18,7 @@ from waiting import free_port
 from agent_rl.agent.messages import Message
 from agent_rl.config import MCPServerConfig, ToolsConfig
 from agent_rl.envs.base import EnvFactory, StepResult, Task, ToolEnv
-from agent_rl.envs.toolset_env import ToolsetEnvFactory
+from agent_rl.envs.opening import offer_tools
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.rollout.episode import EpisodeLimits, run_episode
 from agent_rl.sandbox.sandbox import Sandbox
@@ -214,7 +214,7 @@ class AskEnv(ToolEnv):
 
 def test_an_episode_is_played_with_the_tools_of_a_configuration() -> None:
     config = ToolsConfig(mcp=(sandboxed("everyday.py", include=("add",)),))
-    factory = ToolsetEnvFactory(EnvFactory(AskEnv), config)
+    factory = offer_tools(EnvFactory(AskEnv), config)
     factory.start()
     try:
         env = factory()

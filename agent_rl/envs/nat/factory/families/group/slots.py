@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_rl.envs.nat.factory.families.base import Inputs
 from agent_rl.envs.nat.factory.families.group.base import Sequence
-from agent_rl.envs.nat.factory.families.group.state import Edit, GroupOperation, State
+from agent_rl.envs.nat.factory.families.group.state import Edit, Operation, State
 
 
 class Slots(State):
@@ -25,25 +25,23 @@ class Slots(State):
     free_form: Literal["count", "list"]
 
     OPERATIONS = {
-        "reserve": GroupOperation(
+        "reserve": Operation(
             synonyms=("reserve", "book", "claim"),
             roles=("slot", "person"),
             summary="Give $slot to $person.",
             changes=True,
             required=True,
         ),
-        "cancel": GroupOperation(
+        "cancel": Operation(
             synonyms=("cancel", "release", "give_back"),
             roles=("slot", "person"),
             summary="Take $slot back from $person.",
             changes=True,
             required=True,
         ),
-        "free": GroupOperation(synonyms=("free", "open_slots", "left"), summary="Tell what is free."),
-        "holder": GroupOperation(
-            synonyms=("holder", "who_has", "owner"), roles=("slot",), summary="Tell who has $slot."
-        ),
-        "any": GroupOperation(
+        "free": Operation(synonyms=("free", "open_slots", "left"), summary="Tell what is free."),
+        "holder": Operation(synonyms=("holder", "who_has", "owner"), roles=("slot",), summary="Tell who has $slot."),
+        "any": Operation(
             synonyms=("any_slot", "next_free", "take_any"),
             roles=("person",),
             summary="Give a free slot to $person.",
@@ -70,7 +68,7 @@ class Slots(State):
     NAMES: ClassVar[tuple[str, ...]] = ("ann", "ben", "cleo", "dora")
 
     @classmethod
-    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         return {
             "kind": "slots",
             "slots": rng.randint(4, 6),

@@ -1,0 +1,14 @@
+"""What the code agent reads besides its task, and the call that submits a program."""
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.tools.base import spec_of
+from agent_rl.tools.code_exec_tool import CodeExecTool
+
+SYSTEM_PROMPT = "Write the Python code that is asked for and run it with code_exec until all tests pass."
+TOOL_SPECS = (spec_of(CodeExecTool),)
+"""The environment's own tools as the model sees them."""
+
+
+def handed_in(code: str) -> Message:
+    """One assistant message that calls `code_exec`."""
+    return Message.assistant("", (ToolCall(name=CodeExecTool.name, arguments={"code": code}),))
