@@ -35,16 +35,8 @@ class CheckpointError(UserError):
     """A model folder or checkpoint is missing, torn, or of another kind."""
 
 
-class NatUnavailableError(UserError):
-    """The toolkit's own interpreter is missing or broken, so nothing may be scored."""
-
-
 class TrainingStoppedError(UserError):
     """A run ended itself: an alarm asked for it, or updates kept giving numbers that are not finite."""
-
-
-class PlannerError(UserError):
-    """The online planner cannot go on: no SDK, no key, a progress file of another run, or calls that keep failing."""
 
 
 class SandboxError(AgentRLError):

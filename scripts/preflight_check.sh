@@ -7,7 +7,7 @@ caller="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python="${PYTHON:-.venv/bin/python}"
 if ! command -v "$python" > /dev/null; then
-    echo "failed   interpreter: $python is not there; run make setup, or set PYTHON" >&2
+    echo "failed   interpreter: $python does not exist; run make setup, or set PYTHON" >&2
     exit 1
 fi
 
@@ -28,10 +28,10 @@ for argument in "$@"; do
         --config | --config=* | --help) has_config=true ;;
     esac
     case "$argument" in
-        --config=* | --launch=*) argument="${argument%%=*}=$(of_caller "${argument#*=}")" ;;
+        --config=* | --machine=*) argument="${argument%%=*}=$(of_caller "${argument#*=}")" ;;
     esac
     case "$before" in
-        --config | --launch) argument="$(of_caller "$argument")" ;;
+        --config | --machine) argument="$(of_caller "$argument")" ;;
     esac
     before="$argument"
     arguments+=("$argument")

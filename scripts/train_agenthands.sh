@@ -48,7 +48,7 @@ if ((num_train != 4 || num_serve % 2)); then
     exit 2
 fi
 if ! command -v "$python" > /dev/null; then
-    echo "error: $python is not there; run make setup, or set PYTHON" >&2
+    echo "error: $python does not exist; run make setup, or set PYTHON" >&2
     exit 2
 fi
 machine_memory="${MACHINE_MEMORY:-$("$python" -c 'from agent_rl.planning.preflight import machine_memory
@@ -59,9 +59,8 @@ threads="$((threads > 0 ? threads : 1))"
 settings=("model.path=$model" "vllm.servers=[http://127.0.0.1:$port, http://127.0.0.1:$((port + 1))]")
 settings+=(${overrides[@]+"${overrides[@]}"})
 agent_rl=("$python" -m agent_rl.scripts.cli)
-layout=(--config "$config" --launch "$launch" --gpus "$((num_train + num_serve))")
-layout+=(--server-gpus "$num_serve" --server-share "$share")
-lengths=(--mean-prompt-tokens 4500 --mean-new-tokens 4000 --mean-tool-tokens 2500)
+machine=(--config "$config" --machine configs/machines/8xh100.yaml --set "gpus=$((num_train + num_serve))")
+machine+=(--set "server_gpus=$num_serve" --set "server_share=$share" --set "memory_gib=$machine_memory")
 serve=("${agent_rl[@]}" serve-vllm --model "$model" --num-servers 2 --tensor-parallel "$((num_serve / 2))")
 serve+=(--devices "$server_gpus" --port "$port" --max-context 32768 --gpu-memory-share "$share")
 train=(env "CUDA_VISIBLE_DEVICES=$train_gpus" "OMP_NUM_THREADS=$threads" "$python" -m accelerate.commands.launch --config_file "$launch")
@@ -88,7 +87,7 @@ start() {
     "$@" &
     set +m
 }
-# One signal after the other to a group, each with its time, until nobody is left of it.
+# One signal after the other to a group, each with its time, until none of its processes is left.
 end() {
     local group="$1" signal deadline
     shift
@@ -137,8 +136,8 @@ wait_for_servers() {
 }
 
 if [[ $checks == true ]]; then
-    run "${agent_rl[@]}" preflight "${layout[@]}" "${settings[@]}"
-    run "${agent_rl[@]}" plan "${layout[@]}" --machine-memory "$machine_memory" "${lengths[@]}" "${settings[@]}"
+    run "${agent_rl[@]}" preflight "${machine[@]}" "${settings[@]}"
+    run "${agent_rl[@]}" plan "${machine[@]}" "${settings[@]}"
 fi
 
 if [[ $dry_run == true ]]; then

@@ -1,4 +1,4 @@
-"""Write the tables of docs/configuration.md: every key of the configuration, from the classes that read it.
+"""Write the tables of docs/configuration.md and docs/planning.md: every key, from the classes that read it.
 
     python scripts/write_configuration_docs.py
 
@@ -23,8 +23,10 @@ from agent_rl.envs.code.env import CodeExecEnvOptions
 from agent_rl.envs.nat.env import NATEnvOptions
 from agent_rl.envs.qa_env import QAEnvOptions
 from agent_rl.envs.search.env import SearchEnvOptions
+from agent_rl.planning.machine import Machine
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+PLANNING_PAGE = PAGE.with_name("planning.md")
 BEGIN = "<!-- Tables by scripts/write_configuration_docs.py; edit the classes instead. -->\n"
 END = "<!-- End of the tables. -->\n"
 OPTIONS = {
@@ -39,14 +41,20 @@ BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
 
 def main() -> None:
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path, body in ((PAGE, tables()), (PLANNING_PAGE, machine_table())):
+        path.write_text(updated(path.read_text(encoding="utf-8"), body), encoding="utf-8")
 
 
-def updated(page: str) -> str:
+def updated(page: str, body: str) -> str:
     """The page with fresh tables; ValueError where a mark is missing."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
-    return before + BEGIN + "\n" + tables() + "\n" + END + after
+    return before + BEGIN + "\n" + body + "\n" + END + after
+
+
+def machine_table() -> str:
+    """The keys of a machine file."""
+    return _table("Keys of a machine file", Machine).partition("\n\n")[2].partition("\n\n")[2]
 
 
 def tables() -> str:

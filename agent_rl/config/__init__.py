@@ -6,7 +6,7 @@ besides the error vocabulary.
 """
 
 from agent_rl.config.learning import ESTIMATOR_KEYS, LOSS_KEYS, AlgorithmConfig, CriticConfig, KLConfig, TrainConfig
-from agent_rl.config.load import load_config, parse_config, validate_section
+from agent_rl.config.load import apply_override, load_config, parse_config, read_yaml, validate_section
 from agent_rl.config.root import Config
 from agent_rl.config.sections import CurriculumConfig, CurriculumStage, LoraConfig
 from agent_rl.config.tools import AgentConfig, AgentType, MCPServerConfig, SearchToolConfig, ToolsConfig
@@ -29,7 +29,9 @@ __all__ = [
     "ToolsConfig",
     "TrainConfig",
     "VLLMConfig",
+    "apply_override",
     "load_config",
     "parse_config",
+    "read_yaml",
     "validate_section",
 ]

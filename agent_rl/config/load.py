@@ -42,9 +42,9 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     Raises ConfigError with one sentence for a missing file, bad YAML, an unknown key or a bad value.
     """
     path = find(path)
-    raw = _read_yaml(path)
+    raw = read_yaml(path)
     for text in overrides:
-        _apply_override(raw, text)
+        apply_override(raw, text)
     _find_files(raw)
     return parse_config(raw, source=str(path))
 
@@ -77,7 +77,8 @@ def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, p
         raise ConfigError(_sentence(error.errors()[0], source, root=model, prefix=prefix)) from None
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str, Any]:
+    """The mapping of a YAML file. ConfigError for what is none; `example` is a file that is one."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such config file; the shipped ones are in configs/")
     try:
@@ -89,15 +90,18 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid YAML ({detail}); correct the file") from None
     if not isinstance(raw, dict):
         found = type(raw).__name__
-        raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see configs/nat_grpo.yaml")
+        raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see {example}")
     return raw
 
 
-def _apply_override(raw: dict[str, Any], text: str) -> None:
+def apply_override(
+    raw: dict[str, Any], text: str, *, form: str = "section.key=value", example: str = "train.steps=20"
+) -> None:
+    """Set the key that `text` names, in place. ConfigError for a text that is not of the `form`."""
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
-    if not found or len(parts) < 2 or not all(parts):
-        raise ConfigError(f"override {text!r}: expected section.key=value, for example train.steps=20")
+    if not found or len(parts) < form.count(".") + 1 or not all(parts):
+        raise ConfigError(f"override {text!r}: expected {form}, for example {example}")
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:

@@ -22,6 +22,8 @@ from accelerate.utils import DeepSpeedPlugin, is_deepspeed_available
 
 from agent_rl.errors import ConfigError
 
+MAX_REDUCE_ELEMENTS = 500_000_000
+PREFETCH_ELEMENTS = 50_000_000
 BUCKET_ELEMENTS = 200_000_000
 """Elements of sharded weights that are gathered at a time: 800 MB in float32."""
 
@@ -144,9 +146,9 @@ def fit_to(settings: dict[str, Any], module: torch.nn.Module) -> None:
     zero = settings["zero_optimization"]
     num_elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in module.parameters())
     sizes = {
-        "reduce_bucket_size": min(num_elements, 500_000_000),
-        "allgather_bucket_size": min(num_elements, 500_000_000),
-        "stage3_prefetch_bucket_size": 50_000_000,
+        "reduce_bucket_size": min(num_elements, MAX_REDUCE_ELEMENTS),
+        "allgather_bucket_size": min(num_elements, MAX_REDUCE_ELEMENTS),
+        "stage3_prefetch_bucket_size": PREFETCH_ELEMENTS,
         "stage3_param_persistence_threshold": 100_000,
     }
     for key, size in sizes.items():

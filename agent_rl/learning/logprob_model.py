@@ -21,8 +21,13 @@ from agent_rl.learning.flat_model import FlatModel
 from agent_rl.modeling.sharding import is_split
 from agent_rl.records import Batch
 
-_LOGITS_AT_A_TIME = 2**24
-"""Logits in one chunk, as float32 64 MiB; the backward pass holds a few times as much. On a GPU four times as many."""
+LOGITS_AT_A_TIME = 2**24
+"""Logits in one chunk on a CPU, as float32 64 MiB; the backward pass holds a few times as much."""
+
+
+def logits_at_a_time(device_type: str) -> int:
+    """Logits in one chunk; on a GPU four times as many as on a CPU."""
+    return LOGITS_AT_A_TIME * (1 if device_type == "cpu" else 4)
 
 
 class Scores(NamedTuple):
@@ -84,8 +89,7 @@ class LogprobModel(nn.Module):
         tokens, because sharded weights are gathered by all at once; with none, gradients are 0 and not absent.
         """
         num_trained = len(batch.targets)
-        most_logits = _LOGITS_AT_A_TIME * (1 if batch.token_ids.device.type == "cpu" else 4)
-        most_rows = max(1, most_logits // self._flat.vocab_size)
+        most_rows = max(1, logits_at_a_time(batch.token_ids.device.type) // self._flat.vocab_size)
         num_calls = max(1, math.ceil(batch.most_trained / most_rows))
         chunk_size = max(1, math.ceil(num_trained / num_calls))
         chunk_size += self._flat.num_spare_rows(chunk_size)

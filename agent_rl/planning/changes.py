@@ -1,14 +1,18 @@
-"""The nearest single change that makes a run fit: tried in order of harmlessness, the first that fits is named.
+"""Finds the nearest single change that makes a run fit: the first that fits, in order of harmlessness.
 
-Not here: what fits (`fit.py`).
+Does not: decide what fits (`fit.py`).
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from agent_rl.config import Config
 from agent_rl.errors import ConfigError
-from agent_rl.planning.question import Question
+
+if TYPE_CHECKING:
+    from agent_rl.planning.machine import Machine
+    from agent_rl.planning.plan import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,25 +21,25 @@ class Change:
 
     text: str
     lowest: float
-    """Least head-room of all places with it."""
+    """Least headroom of all places with it."""
     num_problems: int
-    """Other than memory that are left."""
+    """Remaining problems other than memory."""
     fits: bool
 
 
-def nearest_change(question: Question) -> Change | None:
-    """The first single change that fits, else the one that comes closest; None where none can be tried."""
+def nearest_change(question: "Question") -> Change | None:
+    """The first single change that fits, else the one that comes closest; None if there is none to try."""
     closest: Change | None = None
     for text, changed in _changes(question):
         try:
             found = changed.answer()
         except ConfigError:
-            continue  # no run that the trainer would start, or offloading to a memory of which nothing was said
+            continue  # the trainer would refuse it, or it offloads to a memory of unknown size
         change = Change(
             text=text,
             lowest=found.lowest,
             num_problems=len(found.problems),
-            fits=found.is_enough(changed.headroom),
+            fits=found.is_enough(changed.machine.headroom),
         )
         if change.fits:
             return change
@@ -48,7 +52,7 @@ def _distance(change: Change) -> tuple[int, float]:
     return change.num_problems, -change.lowest
 
 
-def _changes(question: Question) -> Iterator[tuple[str, Question]]:
+def _changes(question: "Question") -> Iterator[tuple[str, "Question"]]:
     config = question.job.config
     yield from _keys(question, _micro_batches(config))
     if config.policy.type != "minimind" and not config.model.gradient_checkpointing:
@@ -61,7 +65,7 @@ def _changes(question: Question) -> Iterator[tuple[str, Question]]:
     yield from _more(question)
 
 
-def _keys(question: Question, settings: Sequence[str]) -> Iterator[tuple[str, Question]]:
+def _keys(question: "Question", settings: Sequence[str]) -> Iterator[tuple[str, "Question"]]:
     for setting in settings:
         yield setting, replace(question, overrides=(*question.overrides, setting))
 
@@ -76,9 +80,9 @@ def _micro_batches(config: Config) -> list[str]:
     return sizes
 
 
-def _sharding(question: Question) -> Iterator[tuple[str, Question]]:
+def _sharding(question: "Question") -> Iterator[tuple[str, "Question"]]:
     layout = question.layout
-    launch = "zero_optimization of the --launch file's DeepSpeed settings:"
+    launch = f"zero_optimization in the DeepSpeed settings of {question.machine.launch or 'a launcher file'}:"
     for stage in range(max(layout.zero_stage, 1) + 1, 4):
         yield f"{launch} stage {stage}", replace(question, layout=replace(layout, zero_stage=stage))
     whole = replace(layout, zero_stage=3)
@@ -93,18 +97,18 @@ def _sharding(question: Question) -> Iterator[tuple[str, Question]]:
         )
 
 
-def _servers(question: Question) -> Iterator[tuple[str, Question]]:
+def _servers(question: "Question") -> Iterator[tuple[str, "Question"]]:
     layout = question.layout
     num = layout.num_servers
     while num > 1 and num % 2 == 0:
         num //= 2
         width = layout.num_servers * layout.tensor_parallel // num
-        text = f"--tensor-parallel {width}, with {num} of the addresses in vllm.servers"
+        text = f"tensor_parallel={width}, with {num} of the addresses in vllm.servers"
         yield text, replace(question, layout=replace(layout, num_servers=num, tensor_parallel=width))
     share = layout.server_share
     while num and share > 0.5:
         share = round(share - 0.05, 2)
-        text = f"--server-share {share} (agent-rl serve-vllm --gpu-memory-share)"
+        text = f"server_share={share} (agent-rl serve-vllm --gpu-memory-share)"
         yield text, replace(question, layout=replace(layout, server_share=share))
 
 
@@ -124,17 +128,22 @@ def _caches(config: Config) -> list[str]:
     return settings
 
 
-def _more(question: Question) -> Iterator[tuple[str, Question]]:
+def _more(question: "Question") -> Iterator[tuple[str, "Question"]]:
     layout = question.layout
-    missing = 0 if question.num_gpus is None else layout.num_gpus - question.num_gpus
+    gpus = question.machine.gpus
+    missing = 0 if gpus is None else layout.num_gpus - gpus
     if missing > 0:
         num = layout.num_processes - missing
         if num > 0:
             fewer = replace(layout, num_processes=num)
-            yield f"num_processes {num} in the --launch file", replace(question, layout=fewer)
-        yield f"{layout.num_gpus} GPUs", replace(question, num_gpus=layout.num_gpus)
+            yield f"num_processes {num} in the launcher's file", replace(question, layout=fewer)
+        yield f"gpus={layout.num_gpus}", replace(question, machine=_with(question, gpus=layout.num_gpus))
         return
     for factor in (2, 4, 8):
         more = replace(layout, num_processes=factor * layout.num_processes)
-        text = f"{more.num_gpus} GPUs, num_processes {more.num_processes} in the --launch file"
-        yield text, replace(question, layout=more, num_gpus=more.num_gpus)
+        text = f"gpus={more.num_gpus}, with num_processes {more.num_processes} in the launcher's file"
+        yield text, replace(question, layout=more, machine=_with(question, gpus=more.num_gpus))
+
+
+def _with(question: "Question", **keys: Any) -> "Machine":
+    return question.machine.model_copy(update=keys)

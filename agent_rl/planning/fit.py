@@ -1,26 +1,13 @@
-"""Where a run's bytes go, phase by phase, and whether they fit: GPUs that train, GPUs that serve, machines' memory.
+"""Places of a run's bytes, phase by phase, and whether they fit: GPUs that train, GPUs that serve, machines' memory.
 
-Not here: the bytes themselves (`memory.py`, `sampler.py`), what to change (`changes.py`).
+Does not: compute the bytes (`memory.py`, `engines.py`), propose changes (`changes.py`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agent_rl.errors import ConfigError
-from agent_rl.planning.machine import GIB, Gpu
-from agent_rl.planning.memory import (
-    CPU_BASE,
-    CPU_KEPT,
-    Item,
-    Job,
-    kept,
-    loading,
-    passing,
-    step_items,
-    weight_file_bytes,
-    weight_sync,
-)
-from agent_rl.planning.sampler import (
+from agent_rl.planning.engines import (
     engine_in_update,
     engine_items,
     engine_tokens,
@@ -28,21 +15,35 @@ from agent_rl.planning.sampler import (
     server_items,
     server_tokens,
 )
+from agent_rl.planning.gpus import Gpu
+from agent_rl.planning.machine import GIB
+from agent_rl.planning.memory import (
+    CPU_BASE,
+    CPU_RETAINED,
+    Item,
+    Job,
+    loading,
+    resident,
+    step_items,
+    transient,
+    weight_file_bytes,
+    weight_sync,
+)
 
 PROGRAM = 4 * GIB
-"""Machine memory of a process's Python and libraries, and of its share of the sandbox."""
+"""Memory of a process's Python and libraries, and of its share of the sandbox."""
 
 Phases = dict[str, list[Item]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Something with a capacity: `Place(name="GPU that trains", count=4, capacity=8e10, phases={...})`."""
+    """Memory of one kind: `Place(name="GPU that trains", count=4, capacity=8e10, phases={...})`."""
 
     name: str
     count: int
     capacity: float | None
-    """Bytes; None where it was not said."""
+    """Bytes; None if unknown."""
     phases: Phases
 
     @property
@@ -60,11 +61,11 @@ class Place:
 class Fit:
     places: tuple[Place, ...]
     problems: tuple[str, ...]
-    """What else is wrong, a sentence each."""
+    """Other reasons why it does not run, a sentence each."""
 
     @property
     def lowest(self) -> float:
-        """The least head-room of all places."""
+        """The least headroom of all places."""
         return min((p.headroom for p in self.places if p.headroom is not None), default=1.0)
 
     def is_enough(self, headroom: float) -> bool:
@@ -76,7 +77,7 @@ def total(items: Sequence[Item]) -> float:
 
 
 def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: float | None) -> Fit:
-    """All places of a run. `gpu` None: processes on a CPU. ConfigError for what the trainer refuses as well."""
+    """All places of a run. `gpu` None: processes on a CPU. ConfigError for a run that the trainer refuses."""
     _refuse(job)
     layout = job.layout
     phases = _trainer_phases(job, gpu)
@@ -117,29 +118,29 @@ def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: floa
         )
     places.append(Place(name="machine's memory", count=layout.num_machines, capacity=machine_memory, phases=machine))
     if num_gpus is not None and layout.num_gpus > num_gpus:
-        problems.append(f"{layout.num_gpus} GPUs are asked for by launcher and servers, and there are {num_gpus}")
+        problems.append(f"launcher and servers need {layout.num_gpus} GPUs, and the machine has {num_gpus}")
     return Fit(places=tuple(places), problems=tuple(problems))
 
 
 def _trainer_phases(job: Job, gpu: Gpu | None) -> Phases:
-    stays = kept(job)
+    stays = resident(job)
     base = Item(name="libraries", num_bytes=CPU_BASE if gpu is None else job.overhead)
     before_steps = [item for item in stays if not item.name.startswith("AdamW")]
-    update, step = passing(job), step_items(job)
+    update, step = transient(job), step_items(job)
     asleep = engine_in_update(job, gpu)
-    drawing = engine_items(job, gpu)
+    generating = engine_items(job, gpu)
     gathered = weight_sync(job)
     return {
-        "start": [base, *before_steps, *loading(job), *drawing],
-        "generation": [base, *stays, *drawing],
+        "start": [base, *before_steps, *loading(job), *generating],
+        "generation": [base, *stays, *generating],
         "update": [base, *stays, *asleep, *(update if total(update) >= total(step) else step)],
-        "weight sync": [base, *stays, *gathered, *drawing],
-        "checkpoint": [base, *stays, *drawing, *(gathered[:1] if job.layout.zero_stage == 3 else [])],
+        "weight sync": [base, *stays, *gathered, *generating],
+        "checkpoint": [base, *stays, *generating, *(gathered[:1] if job.layout.zero_stage == 3 else [])],
     }
 
 
 def _machine_phases(job: Job, phases: Phases) -> Phases:
-    """Of one machine, the first: its processes' items, and what the first process holds alone."""
+    """Of the first machine: the items of its processes, and those of the first process alone."""
     layout = job.layout
     num = layout.processes_per_machine
     whole = job.shape.num_weights * job.width
@@ -165,24 +166,24 @@ def _at(items: Sequence[Item], where: str) -> list[Item]:
 
 
 def _shared_out(items: Sequence[Item], num: int) -> list[Item]:
-    """On a CPU the files of a model are pages that can be dropped, so that only the processes' own items count."""
+    """On a CPU the files of a model are pages that the kernel can drop, so only the processes' own items count."""
     return [replace(item, num_bytes=item.num_bytes / num) for item in items if item.name != "model files"]
 
 
 def _retained(job: Job, phases: Phases) -> Phases:
-    share = CPU_KEPT[job.layout.zero_stage == 3]
+    share = CPU_RETAINED[job.layout.zero_stage == 3]
     return {
-        name: [*items, Item(name="freed, but kept by the process", num_bytes=share * total(items))]
+        name: [*items, Item(name="freed, but retained by the process", num_bytes=share * total(items))]
         for name, items in phases.items()
     }
 
 
 def _refuse(job: Job) -> None:
-    """What the trainer would refuse after the machines were paid for."""
+    """Raise what the trainer would raise, before the machines are paid for."""
     width, heads, kv_heads = job.layout.tensor_parallel, job.shape.num_heads, job.shape.num_kv_heads
     if heads % width or max(width, kv_heads) % min(width, kv_heads):
         raise ConfigError(
-            f"--tensor-parallel {width}: vLLM splits {heads} heads, and {kv_heads} of keys and values, evenly over a "
+            f"tensor_parallel {width}: vLLM splits {heads} heads, and {kv_heads} of keys and values, evenly over a "
             "server's GPUs; give a number that divides them"
         )
     stage, is_half = job.layout.zero_stage, job.config.model.dtype == "bfloat16"

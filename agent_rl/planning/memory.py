@@ -1,33 +1,31 @@
-"""Bytes that a process which trains needs, item by item and phase by phase: pure arithmetic on a model's shape.
+"""Bytes that a training process needs, item by item and phase by phase: pure arithmetic on a model's shape.
 
 Checked against real trainings on a CPU (`tests/planning/test_plan_measured.py`); for GPUs it is what DeepSpeed
-0.19's and PyTorch's sources allocate, untested there. Sizes are estimates: read a plan as "about", and leave head-room.
-Not here: what draws (`sampler.py`), time, whether it fits.
+0.19's and PyTorch's sources allocate, untested there. Sizes are estimates: read a plan as "about", and leave headroom.
+Does not: count inference engines (`engines.py`), estimate time, decide whether it fits.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from agent_rl.config import Config
-from agent_rl.distributed.zero import BUCKET_ELEMENTS
-from agent_rl.planning.machine import GIB, Layout
+from agent_rl.distributed.zero import BUCKET_ELEMENTS, MAX_REDUCE_ELEMENTS
+from agent_rl.learning.logprob_model import logits_at_a_time
+from agent_rl.planning.layout import Layout
+from agent_rl.planning.machine import GIB
 from agent_rl.planning.shapes import ModelShape
 
-OVERHEAD = 2.5 * GIB
-BUCKET_LIMIT = 500_000_000
 SUB_GROUP = 1_000_000_000
 """Elements of a shard whose gradient DeepSpeed widens to float32 at a time."""
-LOGITS_ON_CPU = 2**24
-LOGITS_ON_GPU = 4 * LOGITS_ON_CPU
 LOGIT_COPIES = 4
 """float32 numbers for each logit of a chunk: scaled, normalised, exponentials, a gradient."""
 CPU_BASE = 0.05 * GIB
 """What PyTorch's kernels and Transformers touch beyond their imports, measured."""
-CPU_KEPT = {True: 0.4, False: 0.05}
-"""Freed memory that stays with a process on a CPU (`distributed/allocator.py`), of what is in use: with ZeRO-3, and
-else; measured."""
-HOLES = 0.1
-"""Share of passing tensors that is lost between blocks of PyTorch's allocator on a GPU. Assumed, not measured."""
+CPU_RETAINED = {True: 0.4, False: 0.05}
+"""Freed memory that a process on a CPU retains (`distributed/allocator.py`), as a share of what is in use: with ZeRO-3
+(True) and without (False); measured."""
+FRAGMENTATION = 0.1
+"""Share of transient tensors that is lost between blocks of PyTorch's allocator on a GPU. Assumed, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +39,13 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What all formulas read."""
+    """Inputs of all formulas."""
 
     shape: ModelShape
     config: Config
     layout: Layout
     is_cpu: bool = False
-    overhead: float = OVERHEAD
+    overhead: float = 0.0
     """Bytes of libraries, CUDA context and NCCL's buffers on every GPU. Assumed, not measured."""
 
     @property
@@ -80,8 +78,8 @@ class Job:
         return self.layout.num_processes
 
 
-def kept(job: Job) -> list[Item]:
-    """What stays from step to step: weights, optimizer, reference."""
+def resident(job: Job) -> list[Item]:
+    """Items that stay from step to step: weights, optimizer, reference."""
     shape, layout, width = job.shape, job.layout, job.width
     shards, stage = job.num_shards, layout.zero_stage
     whole_weights = shape.num_weights * width * (2 if job.has_own_critic else 1)
@@ -111,8 +109,8 @@ def kept(job: Job) -> list[Item]:
     return items
 
 
-def passing(job: Job) -> list[Item]:
-    """What an update needs beside it: gradients, gathered weights, activations, logits."""
+def transient(job: Job) -> list[Item]:
+    """Items of an update beside the resident ones: gradients, gathered weights, activations, logits."""
     shape, layout, width = job.shape, job.layout, job.width
     stage, shards = layout.zero_stage, job.num_shards
     trained_width = 4 if job.config.model.lora.rank else width
@@ -141,7 +139,7 @@ def passing(job: Job) -> list[Item]:
     logits = logit_bytes(job)
     items.append(Item(name="logits" if logits >= layer else "backward of a layer", num_bytes=max(logits, layer)))
     if not job.is_cpu:
-        items.append(Item(name="holes of the allocator", num_bytes=HOLES * sum(i.num_bytes for i in items)))
+        items.append(Item(name="fragmentation", num_bytes=FRAGMENTATION * sum(i.num_bytes for i in items)))
     return items
 
 
@@ -167,16 +165,15 @@ def activation_bytes(job: Job) -> tuple[float, float]:
 
 
 def logit_bytes(job: Job) -> float:
-    """One chunk of logits with what its loss and gradient take."""
-    most = LOGITS_ON_CPU if job.is_cpu else LOGITS_ON_GPU
-    num_logits = min(most, job.tokens * job.shape.vocab_size)
+    """One chunk of logits with its loss and gradient."""
+    num_logits = min(logits_at_a_time("cpu" if job.is_cpu else "cuda"), job.tokens * job.shape.vocab_size)
     num_logits = max(num_logits, job.shape.vocab_size)
     copies = LOGIT_COPIES * (2 if job.config.algorithm.kl.coef and job.config.algorithm.kl.kind == "full" else 1)
     return num_logits * (4 * copies + (job.width if job.width == 2 else 0))
 
 
 def step_items(job: Job) -> list[Item]:
-    """The optimizer's own step: of a pass nothing but the gradient is left."""
+    """Items of the optimizer's step, after the backward pass has freed everything but the gradient."""
     shard = job.num_trained / job.num_shards
     if job.layout.zero_stage < 2 or job.layout.offload_optimizer:
         return []
@@ -191,7 +188,7 @@ def step_items(job: Job) -> list[Item]:
 
 
 def loading(job: Job) -> list[Item]:
-    """While the model is read and split, beside what is kept."""
+    """Items while the model is read and split, beside the resident ones."""
     shape, width, layout = job.shape, job.width, job.layout
     whole = shape.num_weights * width
     if layout.zero_stage == 3:
@@ -207,7 +204,7 @@ def loading(job: Job) -> list[Item]:
 
 
 def weight_sync(job: Job) -> list[Item]:
-    """Weights gathered bucket by bucket for what draws; adapters are files."""
+    """Weights gathered bucket by bucket for the inference engine; adapters are sent as files."""
     if job.config.policy.type != "vllm" and job.layout.zero_stage < 3:
         return []
     if job.config.model.lora.rank:
@@ -226,7 +223,7 @@ def checkpoint_bytes(job: Job) -> tuple[float, float]:
 
 
 def weight_file_bytes(job: Job) -> float:
-    """Of one version of the weights, written for servers; two stand in `vllm.weight_folder` while they are sent."""
+    """Of one version of the weights, written for servers; `vllm.weight_folder` holds two while they are sent."""
     vllm = job.config.vllm
     if job.config.policy.type != "vllm" or not vllm.servers:
         return 0.0
@@ -235,8 +232,13 @@ def weight_file_bytes(job: Job) -> float:
     return float(job.shape.num_weights * job.width) if vllm.weight_transfer == "files" else 0.0
 
 
+def num_checkpoints(config: Config) -> int:
+    """On disk at most: the retained ones, the best, and one that is being written."""
+    return config.checkpoint.keep + config.checkpoint.keep_best + 1
+
+
 def _bucket(job: Job) -> int:
-    return job.layout.reduce_elements or min(job.num_trained, BUCKET_LIMIT)
+    return job.layout.reduce_elements or min(job.num_trained, MAX_REDUCE_ELEMENTS)
 
 
 def _sub_group(job: Job) -> float:

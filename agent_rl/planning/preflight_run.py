@@ -3,7 +3,7 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from agent_rl.envs.opening import open_environment
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import AgentRLError, UserError
 from agent_rl.planning.fit import Fit
-from agent_rl.planning.machine import GIB
-from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
+from agent_rl.planning.machine import GIB, Machine
+from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
+from agent_rl.planning.plan import Question, ask
 from agent_rl.planning.preflight import (
     FoundGpu,
     MachineCheck,
@@ -38,7 +39,6 @@ from agent_rl.planning.preflight import (
     ok,
     warning,
 )
-from agent_rl.planning.question import Question, ask
 from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 
 _LAUNCHER_PORT = 29500
@@ -70,14 +70,13 @@ def all_checks(config: Config, question: Question | None, why_not: str = "") -> 
     yield from check_environment(config)
 
 
-def make_question(config_path: Path, overrides: tuple[str, ...], *, launch: Path | None, **others: object) -> Question:
-    """For this machine: on a machine without GPUs, a run that asks for none is one on the CPU."""
-    question = ask(config_path, overrides, launch=launch, machine_memory=machine_memory() / GIB, **others)
-    config = question.job.config
-    if find_gpus() or gpus_wanted(config, question):
+def make_question(config_path: Path, overrides: Sequence[str], machine: Machine) -> Question:
+    """For this machine and its memory; without GPUs here, a run that requires none is planned for the CPU."""
+    here = machine.model_copy(update={"memory_gib": machine_memory() / GIB})
+    question = ask(config_path, overrides, here)
+    if find_gpus() or gpus_wanted(question.job.config, question):
         return question
-    on_cpu = (*overrides, "run.device=cpu")
-    return ask(config_path, on_cpu, launch=launch, machine_memory=machine_memory() / GIB, **others)
+    return ask(config_path, (*overrides, "run.device=cpu"), here)
 
 
 def gpus_wanted(config: Config, question: Question | None) -> int:
@@ -85,9 +84,9 @@ def gpus_wanted(config: Config, question: Question | None) -> int:
     if config.run.device == "cpu" or (question is not None and question.gpu is None):
         return 0
     needs_them = config.run.device.startswith("cuda") or config.vllm.weight_transfer == "nccl"
-    if question is None or not (needs_them or question.num_gpus):
+    if question is None or not (needs_them or question.machine.gpus):
         return int(needs_them)
-    return question.num_gpus or question.layout.num_gpus
+    return question.machine.gpus or question.layout.num_gpus
 
 
 def requirement_files(config: Config, question: Question | None, *, has_gpus: bool) -> list[Path]:
@@ -197,13 +196,14 @@ def planned(question: Question) -> Iterator[MachineCheck]:
     on_gpus = [place for place in answer.places if place.name.startswith("GPU")]
     if on_gpus:
         lowest = min(place.headroom for place in on_gpus if place.headroom is not None)
-        text = f"{lowest:.0%} head-room on {question.gpu.name}, {question.headroom:.0%} wanted"
-        fits = not answer.problems and lowest >= question.headroom
+        text = f"{lowest:.0%} headroom on {question.gpu.name}, {question.machine.headroom:.0%} required"
+        fits = not answer.problems and lowest >= question.machine.headroom
         why = "; ".join([text, *answer.problems])
         yield ok("plan", text) if fits else failed("plan", f"{why}; see agent-rl plan")
-    checkpoint = config.checkpoint
-    num = checkpoint.keep + checkpoint.keep_best + 1
-    checkpoints, weights = num * sum(checkpoint_bytes(question.job)), 2 * weight_file_bytes(question.job)
+    checkpoints, weights = (
+        num_checkpoints(config) * sum(checkpoint_bytes(question.job)),
+        2 * weight_file_bytes(question.job),
+    )
     folder = config.vllm.weight_folder
     if folder is None and weights:
         yield check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")

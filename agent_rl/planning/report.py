@@ -1,4 +1,4 @@
-"""A plan as tables and as plain data. Not here: what is in it."""
+"""Prints a plan as tables, or as plain data."""
 
 from dataclasses import asdict
 from typing import Any
@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent_rl.planning.answer import RunPlan
 from agent_rl.planning.fit import Place, total
 from agent_rl.planning.machine import GIB
-from agent_rl.planning.memory import checkpoint_bytes, weight_file_bytes
+from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
+from agent_rl.planning.plan import RunPlan
 
 
 def as_data(plan: RunPlan) -> dict[str, Any]:
@@ -27,16 +27,16 @@ def as_data(plan: RunPlan) -> dict[str, Any]:
         "layout": asdict(job.layout),
         "gpu": None if plan.question.gpu is None else asdict(plan.question.gpu),
         "places": [_place_data(place) for place in plan.fit.places],
-        "checkpoint": {"model": model, "optimizer": optimizer, "kept": _num_kept(plan) * (model + optimizer)},
+        "checkpoint": {"model": model, "optimizer": optimizer, "total": num_checkpoints(config) * (model + optimizer)},
         "weight_files": 2 * weight_file_bytes(job),
         "tokens": asdict(plan.tokens),
         "seconds": None if plan.times is None else asdict(plan.times) | {"step": plan.times.step},
-        "assumptions": asdict(plan.assumed) | {"overhead": job.overhead, "steps": config.train.steps},
+        "assumptions": plan.assumed.model_dump(mode="json") | {"steps": config.train.steps},
     }
 
 
 def show(plan: RunPlan, console: Console) -> None:
-    """Print tables of memory, of tokens and time, what was assumed, and the verdict."""
+    """Print tables of memory, of tokens and time, the assumptions, and the verdict."""
     console.print(Text(_heading(plan)), soft_wrap=True)
     for place in plan.fit.places:
         console.print(_memory_table(place))
@@ -68,8 +68,8 @@ def _heading(plan: RunPlan) -> str:
 
 def _on_disk(plan: RunPlan) -> str:
     model, optimizer = (size / GIB for size in checkpoint_bytes(plan.question.job))
-    num = _num_kept(plan)
     weights, config = weight_file_bytes(plan.question.job), plan.question.job.config
+    num = num_checkpoints(config)
     place = config.vllm.weight_folder or "the run's folder"
     files = f"\nweights as files in {place}, two versions while they are sent: {2 * weights / GIB:.2f} GiB" * bool(
         weights
@@ -81,7 +81,7 @@ def _on_disk(plan: RunPlan) -> str:
 
 
 def _memory_table(place: Place) -> Table:
-    """Items as rows, phases as columns, GiB; an item that is nowhere a hundredth of a GiB is in the sum only."""
+    """Items as rows, phases as columns, GiB; an item below a hundredth of a GiB is in the sum only."""
     capacity = "" if place.capacity is None else f" of {place.capacity / GIB:.1f}"
     table = Table(title=f"{place.name} (x{place.count}), GiB{capacity}", title_justify="left")
     table.add_column("")
@@ -98,7 +98,7 @@ def _memory_table(place: Place) -> Table:
     table.add_row("together", *(f"{total(items) / GIB:.2f}" for items in place.phases.values()))
     if place.capacity is not None:
         left = (1.0 - total(items) / place.capacity for items in place.phases.values())
-        table.add_row("head-room", *(f"{share:.0%}" for share in left))
+        table.add_row("headroom", *(f"{share:.0%}" for share in left))
     return table
 
 
@@ -106,7 +106,7 @@ def _step_table(plan: RunPlan) -> Table:
     tokens, times = plan.tokens, plan.times
     table = Table("one step", "", title="Tokens and time", title_justify="left")
     table.add_row("tasks, episodes", f"{tokens.num_prompts:,}, {tokens.num_episodes:,}")
-    table.add_row("tokens drawn (and trained, once an epoch)", f"{tokens.drawn:,}")
+    table.add_row("tokens generated (and trained, once an epoch)", f"{tokens.generated:,}")
     table.add_row("tokens read, prompts and tools included", f"{tokens.read:,}")
     table.add_row("tokens computed in an epoch, prompts shared", f"{tokens.computed:,}")
     table.add_row("micro-batches of a process in an epoch", f"{tokens.num_micro_batches:,}")
@@ -117,7 +117,7 @@ def _step_table(plan: RunPlan) -> Table:
     table.add_row("generation", f"{_clock(times.generation)}, {times.slots:.0f} episodes at a time on an engine")
     table.add_row("update", _clock(times.update))
     table.add_row("weight sync", _clock(times.sync))
-    how = "the longer of drawing and learning" if times.is_asynchronous else "one after the other"
+    how = "the longer of generation and learning" if times.is_asynchronous else "one after the other"
     table.add_row("step", f"{_clock(times.step)} ({how})")
     table.add_row(f"{config.train.steps:,} steps", _clock(times.step * config.train.steps))
     table.add_row("checkpoint, when due", _clock(times.checkpoint))
@@ -127,8 +127,8 @@ def _step_table(plan: RunPlan) -> Table:
 def _assumptions(plan: RunPlan) -> str:
     job, a = plan.question.job, plan.assumed
     lines = [
-        "An estimate; assumed, and to be set by options:",
-        f"an episode: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} drawn, {a.tool_tokens:,} of tools, "
+        "An estimate; assumed, and set by the machine file or --set:",
+        f"an episode: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} generated, {a.tool_tokens:,} of tools, "
         f"{a.turns:g} turns; the "
         f"largest micro-batch: {job.tokens:,} tokens",
     ]
@@ -138,9 +138,9 @@ def _assumptions(plan: RunPlan) -> str:
             f"{gpu.name}: {gpu.memory / GIB:.1f} GiB, {gpu.bandwidth / 1e12:.2f}e12 bytes/s, {gpu.peak / 1e12:.0f}e12 "
             f"operations/s in bfloat16; libraries, CUDA and NCCL: {job.overhead / GIB:.1f} GiB",
             f"{a.mfu:.0%} of that peak, {a.hbm:.0%} of that bandwidth, {a.busy:.0%} of slots busy; GB/s: "
-            f"{a.link / 1e9:g} between GPUs, {a.sync / 1e9:g} to what draws, {a.files / 1e9:g} of weight files, "
-            f"{a.pcie / 1e9:g} to the machine's memory",
-            "not in it: tools and checks, evaluations, fragmentation beyond a tenth",
+            f"{a.link_gb_s:g} between GPUs, {a.sync_gb_s:g} to the inference engine, {a.files_gb_s:g} of weight files, "
+            f"{a.pcie_gb_s:g} to the machine's memory",
+            "left out: tools and checks, evaluations, fragmentation beyond a tenth",
         ]
     return "\n".join(lines)
 
@@ -154,12 +154,6 @@ def _place_data(place: Place) -> dict[str, Any]:
         "headroom": place.headroom,
         "phases": {phase: {i.name: i.num_bytes for i in items} for phase, items in place.phases.items()},
     }
-
-
-def _num_kept(plan: RunPlan) -> int:
-    """Checkpoints on disk at most: those that are kept, the best, and one that is being written."""
-    kept = plan.question.job.config.checkpoint
-    return kept.keep + kept.keep_best + 1
 
 
 def _clock(seconds: float) -> str:

@@ -1,68 +1,34 @@
-"""Tokens of a step and how long its phases take, from peak rates and stated shares of them: arithmetic, no clock.
+"""Tokens of a step and the duration of its phases, from peak rates and assumed shares of them: arithmetic, no clock.
 
-Model FLOPs are those of `telemetry/flops.py`. What is not in it: tools and checks, evaluations, the tail of a few long
-episodes beyond the stated share of busy slots. Expect the right order, not the right minute. Not here: bytes that fit.
+Model FLOPs are those of `telemetry/flops.py`. Left out: tools and checks, evaluations, the tail of a few long episodes
+beyond the assumed share of busy slots. Expect the right order, not the right minute. Does not: decide what fits.
 """
 
 from dataclasses import dataclass
 
 from agent_rl.config import Config
-from agent_rl.planning.machine import Gpu
+from agent_rl.planning.engines import engine_tokens, server_tokens
+from agent_rl.planning.gpus import Gpu
+from agent_rl.planning.machine import Machine
 from agent_rl.planning.memory import Job, checkpoint_bytes
-from agent_rl.planning.sampler import engine_tokens, server_tokens
 from agent_rl.telemetry.flops import train_flops
 
-LINK = 150e9
-"""Bytes/s between GPUs of one machine, by NVLink."""
-LINK_ACROSS = 20e9
-"""The same over the network of several machines: 200 Gbit/s for each GPU, of which four fifths are reached."""
+GB = 1e9
 ADAM_BYTES = 28
 """Read and written for each weight by an AdamW step in float32: three numbers read and written, a gradient read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumptions:
-    """What nobody knows before the run; all of it can be set."""
-
-    prompt_tokens: int
-    """Of an episode's first prompt."""
-    new_tokens: int
-    """Drawn in an episode, all turns together."""
-    tool_tokens: int
-    """Read from the environment in an episode, all turns together."""
-    turns: float = 1.0
-    """Of an episode."""
-    mfu: float = 0.35
-    """Share of the peak that products reach, what is computed twice included."""
-    hbm: float = 0.6
-    """Share of the memory's bandwidth that drawing reaches."""
-    busy: float = 0.7
-    """Share of the slots that draw, over a step; episodes do not end together."""
-    link: float = LINK
-    """Bytes/s between GPUs that train."""
-    sync: float = 8e9
-    """Bytes/s from the trainer to what draws, where weights go from GPU to GPU."""
-    files: float = 2e9
-    """Bytes/s at which weights are written as files, and at which each server reads them."""
-    pcie: float = 25e9
-    """Bytes/s between a GPU and the machine's memory."""
-    host: float = 200e9
-    """Bytes/s of a machine's memory."""
-    disk: float = 1e9
-    """Bytes/s of the file system of checkpoints."""
-
-
-def assume(config: Config, *, num_machines: int = 1, **given: float | None) -> Assumptions:
-    """`given` where it is not None; an episode else fills 5/8 of the window: 2/8 prompt, 2/8 drawn, 1/8 tools.
-
-    It takes half of `rollout.max_turns`, and trainers on several machines have the slower link between machines.
-    """
+def assume(config: Config, machine: Machine, *, num_machines: int = 1) -> Machine:
+    """The machine with every null assumption replaced by its default, as docs/planning.md lists them."""
     window = config.policy.max_context
-    lengths = {"prompt_tokens": window // 4, "new_tokens": window // 4, "tool_tokens": window // 8}
-    others: dict[str, float] = {"turns": max(1.0, config.rollout.max_turns / 2)}
-    if num_machines > 1:
-        others["link"] = LINK_ACROSS
-    return Assumptions(**(lengths | others | {name: value for name, value in given.items() if value is not None}))
+    defaults = {
+        "prompt_tokens": window // 4,
+        "new_tokens": window // 4,
+        "tool_tokens": window // 8,
+        "turns": max(1.0, config.rollout.max_turns / 2),
+        "link_gb_s": 20.0 if num_machines > 1 else 150.0,
+    }
+    return machine.model_copy(update={key: it for key, it in defaults.items() if getattr(machine, key) is None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +37,8 @@ class Tokens:
 
     num_prompts: int
     num_episodes: int
-    drawn: int
-    """Also those that are trained, once an epoch."""
+    generated: int
+    """Trained as well, once an epoch."""
     read: int
     """All tokens of all episodes."""
     computed: int
@@ -96,17 +62,17 @@ class Times:
     update_flops: float
     """Operations of the update's forward and backward passes, each counted once."""
     slots: float
-    """Episodes that one engine draws at a time."""
+    """Episodes that one engine generates at a time."""
 
     @property
     def step(self) -> float:
-        """Drawing beside the update, or before it."""
+        """Generation beside the update, or before it."""
         learning = self.update + self.sync
         return max(self.generation, learning) if self.is_asynchronous else self.generation + learning
 
 
-def count_tokens(config: Config, assumed: Assumptions, *, num_processes: int) -> Tokens:
-    """Of a step that trains on all its episodes; with `rollout.max_attempts` more may be drawn."""
+def count_tokens(config: Config, assumed: Machine, *, num_processes: int) -> Tokens:
+    """Of a step that trains on all its episodes; with `rollout.max_attempts` more may be generated."""
     groups, size = config.rollout.groups_per_step, config.rollout.group_size
     own = assumed.new_tokens + assumed.tool_tokens
     together = (config.train.micro_batch_tokens - assumed.prompt_tokens) // max(own, 1)
@@ -116,7 +82,7 @@ def count_tokens(config: Config, assumed: Assumptions, *, num_processes: int) ->
     return Tokens(
         num_prompts=groups,
         num_episodes=groups * size,
-        drawn=groups * size * assumed.new_tokens,
+        generated=groups * size * assumed.new_tokens,
         read=groups * size * (assumed.prompt_tokens + own),
         computed=computed,
         prompts_per_group=copies,
@@ -124,7 +90,7 @@ def count_tokens(config: Config, assumed: Assumptions, *, num_processes: int) ->
     )
 
 
-def estimate(job: Job, gpu: Gpu, assumed: Assumptions) -> Times:
+def estimate(job: Job, gpu: Gpu, assumed: Machine) -> Times:
     tokens = count_tokens(job.config, assumed, num_processes=job.layout.num_processes)
     flops = update_flops(job, assumed, tokens)
     generation, slots = _generation_s(job, gpu, assumed, tokens)
@@ -132,14 +98,14 @@ def estimate(job: Job, gpu: Gpu, assumed: Assumptions) -> Times:
         generation=generation,
         update=_update_s(job, gpu, assumed, tokens, flops),
         sync=_sync_s(job, assumed),
-        checkpoint=sum(checkpoint_bytes(job)) / assumed.disk,
+        checkpoint=sum(checkpoint_bytes(job)) / (GB * assumed.disk_gb_s),
         is_asynchronous=job.config.rollout.max_staleness > 0,
         update_flops=flops,
         slots=slots,
     )
 
 
-def update_flops(job: Job, assumed: Assumptions, tokens: Tokens) -> float:
+def update_flops(job: Job, assumed: Machine, tokens: Tokens) -> float:
     """Of all epochs and of the passes before the first update, on all GPUs."""
     shape, config = job.shape, job.config
     own = assumed.new_tokens + assumed.tool_tokens
@@ -157,13 +123,13 @@ def update_flops(job: Job, assumed: Assumptions, tokens: Tokens) -> float:
     )
     models = 2 if job.has_own_critic else 1
     # Scores before the first update, a third of a training pass each.
-    needs_prox = config.algorithm.correction.kind != "none" and config.updates_per_step > 1
-    scored = max(needs_prox + job.has_own_critic, config.algorithm.advantage == "gae")
+    needs_old_logprobs = config.algorithm.correction.kind != "none" and config.updates_per_step > 1
+    scored = max(needs_old_logprobs + job.has_own_critic, config.algorithm.advantage == "gae")
     passes = config.train.epochs * models + (scored + bool(config.algorithm.kl.coef)) / 3
     return tokens.num_prompts * per_group * passes
 
 
-def _update_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens, flops: float) -> float:
+def _update_s(job: Job, gpu: Gpu, assumed: Machine, tokens: Tokens, flops: float) -> float:
     layout, config = job.layout, job.config
     again = 4 / 3 if config.model.gradient_checkpointing else 1.0
     is_half = "bfloat16" in (config.model.dtype, config.train.autocast)
@@ -176,17 +142,19 @@ def _update_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens, flops: f
         # Gathered forward and backward, and once more where activations are computed again; gradients reduced once.
         gathers = 3 if config.model.gradient_checkpointing else 2
         others = (layout.num_processes - 1) / layout.num_processes
-        moving = num_passes * (gathers * weights + trained) * others / assumed.link
+        moving = num_passes * (gathers * weights + trained) * others / (GB * assumed.link_gb_s)
         if layout.offload_weights:
-            copying += num_passes * gathers * weights / layout.num_processes / assumed.pcie
+            copying += num_passes * gathers * weights / layout.num_processes / (GB * assumed.pcie_gb_s)
     if layout.offload_optimizer:
-        copying += num_passes * 2 * trained / layout.num_processes / assumed.pcie
-        copying += config.updates_per_step * ADAM_BYTES * job.num_trained / layout.num_machines / assumed.host
+        copying += num_passes * 2 * trained / layout.num_processes / (GB * assumed.pcie_gb_s)
+        copying += (
+            config.updates_per_step * ADAM_BYTES * job.num_trained / layout.num_machines / (GB * assumed.host_gb_s)
+        )
     return max(computing, moving) + copying
 
 
-def _generation_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens) -> tuple[float, float]:
-    """Seconds, and the episodes that one engine draws at a time. A decode step reads all weights and every cache."""
+def _generation_s(job: Job, gpu: Gpu, assumed: Machine, tokens: Tokens) -> tuple[float, float]:
+    """Seconds, and the episodes that one engine generates at a time. A decode step reads all weights and caches."""
     layout, config, shape = job.layout, job.config, job.shape
     num_engines = layout.num_servers or layout.num_processes
     width = layout.tensor_parallel if layout.num_servers else 1
@@ -207,9 +175,9 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens) -> t
     products = 2 * (shape.num_matmul_weights + shape.num_head_weights)
     peak = gpu.peak if job.width == 2 else gpu.peak_float32
     computing = products * busy / (width * peak * assumed.mfu)
-    decoding = tokens.drawn / num_engines / busy * max(reading, computing)
-    # A group's prompt is computed once, and what tools say once for each episode; the rest is cached, unless more
-    # episodes share the cache than it holds: then a turn finds its context gone and reads it again.
+    decoding = tokens.generated / num_engines / busy * max(reading, computing)
+    # A group's prompt is computed once, and tool replies once for each episode; the rest is cached, unless the cache is
+    # too small for the episodes that share it: then a turn reads its context again.
     lost = max(0.0, 1 - held / sharing)
     again = tokens.num_episodes * (assumed.turns - 1) * context * lost
     new_to_it = tokens.num_prompts * assumed.prompt_tokens + tokens.num_episodes * assumed.tool_tokens + again
@@ -217,14 +185,14 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Assumptions, tokens: Tokens) -> t
     return decoding + prefill, slots
 
 
-def _sync_s(job: Job, assumed: Assumptions) -> float:
-    """New weights for what draws: over the link to it, between the shards first."""
+def _sync_s(job: Job, assumed: Machine) -> float:
+    """New weights for the inference engine: gathered from the shards, then sent."""
     weights = job.shape.num_weights * job.width
     if job.config.model.lora.rank:
-        return 4 * job.num_trained / assumed.sync
-    gathering = weights / assumed.link if job.layout.zero_stage == 3 else 0.0
+        return 4 * job.num_trained / (GB * assumed.sync_gb_s)
+    gathering = weights / (GB * assumed.link_gb_s) if job.layout.zero_stage == 3 else 0.0
     if job.config.policy.type != "vllm":
         return gathering
     if job.config.vllm.servers and job.config.vllm.weight_transfer == "files":
-        return gathering + 2 * weights / assumed.files
-    return gathering + weights / assumed.sync
+        return gathering + 2 * weights / (GB * assumed.files_gb_s)
+    return gathering + weights / (GB * assumed.sync_gb_s)

@@ -1,10 +1,10 @@
-"""Graders: from the files a model leaves to a verdict that its code cannot forge.
+"""Graders: turn the files a model wrote into a verdict that its code cannot forge.
 
 `CallGrader` compares answers on the host, `StdioGrader` what programs print, `SplitPytestGrader` runs tests in another
 sandbox than the candidate. What a process that ran candidate code reports is only ever compared with what the host
 expects. A candidate that crashes, hangs or floods fails its tests; only a failure of the sandbox raises SandboxError.
-`InProcessPytestGrader` is the exception, and says so. `MutationGrader` for
-model-written tests lives in `mutation.py`.
+`InProcessPytestGrader` is the exception: it can be forged. `MutationGrader`, for
+model-written tests, is in `mutation.py`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -90,10 +90,10 @@ class CallGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
-        kept, flags, refusal = take(files, self._keep)
+        allowed, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        run = sandbox.call("call_cases", kept, self._limits, module=self._module, cases=self._requests)
+        run = sandbox.call("call_cases", allowed, self._limits, module=self._module, cases=self._requests)
         answers: dict[int, list[dict[str, Any]]] = {}
         strays = 0
         for item in run.items:
@@ -140,7 +140,7 @@ def _refuse_opaque(value: Any) -> list[Any]:
 class SplitPytestGrader:
     """Runs `tests` in one sandbox and the candidate's `modules` in another: the default for pytest suites.
 
-    In the tests `from solution import f` gives a stand-in that calls over a link. Answers must come back as plain data;
+    In the tests `from solution import f` gives a proxy that calls over a link. Answers must come back as plain data;
     objects can be called and their methods used, not compared (see `guest/module_proxy.py`). The score counts the
     `expected_ids`, recorded with `SplitPytestGrader.record`, that the judge reports as passed.
 
@@ -170,7 +170,7 @@ class SplitPytestGrader:
     ) -> "SplitPytestGrader":
         """Make the grader from a reference solution, which must pass every test, while empty modules pass none.
 
-        Raises UserError with the tests that say otherwise.
+        Raises UserError with the tests that contradict this.
         """
         grader = cls(tests, ["recording"], modules, **options)
         report, *_ = grader._judge(sandbox, dict(reference))
@@ -179,7 +179,9 @@ class SplitPytestGrader:
             raise UserError(f"the tests {sorted(tests)} hold nothing that pytest collects; give at least one test")
         if bad := sorted(name for name, outcome in outcomes.items() if outcome != "passed"):
             why = "; ".join(map(str, report.result["failures"][:3])) or "see the assertions"
-            raise UserError(f"the reference solution must pass every test, but {bad[:5]} did not ({why}); mend either")
+            raise UserError(
+                f"the reference solution must pass every test, but {bad[:5]} did not ({why}); fix either of them"
+            )
         empty = {path: "" for path in reference if path.endswith(".py")}
         passed_empty = [
             n for n, outcome in outcomes_of(grader._judge(sandbox, empty)[0]).items() if outcome == "passed"
@@ -195,10 +197,10 @@ class SplitPytestGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox or the judge failed by itself."""
-        kept, flags, refusal = take(files, self._keep)
+        allowed, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        report, candidate, lost = self._judge(sandbox, kept)
+        report, candidate, lost = self._judge(sandbox, allowed)
         outcomes = outcomes_of(report)
         flags += (Flag.CANDIDATE_LOST,) if lost else ()
         flags += (Flag.ANSWER_NOT_PLAIN,) if report.result["opaque"] else ()
@@ -210,7 +212,7 @@ class SplitPytestGrader:
         """The judge's report, the candidate's run, and why the judge gave it up, if it did.
 
         A judge that never reports is an error of ours, after a retry. Should it report as soon as the candidate is
-        replaced by nothing, then the candidate kept it from doing so.
+        replaced by nothing, then the candidate prevented it.
         """
         for _ in range(2):
             candidate, (judge,) = self._run(sandbox, candidate_files)
@@ -262,12 +264,12 @@ class InProcessPytestGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
-        kept, flags, refusal = take(files, self._keep)
+        allowed, flags, refusal = take(files, self._keep)
         flags += (Flag.FORGEABLE,)
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
         targets = sorted(path for path in self._tests if path.rpartition("/")[2].startswith("test_"))
-        run = sandbox.call("run_tests", {**kept, **self._tests}, self._limits, targets=targets)
+        run = sandbox.call("run_tests", {**allowed, **self._tests}, self._limits, targets=targets)
         return compare_ids(self._expected, outcomes_of(run), run.status, flags, run.error or run.stderr[-500:])
 
 
@@ -305,15 +307,15 @@ class StdioGrader:
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate, each case in a run of its own. Raises SandboxError when the sandbox itself failed."""
-        kept, flags, refusal = take(files, self._keep)
-        source = kept.pop(self._path, None)
+        allowed, flags, refusal = take(files, self._keep)
+        source = allowed.pop(self._path, None)
         if refusal or source is None:
             why = refusal or f"there is no file {self._path!r}"
             return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, why)
         per_test, notes, worst = {}, [], Status.OK
         text = source if isinstance(source, str) else source.decode("utf-8", "replace")
         for name, case in self._cases.items():
-            run = sandbox.run_python(text, files=kept, stdin=case.stdin, limits=self._limits)
+            run = sandbox.run_python(text, files=allowed, stdin=case.stdin, limits=self._limits)
             is_right = run.status is Status.OK and not run.truncated and self._compare(run.stdout, case.stdout)
             per_test[name] = Outcome.PASSED if is_right else Outcome.FAILED
             worst = run.status if worst is Status.OK else worst

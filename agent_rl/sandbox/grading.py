@@ -31,12 +31,12 @@ def check_modules(modules: Sequence[str]) -> None:
 
 def take(files: Files, keep: Collection[str] | None) -> tuple[dict[str, str | bytes], tuple[Flag, ...], str]:
     """The frozen files, flags, and why the files are refused, if they are."""
-    kept, flags = freeze(files, keep)
+    allowed, flags = freeze(files, keep)
     try:
-        validate_files(kept)
+        validate_files(allowed)
     except WorkspaceError as error:
         return {}, flags, str(error)
-    return kept, flags, ""
+    return allowed, flags, ""
 
 
 def all_with(ids: Collection[str], outcome: Outcome, status: Status, flags: tuple[Flag, ...], evidence: str) -> Verdict:
@@ -52,7 +52,7 @@ def outcomes_of(run: JobResult) -> dict[str, str]:
 def compare_ids(
     expected: Collection[str], outcomes: Mapping[str, str], status: Status, flags: tuple[Flag, ...], evidence: str
 ) -> Verdict:
-    """Expected against reported ids. A test nobody asked for voids the rest; a file that fails to load does not."""
+    """Compare expected and reported ids. An unexpected test voids the rest; a file that fails to load does not."""
     strays = set(outcomes) - set(expected) - {name.partition("::")[0] for name in expected}
     known = set(Outcome)
     per_test = {

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Capability(StrEnum):
-    """One thing a sandbox may be able to enforce; `describe()` and every result say which of them hold."""
+    """One thing a sandbox may be able to enforce; `describe()` and every result list those that hold."""
 
     HIDE_FILES = "hide_files"
     """Only the interpreter and the run's own files can be read: no home folder, no project, no other run."""
@@ -51,7 +51,7 @@ class Limits:
     inodes: int = 4096
     """Number of files and folders."""
     output_kb: int = 64
-    """Kept of stdout and of stderr: the first and the last half of it."""
+    """Captured of stdout and of stderr: the first and the last half of it."""
     output_hard_kb: int = 1024
     """stdout and stderr together beyond this end the run with `Status.OUTPUT_LIMIT`."""
     result_kb: int = 4096
@@ -66,7 +66,7 @@ class Status(StrEnum):
     NONZERO = "nonzero"
     """The program ended with another exit code or by a signal (`RunResult` only)."""
     ERROR = "error"
-    """The job raised; `error` says what."""
+    """The job raised; `error` holds what."""
     TIMEOUT = "timeout"
     """The wall-clock or CPU limit was reached."""
     MEMORY = "memory"
@@ -94,7 +94,7 @@ class JobResult:
     stdout: str = ""
     stderr: str = ""
     truncated: bool = False
-    """True when stdout or stderr went beyond `Limits.output_kb`; a line in the middle says what is missing."""
+    """True when stdout or stderr went beyond `Limits.output_kb`; a line in the middle shows what is missing."""
     wall_s: float = 0.0
     cpu_s: float = 0.0
     """User and system time of the run's main process and the children it waited for."""
@@ -120,6 +120,6 @@ class RunResult:
     cpu_s: float
     max_rss_mb: float
     files: dict[str, bytes]
-    """Files the program left that were asked for with `collect`; only regular ones ever come back."""
+    """Files the program left that `collect` requested; only regular ones ever come back."""
     tier: str
     enforced: frozenset[Capability]

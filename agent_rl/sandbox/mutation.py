@@ -1,7 +1,7 @@
 """Grades tests that a model wrote: they must pass on right modules and fail on wrong ones.
 
 The roles of `graders.py` are swapped: the modules are ours and trusted, the tests are not. The tests run in a sandbox
-that holds nothing but themselves, on stand-ins for the modules, so that they can tell a mutant only by what it does.
+that holds nothing but themselves, on proxies for the modules, so that they can detect a mutant only by its behaviour.
 """
 
 import fnmatch
@@ -28,7 +28,7 @@ class MutationGrader:
     First it must pass, with at least one test and without skips, on the reference (twice, which catches tests that
     decide by chance) and on every rewrite; else the score is 0. `mutants` and `rewrites` are the files that differ from
     `reference`, by name: `mutants={"off_by_one": {"solution.py": "..."}}`. Runs come in a random order, and nothing in
-    them tells a mutant from the reference. More than `max_tests` tests score 0; fewer or more change nothing.
+    them distinguishes a mutant from the reference. More than `max_tests` tests score 0; fewer or more change nothing.
     """
 
     def __init__(

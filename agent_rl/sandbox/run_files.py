@@ -74,7 +74,7 @@ class RunFiles:
         return [self._theirs[name] for name in DESCRIPTORS]
 
     def close_theirs(self) -> None:
-        """Close our copies of the run's ends once they were sent: the end of a pipe shows when nobody holds it."""
+        """Close our copies of the run's ends once they were sent: the end of a pipe shows when no process holds it."""
         for fd in self._theirs.values():
             os.close(fd)
         self._theirs = {}
@@ -130,7 +130,7 @@ class RunFiles:
         report = {key: header[key] for key in ("exit_code", "cpu_s", "max_rss_mb") if key in header} | written
         if "setup" in report:
             raise SandboxFailed(report["setup"])
-        if not report and header["cause"] == "ended" and tier == "namespaces":  # there nobody else can kill it
+        if not report and header["cause"] == "ended" and tier == "namespaces":  # nothing else can kill it there
             raise SandboxFailed("the first process of the run ended without a report")
         return report
 

@@ -105,7 +105,7 @@ class Sandbox:
         return sandbox
 
     def _start_pool(self, require: Collection[Capability]) -> None:
-        with contextlib.suppress(OSError):  # else the servers watch the memory themselves; `describe` says which
+        with contextlib.suppress(OSError):  # else the servers watch the memory themselves; `describe` shows which
             cgroups.remove_stale()
             self._memory_base = cgroups.make_base(f"{os.getpid()}_{next(_names)}")
         self._free.put(self._start())  # the first one settles the tier
@@ -285,7 +285,7 @@ class Sandbox:
     ) -> Session:
         """Start `python PATH ARGV` (a file of `files`) and talk to it line by line; `wall_s` is its whole life.
 
-        It runs in a fork of its own of a warm server, so it blocks nobody.
+        It runs in a fork of its own of a warm server, so it blocks no other run.
         """
         source = files[path]
         request = {"source": source if isinstance(source, str) else source.decode(), "argv": list(argv), "path": path}
@@ -302,7 +302,7 @@ class Sandbox:
             server = self._take()
             try:
                 with Session(server.channel, call, limits or self.limits, self._read, keep_channel=True) as session:
-                    said = talk(session)
+                    answer = talk(session)
                     job = session.close()
             except SandboxError as error:
                 failure = error
@@ -312,7 +312,7 @@ class Sandbox:
                 self._discard(server)
                 raise
             self._free.put(server)
-            return said, job
+            return answer, job
         raise failure
 
     def _branch(self) -> Channel:

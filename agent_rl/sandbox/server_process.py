@@ -62,13 +62,13 @@ class Channel:
         return bytes(data)
 
     def send_runs(self, runs: Sequence[RunFiles]) -> None:
-        """Ask for runs; the headers come with `headers`."""
+        """Request runs; the headers come with `headers`."""
         self.set_timeout(_SEND_S)
         payload = json.dumps({"op": "run", "runs": [run.plan for run in runs]}).encode()
         self.send(payload, [fd for run in runs for fd in run.descriptors])
 
     def headers(self, timeout_s: float) -> list[dict[str, Any]]:
-        """How the runs asked for went. OSError, EOFError, ValueError: the server is late, dead or confused."""
+        """Results of the requested runs. OSError, EOFError, ValueError: the server is late, dead or confused."""
         return list(json.loads(self.receive(time.monotonic() + timeout_s)))
 
     def stop(self) -> list[dict[str, Any]]:

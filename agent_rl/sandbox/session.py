@@ -87,7 +87,7 @@ class Session:
         return self.read_line(timeout_s)
 
     def close(self) -> JobResult:
-        """Kill the program if it still runs, and say how it ended. Raises SandboxError when the sandbox failed."""
+        """Kill the program if it still runs, and return how it ended. Raises SandboxError when the sandbox failed."""
         if self._result is not None:
             return self._result
         if self.closed:

@@ -29,7 +29,7 @@ class Verdict:
     status: Status = Status.OK
     """How the candidate's run ended; for a linked run, the run of the tests."""
     holds: bool = True
-    """For tests that were judged by mutants: whether they passed, always alike, on right code."""
+    """For tests that were judged by mutants: whether they passed, consistently, on right code."""
     flags: tuple[Flag, ...] = ()
     evidence: str = ""
     """A line or two for people; not for the model when tests are hidden."""

@@ -9,7 +9,7 @@ MAX_PATH_CHARS = 200
 
 
 class WorkspaceError(ValueError):
-    """A path or content the workspace refuses; the message is a sentence for whoever wrote it."""
+    """A path or content the workspace refuses; the message is a sentence for its author."""
 
 
 class Workspace(Mapping[str, bytes]):

@@ -1,59 +1,35 @@
 """`agent-rl preflight`: is this machine ready for a run? One line each: ok, warning or failed, and what to do.
 
     agent-rl preflight --config configs/nat_grpo.yaml
-    agent-rl preflight --config configs/nat_grpo_8xh100.yaml --gpus 8 --server-gpus 4 --server-share 0.8 \\
-        --launch configs/accelerate/zero3_offload_optimizer_4gpu.yaml
+    agent-rl preflight --config configs/nat_grpo_8xh100.yaml --machine configs/machines/8xh100.yaml
 
 Starts the environment's checkers and ends them; writes nothing. Exit code 1 when anything failed.
 """
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from agent_rl.scripts.common import make_app, run_app
-from agent_rl.scripts.plan import GpuMemory, GpuName, Headroom, Overhead, Parallel, ServerGpus, ServerShare, said, times
+from agent_rl.scripts.plan import ConfigPath, MachineOverrides, MachinePath, Overrides
 
 
 def main(
-    config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
-    launch: Annotated[
-        Path | None, typer.Option(help="Launcher's file of configs/accelerate/.", show_default="one process")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="GPUs that there must be.")] = None,
-    gpu: GpuName = None,
-    gpu_memory: GpuMemory = None,
-    server_gpus: ServerGpus = None,
-    tensor_parallel: Parallel = None,
-    server_share: ServerShare = None,
-    headroom: Headroom = None,
-    overhead: Overhead = None,
+    config: ConfigPath,
+    overrides: Overrides = None,
+    machine: MachinePath = None,
+    settings: MachineOverrides = None,
 ) -> None:
     """Look at GPUs, packages, data, model, memory, disk, ports, interpreters and the sandbox."""
     from agent_rl.config import load_config
     from agent_rl.errors import UserError
+    from agent_rl.planning.machine import read_machine
     from agent_rl.planning.preflight import CheckStatus, MachineCheck
     from agent_rl.planning.preflight_run import all_checks, make_question
 
-    settings = tuple(overrides or ())
-    resolved = load_config(config, list(settings))
+    resolved = load_config(config, overrides or [])
+    wanted = read_machine(machine, settings or ())
     question, why_not = None, ""
     try:
-        question = make_question(
-            config,
-            settings,
-            launch=launch,
-            num_gpus=gpus,
-            servers=said(num_gpus=server_gpus, tensor_parallel=tensor_parallel, share=server_share),
-            **said(
-                gpu=gpu,
-                gpu_memory=gpu_memory,
-                overhead=overhead,
-                headroom=times(headroom, 0.01),
-            ),
-        )
+        question = make_question(config, overrides or (), wanted)
     except UserError as error:
         why_not = str(error)
     counts = dict.fromkeys(CheckStatus, 0)

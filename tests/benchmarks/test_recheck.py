@@ -1,20 +1,20 @@
 """benchmarks/recheck.py with the real toolkit: right projects hold, wrong ones are told."""
 
 import pytest
-from nat_projects import drawn
+from nat_projects import spec_of
 from recheck import ROOT, recheck, written
 
-from agent_rl.envs.nat.factory.negative_solutions import all_sabotages
+from agent_rl.envs.nat.factory.negative_solutions import all_negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
 
 PYTHON = ROOT / ".venv-nat/bin/python"
-SPEC = drawn("text_pipeline", 1)
+SPEC = spec_of("text_pipeline", 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "level"), [("text_pipeline", 1), ("mcp_served", 2)])
 def test_reference_projects_hold(family: str, level: int) -> None:
-    spec = drawn(family, level)
+    spec = spec_of(family, level)
     problems, num_answers = recheck(spec, render_project(spec), seed=1, python=PYTHON)
     assert problems == []
     assert num_answers >= 8
@@ -24,14 +24,14 @@ def test_reference_projects_hold(family: str, level: int) -> None:
 @pytest.mark.parametrize(
     ("sabotage", "told_by"),
     [
-        ("careless: faulty logic 0", {"its tests", "nat mcp serve", "its own server", "nat run"}),
+        ("buggy: faulty logic 0", {"its tests", "nat mcp serve", "its own server", "nat run"}),
         ("wiring: return for yield", {"nat mcp serve", "nat run"}),
         ("wiring: server never runs", {"its own server"}),
     ],
 )
-def test_wrong_projects_are_told(sabotage: str, told_by: set[str]) -> None:
-    problems, _ = recheck(SPEC, all_sabotages(SPEC)[sabotage], seed=1, python=PYTHON)
-    assert {problem.partition(":")[0] for problem in problems} == told_by
+def test_wrong_projects_are_found(name: str, found_by: set[str]) -> None:
+    problems, _ = recheck(SPEC, all_negative_solutions(SPEC)[name], seed=1, python=PYTHON)
+    assert {problem.partition(":")[0] for problem in problems} == found_by
 
 
 def test_the_files_of_an_episode_are_those_last_written() -> None:

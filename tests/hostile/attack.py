@@ -99,7 +99,7 @@ def expect_refusal(name: str, *arguments: Any) -> None:
 
 
 def in_own_pid_namespace() -> bool:
-    """Programs that would signal everything ask first, so that nothing is harmed where they are not contained."""
+    """Checked by programs that signal everything, so that they harm nothing where they are not contained."""
     return os.getpid() < 64
 
 

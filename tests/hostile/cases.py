@@ -38,7 +38,7 @@ class Case:
 
     name: str
     status: frozenset[Status] = ENDED
-    says: str = "BLOCKED"
+    prints: str = "BLOCKED"
     """Must be in the output of a program that was not killed; a program that does nothing proves nothing."""
     needs: tuple[Capability, ...] = ()
     """What stops it; a tier without it skips the case."""
@@ -47,22 +47,22 @@ class Case:
     stdin: str = ""
     within_s: float | None = None
     check: Callable[[RunResult], str | None] = lambda result: None
-    """Says what is wrong with the result, if anything."""
+    """Return what is wrong with the result, if anything."""
 
 
 def _case(name: str, *needs: Capability, **fields: object) -> Case:
     return Case(name=name, needs=needs, **fields)  # type: ignore[arg-type]
 
 
-def _timeout(name: str, *needs: Capability, says: str = "before", **fields: object) -> Case:
+def _timeout(name: str, *needs: Capability, prints: str = "before", **fields: object) -> Case:
     """Killed at the deadline, with what it printed before."""
     limits = {"wall_s": 0.5, **fields.pop("limits", {})}  # type: ignore[dict-item]
-    return _case(name, *needs, status=frozenset({S.TIMEOUT}), says=says, limits=limits, within_s=2.0, **fields)
+    return _case(name, *needs, status=frozenset({S.TIMEOUT}), prints=prints, limits=limits, within_s=2.0, **fields)
 
 
 def _flood(name: str, *needs: Capability) -> Case:
     """Killed at the cap on output, long before the deadline."""
-    return _case(name, *needs, status=frozenset({S.OUTPUT_LIMIT}), says="", within_s=2.0, check=_output_is_short)
+    return _case(name, *needs, status=frozenset({S.OUTPUT_LIMIT}), prints="", within_s=2.0, check=_output_is_short)
 
 
 def _output_is_short(result: RunResult) -> str | None:
@@ -100,16 +100,16 @@ CASES = (
     _case("zombie_farm", C.PROC_LIMIT),
     _case("spawn_storm", C.PROC_LIMIT, C.KILL_TREE, within_s=3.0),
     _case("exec_bomb_with_threads"),
-    _case("daemon_double_fork", C.KILL_TREE, says="main done", within_s=1.5),
-    _case("daemon_ignores_everything", C.KILL_TREE, says="main done", within_s=1.5),
-    _case("grandchild_holds_stdout", C.KILL_TREE, says="main done", within_s=1.5),
-    _case("another_name", C.KILL_TREE, says="main done", within_s=1.5),
-    _case("end_abruptly", C.KILL_TREE, says="written", within_s=1.5),
+    _case("daemon_double_fork", C.KILL_TREE, prints="main done", within_s=1.5),
+    _case("daemon_ignores_everything", C.KILL_TREE, prints="main done", within_s=1.5),
+    _case("grandchild_holds_stdout", C.KILL_TREE, prints="main done", within_s=1.5),
+    _case("another_name", C.KILL_TREE, prints="main done", within_s=1.5),
+    _case("end_abruptly", C.KILL_TREE, prints="written", within_s=1.5),
     # time
-    _timeout("cpu_spin", says=""),
-    _timeout("cpu_spin_many", C.KILL_TREE, says=""),
+    _timeout("cpu_spin", prints=""),
+    _timeout("cpu_spin_many", C.KILL_TREE, prints=""),
     _case(
-        "cpu_limit_ignored", says="", status=frozenset({S.TIMEOUT}), limits={"cpu_s": 1, "wall_s": 12.0}, within_s=8.0
+        "cpu_limit_ignored", prints="", status=frozenset({S.TIMEOUT}), limits={"cpu_s": 1, "wall_s": 12.0}, within_s=8.0
     ),
     _timeout("sleep_forever"),
     _timeout("ignore_every_signal", C.KILL_TREE),
@@ -117,7 +117,7 @@ CASES = (
     _timeout("exit_handler_never_ends"),
     _timeout("stop_self"),
     _timeout("stop_own_group", C.KILL_TREE),
-    _timeout("stdout_closed_and_sleeps", says=""),
+    _timeout("stdout_closed_and_sleeps", prints=""),
     # memory
     _case("memory_bomb", C.MEM_PER_PROCESS, status=ENDED | {S.MEMORY}),
     _case("memory_of_many_processes", C.MEM_TOTAL, status=ENDED | {S.MEMORY, S.TIMEOUT}),
@@ -132,24 +132,24 @@ CASES = (
     _case("huge_sparse_file"),
     _case("descriptor_exhaustion"),
     _case("descriptors_in_flight", C.PROC_LIMIT),
-    _case("undeletable_tree", C.DISK_QUOTA, says="main done", collect=("*",)),
-    _case("deep_tree", C.DISK_QUOTA, says="main done", limits={"inodes": 8192}, collect=("*",)),
+    _case("undeletable_tree", C.DISK_QUOTA, prints="main done", collect=("*",)),
+    _case("deep_tree", C.DISK_QUOTA, prints="main done", limits={"inodes": 8192}, collect=("*",)),
     # output
     _flood("stdout_flood"),
     _flood("stderr_flood"),
     _flood("flood_without_newline"),
     _flood("flood_from_children", C.KILL_TREE),
-    _case("stdout_closed", says=""),
-    _case("stdout_does_not_block", says=""),
-    _case("never_reads_its_input", says="main done", stdin="x" * 500_000, within_s=1.5),
+    _case("stdout_closed", prints=""),
+    _case("stdout_does_not_block", prints=""),
+    _case("never_reads_its_input", prints="main done", stdin="x" * 500_000, within_s=1.5),
     # the ways to end
-    _case("kill_own_group", status=frozenset({S.NONZERO, S.CRASHED}), says=""),
-    _case("end_by_abort", status=frozenset({S.NONZERO}), says="", collect=("*",), check=_no_core),
-    _case("end_with_odd_exceptions", status=frozenset({S.NONZERO}), says=""),
-    _case("end_with_recursion", status=frozenset({S.NONZERO}), says="", limits={"memory_mb": 128}),
-    _case("sabotage_the_interpreter", status=frozenset({S.NONZERO}), says="", check=_exit_code(7)),
-    _case("sabotage_the_exit", C.KILL_TREE, status=ANY, says="", limits={"wall_s": 1.0}),
-    _case("forge_on_every_descriptor", status=frozenset({S.NONZERO}), says="", check=_exit_code(9)),
+    _case("kill_own_group", status=frozenset({S.NONZERO, S.CRASHED}), prints=""),
+    _case("end_by_abort", status=frozenset({S.NONZERO}), prints="", collect=("*",), check=_no_core),
+    _case("end_with_odd_exceptions", status=frozenset({S.NONZERO}), prints=""),
+    _case("end_with_recursion", status=frozenset({S.NONZERO}), prints="", limits={"memory_mb": 128}),
+    _case("sabotage_the_interpreter", status=frozenset({S.NONZERO}), prints="", check=_exit_code(7)),
+    _case("sabotage_the_exit", C.KILL_TREE, status=ANY, prints="", limits={"wall_s": 1.0}),
+    _case("forge_on_every_descriptor", status=frozenset({S.NONZERO}), prints="", check=_exit_code(9)),
     # what is open, readable, writable
     _case("inherited_descriptors"),
     _case("terminal", C.SYSCALL_FILTER),
@@ -183,17 +183,17 @@ CASES = (
     _case("starve_the_first_process", C.SYSCALL_FILTER, collect=("large",), check=_only("large")),
     _case("more_rights", C.UNPRIVILEGED),
     # what comes back, and the next run
-    _case("fifo_instead_of_answer", says="main done", collect=("*",), check=_only("real.txt"), within_s=1.5),
-    _case("symlink_instead_of_answer", says="main done", collect=("*",), check=_no_secret),
-    _case("replace_own_folder", says="main done", collect=("*", "passwd"), check=_no_secret),
-    _case("weird_names", says="main done", collect=("*",)),
-    _case("huge_answer_file", says="main done", collect=("*",), check=_at_most_result_kb),
-    _case("huge_environment", says="", status=ENDED),
-    _case("leave_traces", says="main done"),
+    _case("fifo_instead_of_answer", prints="main done", collect=("*",), check=_only("real.txt"), within_s=1.5),
+    _case("symlink_instead_of_answer", prints="main done", collect=("*",), check=_no_secret),
+    _case("replace_own_folder", prints="main done", collect=("*", "passwd"), check=_no_secret),
+    _case("weird_names", prints="main done", collect=("*",)),
+    _case("huge_answer_file", prints="main done", collect=("*",), check=_at_most_result_kb),
+    _case("huge_environment", prints="", status=ENDED),
+    _case("leave_traces", prints="main done"),
     _case("find_traces", C.HIDE_FILES),
 )
 LOWER_TIER_CASES = tuple(case for case in CASES if case.needs)
-"""There, what a tier does not claim to stop is skipped, so only these tell anything."""
+"""There, what a tier does not claim to stop is skipped, so only these prove anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +261,9 @@ class Bench:
         found = [line for line in lines if line.startswith("PWNED")]
         if result.status not in case.status:
             found.append(f"status {result.status}, expected {', '.join(case.status)}; stderr: {result.stderr[-300:]}")
-        if case.says not in result.stdout and (result.status in ENDED or case.says == "before"):
-            found.append(f"it did not say {case.says!r}; stderr: {result.stderr[-300:]}")
-        if "Traceback" in result.stderr and "BLOCKED" in case.says:
+        if case.prints not in result.stdout and (result.status in ENDED or case.prints == "before"):
+            found.append(f"it did not say {case.prints!r}; stderr: {result.stderr[-300:]}")
+        if "Traceback" in result.stderr and "BLOCKED" in case.prints:
             found.append(f"the program itself is broken: {result.stderr[-300:]}")
         if case.within_s is not None and wall_s > case.within_s:
             found.append(f"took {wall_s:.1f} s, more than {case.within_s:g} s")

@@ -1,4 +1,4 @@
-"""What the hostile programs are after, set up on the host, and the checks that nobody got to it."""
+"""Set up the host's targets of the hostile programs, and check that no program reached them."""
 
 import contextlib
 import ctypes

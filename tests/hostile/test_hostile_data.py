@@ -1,4 +1,4 @@
-"""Texts and MCP servers made to break whoever reads them: parsers under caps, sessions with deadlines."""
+"""Texts and MCP servers made to break their readers: parsers under caps, sessions with deadlines."""
 
 import json
 import sys
@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from host import descendants
 
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.errors import NatUnavailableError
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.session import SessionEnded

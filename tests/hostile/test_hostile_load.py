@@ -1,4 +1,4 @@
-"""Many hostile runs at once: nothing is left, no answer is lost or invented, whatever is killed in the middle."""
+"""Many hostile runs at once: nothing is left, no answer is lost or invented, regardless of what is killed."""
 
 import os
 import random

@@ -206,7 +206,7 @@ def test_chunks_change_neither_scores_nor_gradients(kind: str, monkeypatch: pyte
     model = tiny_model(kind)
     whole = score(model, "shared")
     wanted = gradients(model, whole.logprobs.sum())
-    monkeypatch.setattr(scoring, "_LOGITS_AT_A_TIME", 5 * 64)
+    monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 5 * 64)
     scores = score(model, "shared")
     torch.testing.assert_close(scores.logprobs, whole.logprobs)
     torch.testing.assert_close(scores.entropies, whole.entropies)
@@ -215,7 +215,7 @@ def test_chunks_change_neither_scores_nor_gradients(kind: str, monkeypatch: pyte
 
 
 def test_ranks_with_unequal_shares_call_the_head_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "_LOGITS_AT_A_TIME", 5 * 64)
+    monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 5 * 64)
     scorer = LogprobModel(tiny_model(), temperature=1.0)
     few = sample([1, 2, 3], [0, 1, 1])
     many = sample([4, *range(20, 32)], [0] + [1] * 12)
@@ -260,7 +260,7 @@ def test_entropies_carry_a_gradient_when_asked() -> None:
 
 @pytest.mark.parametrize("kind", ["minimind", "gemma2"])
 def test_the_kl_to_a_reference_is_that_of_both_models_logits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "_LOGITS_AT_A_TIME", 5 * 64)  # 17 rows in four calls
+    monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 5 * 64)  # 17 rows in four calls
     model, other = tiny_model(kind), tiny_model(kind, seed=1)
     batch = one_batch()
     scorer, reference = LogprobModel(model, temperature=0.7), LogprobModel(other, temperature=1.0)

@@ -6,26 +6,27 @@ import pytest
 from fakes import save_tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_jobs import H100, LARGE, SMALL, make_config, make_job
+from plan_jobs import H100, LARGE, SMALL, assumed, make_config, make_job
 
 from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.planning.engines import engine_in_update, engine_items, receiving, server_tokens
 from agent_rl.planning.fit import fit, total
-from agent_rl.planning.machine import GIB, Layout
+from agent_rl.planning.layout import Layout
+from agent_rl.planning.machine import GIB, Machine
 from agent_rl.planning.memory import (
     Item,
     Job,
     activation_bytes,
     checkpoint_bytes,
-    kept,
     logit_bytes,
-    passing,
+    resident,
     step_items,
+    transient,
     weight_file_bytes,
     weight_sync,
 )
-from agent_rl.planning.sampler import engine_in_update, engine_items, receiving, server_tokens
 from agent_rl.planning.shapes import read_shape
-from agent_rl.planning.time import Assumptions, assume, count_tokens, estimate, update_flops
+from agent_rl.planning.time import assume, count_tokens, estimate, update_flops
 
 
 def sizes(items: list[Item]) -> dict[str, float]:
@@ -67,39 +68,39 @@ def test_a_folder_is_read_and_what_is_none_is_refused(tmp_path):
 
 
 def test_one_process_keeps_weights_and_two_moments():
-    assert sizes(kept(make_job())) == {"weights": 4000, "AdamW's moments": 8000}
+    assert sizes(resident(make_job())) == {"weights": 4000, "AdamW's moments": 8000}
     # bfloat16 without ZeRO: moments in bfloat16 too.
-    assert sizes(kept(make_job(model={"dtype": "bfloat16"}))) == {"weights": 2000, "AdamW's moments": 4000}
+    assert sizes(resident(make_job(model={"dtype": "bfloat16"}))) == {"weights": 2000, "AdamW's moments": 4000}
 
 
 def test_ddp_keeps_buckets_as_large_as_the_gradient():
-    assert sizes(kept(make_job(layout=Layout(num_processes=2))))["gradient buckets (DDP)"] == 4000
+    assert sizes(resident(make_job(layout=Layout(num_processes=2))))["gradient buckets (DDP)"] == 4000
 
 
 def test_zero_divides_what_its_stage_divides():
     four = {stage: make_job(layout=Layout(num_processes=4, zero_stage=stage)) for stage in (1, 2, 3)}
-    assert sizes(kept(four[1])) == {
+    assert sizes(resident(four[1])) == {
         "weights": 4000,
         "float32 weights, shard": 1000,
         "AdamW's moments, shard": 2000,
     }
-    assert sizes(kept(four[2])) == sizes(kept(four[1]))
-    assert sizes(kept(four[3])) == {
+    assert sizes(resident(four[2])) == sizes(resident(four[1]))
+    assert sizes(resident(four[3])) == {
         "weights": 1000,
         "float32 weights, shard": 1000,
         "AdamW's moments, shard": 2000,
         "gradient, shard": 1000,
         "gradient bucket": 4000,
     }
-    assert sizes(passing(four[1]))["gradient"] == 4000
-    assert "gradient" not in sizes(passing(four[2]))
+    assert sizes(transient(four[1]))["gradient"] == 4000
+    assert "gradient" not in sizes(transient(four[2]))
 
 
 def test_bfloat16_under_zero_3_is_sixteen_bytes_a_weight_and_the_step_widens_a_part():
     job = make_job(LARGE, Layout(num_processes=4, zero_stage=3), model={"dtype": "bfloat16"})
-    per_weight = sum(n for name, n in sizes(kept(job)).items() if name != "gradient bucket") / LARGE.num_weights
+    per_weight = sum(n for name, n in sizes(resident(job)).items() if name != "gradient bucket") / LARGE.num_weights
     assert per_weight == 16 / 4
-    assert sizes(kept(job))["gradient bucket"] == 2 * 500_000_000
+    assert sizes(resident(job))["gradient bucket"] == 2 * 500_000_000
     # A shard of 2e9 is stepped in parts of 1e9, the last layer of a part whole: 4 bytes and a copy of 2.
     assert total(step_items(job)) == 6 * 1_200_000_000
 
@@ -115,37 +116,39 @@ def test_the_step_of_zero_2_widens_the_whole_shard():
 
 def test_an_offloaded_optimizer_is_eighteen_bytes_a_weight_of_the_machine():
     layout = Layout(num_processes=4, zero_stage=3, offload_optimizer=True)
-    items = kept(make_job(LARGE, layout, model={"dtype": "bfloat16"}))
+    items = resident(make_job(LARGE, layout, model={"dtype": "bfloat16"}))
     on_host = sum(item.num_bytes for item in items if item.where == "machine")
     assert on_host == 18 * LARGE.num_weights / 4  # float32 weights 4, moments 8, float32 gradient 4, gradient 2
     assert [item.name for item in items if item.where == "device"] == ["weights", "gradient bucket"]
-    moved = kept(make_job(LARGE, replace(layout, offload_weights=True), model={"dtype": "bfloat16"}))
+    moved = resident(make_job(LARGE, replace(layout, offload_weights=True), model={"dtype": "bfloat16"}))
     assert [item.name for item in moved if item.where == "device"] == ["gradient bucket"]
 
 
 def test_zero_3_gathers_what_it_may_keep_at_hand_and_no_more_than_there_is():
     layout = Layout(num_processes=4, zero_stage=3, live_elements=1_000_000_000, prefetch_elements=50_000_000)
-    assert sizes(passing(make_job(LARGE, layout)))["gathered weights"] == 4 * 1_250_000_000
-    assert sizes(passing(make_job(SMALL, layout)))["gathered weights"] == 4 * 1000
+    assert sizes(transient(make_job(LARGE, layout)))["gathered weights"] == 4 * 1_250_000_000
+    assert sizes(transient(make_job(SMALL, layout)))["gathered weights"] == 4 * 1000
 
 
 def test_adapters_train_themselves_alone():
     job = make_job(model={"dtype": "bfloat16", "lora": {"rank": 4}})
-    assert sizes(kept(job)) == {"weights": 2000, "adapters (float32)": 4 * 480, "AdamW's moments": 8 * 480}
-    assert sizes(passing(job))["gradient"] == 4 * 480
+    assert sizes(resident(job)) == {"weights": 2000, "adapters (float32)": 4 * 480, "AdamW's moments": 8 * 480}
+    assert sizes(transient(job))["gradient"] == 4 * 480
     assert checkpoint_bytes(job) == (4 * 480, 8 * 480)
 
 
 def test_a_reference_is_kept_for_a_kl_and_a_critic_of_its_own_doubles_what_is_trained():
     with_kl = make_job(algorithm={"kl": {"coef": 0.1}})
-    assert sizes(kept(with_kl))["reference model"] == 4000
+    assert sizes(resident(with_kl))["reference model"] == 4000
     sharded = make_job(layout=Layout(num_processes=4, zero_stage=3), algorithm={"kl": {"coef": 0.1}})
-    assert sizes(kept(sharded))["reference model"] == 1000
-    assert "reference model" not in sizes(kept(make_job(algorithm={"kl": {"coef": 0.1}}, model={"lora": {"rank": 2}})))
+    assert sizes(resident(sharded))["reference model"] == 1000
+    assert "reference model" not in sizes(
+        resident(make_job(algorithm={"kl": {"coef": 0.1}}, model={"lora": {"rank": 2}}))
+    )
     critic = make_job(algorithm={"advantage": "gae"})
-    assert sizes(kept(critic)) == {"weights": 8000, "AdamW's moments": 16_000}
+    assert sizes(resident(critic)) == {"weights": 8000, "AdamW's moments": 16_000}
     shared = make_job(algorithm={"advantage": "gae"}, critic={"backbone": "shared"})
-    assert sizes(kept(shared)) == sizes(kept(make_job()))
+    assert sizes(resident(shared)) == sizes(resident(make_job()))
 
 
 def test_activations_by_hand():
@@ -181,10 +184,10 @@ def test_the_engine_inside_a_process_has_its_cache_and_under_zero_3_whole_weight
     batch = {"max_batch_size": 3, "max_context": 16}
     items = sizes(engine_items(make_job(policy=batch), None))
     assert items["key/value cache"] == 3 * 16 * SMALL.cache_bytes(4) == 48 * 80
-    assert "whole weights for drawing" not in items
+    assert "whole weights for generation" not in items
     sharded = make_job(policy=batch | {"max_cached_tokens": 20}, layout=Layout(num_processes=2, zero_stage=3))
     items = sizes(engine_items(sharded, None))
-    assert (items["key/value cache"], items["whole weights for drawing"]) == (20 * 80, 4000)
+    assert (items["key/value cache"], items["whole weights for generation"]) == (20 * 80, 4000)
 
 
 def test_vllm_inside_a_process_takes_its_share_and_sleeps_during_updates():
@@ -284,27 +287,31 @@ def test_a_step_reads_all_episodes_and_computes_no_more(tokens, groups, size, pr
     rollout = {"group_size": size, "groups_per_step": groups}
     config = make_config(rollout=rollout, algorithm={"advantage": "reinforce_plus_plus"})
     found = count_tokens(
-        config, Assumptions(prompt_tokens=tokens, new_tokens=7, tool_tokens=3), num_processes=processes
+        config,
+        assumed(prompt_tokens=tokens, new_tokens=7, tool_tokens=3),
+        num_processes=processes,
     )
     assert found.read == groups * size * (tokens + 10)
-    assert found.drawn == groups * size * 7
+    assert found.generated == groups * size * 7
     assert groups * (tokens + size * 10) <= found.computed <= found.read
-    more = count_tokens(config, Assumptions(prompt_tokens=tokens, new_tokens=7, tool_tokens=3), num_processes=64)
+    more = count_tokens(config, assumed(prompt_tokens=tokens, new_tokens=7, tool_tokens=3), num_processes=64)
     assert more.num_micro_batches <= found.num_micro_batches
 
 
 def test_samples_of_a_micro_batch_share_their_prompt():
     config = make_config(rollout={"group_size": 4, "groups_per_step": 1}, train={"micro_batch_tokens": 30})
     # 10 of prompt and two continuations of 10 fill a micro-batch: the prompt is computed twice.
-    found = count_tokens(config, Assumptions(prompt_tokens=10, new_tokens=6, tool_tokens=4), num_processes=1)
+    found = count_tokens(config, assumed(prompt_tokens=10, new_tokens=6, tool_tokens=4), num_processes=1)
     assert (found.prompts_per_group, found.computed, found.num_micro_batches) == (2, 60, 2)
 
 
 def test_an_episode_fills_five_eighths_of_the_window_unless_said():
-    assert assume(make_config()) == Assumptions(prompt_tokens=4, new_tokens=4, tool_tokens=2, turns=15)
-    assert assume(make_config(), num_machines=2).link < assume(make_config()).link
-    assert assume(make_config(), num_machines=2, link=1e9).link == 1e9
-    assert assume(make_config(), new_tokens=7, mfu=None).new_tokens == 7
+    assert assume(make_config(), Machine()) == Machine(
+        prompt_tokens=4, new_tokens=4, tool_tokens=2, turns=15, link_gb_s=150
+    )
+    assert assume(make_config(), Machine(), num_machines=2).link_gb_s == 20
+    assert assume(make_config(), Machine(link_gb_s=1), num_machines=2).link_gb_s == 1
+    assert assume(make_config(), Machine(new_tokens=7)).new_tokens == 7
 
 
 def servers_job(staleness: int, *, weight_transfer: str = "files", workers: int = 8) -> Job:
@@ -327,16 +334,16 @@ def servers_job(staleness: int, *, weight_transfer: str = "files", workers: int 
 
 
 def test_asynchronous_steps_take_the_longer_of_both_and_synchronous_ones_the_sum():
-    assumed = assume(servers_job(0).config)
-    one_by_one, at_once = (estimate(servers_job(staleness), H100, assumed) for staleness in (0, 1))
+    given = assume(servers_job(0).config, Machine())
+    one_by_one, at_once = (estimate(servers_job(staleness), H100, given) for staleness in (0, 1))
     assert one_by_one.step == pytest.approx(one_by_one.generation + one_by_one.update + one_by_one.sync)
     assert at_once.step == max(at_once.generation, at_once.update + at_once.sync) < one_by_one.step
 
 
 def test_updating_takes_the_operations_by_the_share_of_the_peak():
     job = make_job(LARGE, policy={"max_context": 8192}, train={"micro_batch_tokens": 8192})
-    assumed = Assumptions(prompt_tokens=1000, new_tokens=1000, tool_tokens=0, mfu=0.5)
-    times = estimate(job, H100, assumed)
+    given = assumed(prompt_tokens=1000, new_tokens=1000, tool_tokens=0, mfu=0.5)
+    times = estimate(job, H100, given)
     assert times.update == times.update_flops / (0.5 * 67e12)  # float32
     # 3 groups of 3,000 tokens with shared prompts, 6 operations a weight, the head for 2,000 rows; attention is little.
     products = 3 * (6 * 7e9 * 3000 + 6 * 5e8 * 2000)
@@ -344,26 +351,26 @@ def test_updating_takes_the_operations_by_the_share_of_the_peak():
     again = make_job(
         LARGE, policy={"max_context": 8192}, model={"gradient_checkpointing": True}, train={"micro_batch_tokens": 8192}
     )
-    assert estimate(again, H100, assumed).update == pytest.approx(times.update * 4 / 3)
+    assert estimate(again, H100, given).update == pytest.approx(times.update * 4 / 3)
     half = make_job(LARGE, policy={"max_context": 8192}, train={"micro_batch_tokens": 8192, "autocast": "bfloat16"})
-    assert estimate(half, H100, assumed).update == pytest.approx(times.update * 67 / 989)
+    assert estimate(half, H100, given).update == pytest.approx(times.update * 67 / 989)
 
 
 def test_drawing_one_episode_is_bound_by_reading_the_weights():
     policy = {"max_context": 8192, "max_batch_size": 1}
     job = make_job(LARGE, policy=policy, model={"dtype": "bfloat16"}, rollout={"group_size": 2, "groups_per_step": 1})
-    assumed = Assumptions(prompt_tokens=1, new_tokens=1000, tool_tokens=0, hbm=0.5)
-    times = estimate(job, H100, assumed)
+    given = assumed(prompt_tokens=1, new_tokens=1000, tool_tokens=0, hbm=0.5)
+    times = estimate(job, H100, given)
     # 2,000 tokens one after the other, each reads 16e9 bytes at half of 3.35e12 a second; caches are little.
     assert times.slots == 1
     assert times.generation == pytest.approx(2000 * 16e9 / (0.5 * 3.35e12), rel=0.02)
 
 
 def test_sending_weights_goes_at_the_stated_rate():
-    assumed = assume(servers_job(0).config, sync=8e9, files=4e9, link=1e15)
+    given = assume(servers_job(0).config, Machine(sync_gb_s=8, files_gb_s=4, link_gb_s=1e6))
     nccl = servers_job(0, weight_transfer="nccl")
-    assert estimate(nccl, H100, assumed).sync == pytest.approx(2.0, rel=0.001)  # 16e9 bytes
-    assert estimate(servers_job(0), H100, assumed).sync == pytest.approx(8.0, rel=0.001)  # written, then read
+    assert estimate(nccl, H100, given).sync == pytest.approx(2.0, rel=0.001)  # 16e9 bytes
+    assert estimate(servers_job(0), H100, given).sync == pytest.approx(8.0, rel=0.001)  # written, then read
 
 
 def test_more_episodes_than_a_cache_holds_read_their_context_again():
@@ -371,8 +378,8 @@ def test_more_episodes_than_a_cache_holds_read_their_context_again():
         job = servers_job(0, workers=workers)
         held = server_tokens(job, H100) // 4096
         assert 60 < held < 400  # of 4,096 tokens each
-        assumed = Assumptions(prompt_tokens=2048, new_tokens=1024, tool_tokens=1024, turns=turns)
-        return estimate(job, H100, assumed).generation
+        given = assumed(prompt_tokens=2048, new_tokens=1024, tool_tokens=1024, turns=turns)
+        return estimate(job, H100, given).generation
 
     assert seconds(8, 1) == seconds(8, 9)
     # 4 * 400 workers on 2 servers; of the 800 episodes of each only some are held.
@@ -385,9 +392,9 @@ def test_more_episodes_than_a_cache_holds_read_their_context_again():
 def test_samples_are_scored_before_the_update_for_a_correction_of_several_updates_or_a_critic():
     def passes(**sections: dict) -> float:
         job = make_job(LARGE, **sections)
-        assumed = Assumptions(prompt_tokens=4, new_tokens=4, tool_tokens=2)
-        one = update_flops(make_job(LARGE), assumed, count_tokens(job.config, assumed, num_processes=1))
-        return update_flops(job, assumed, count_tokens(job.config, assumed, num_processes=1)) / one
+        given = assumed(prompt_tokens=4, new_tokens=4, tool_tokens=2)
+        one = update_flops(make_job(LARGE), given, count_tokens(job.config, given, num_processes=1))
+        return update_flops(job, given, count_tokens(job.config, given, num_processes=1)) / one
 
     correction, twice = {"correction": {"kind": "token_tis"}}, {"epochs": 2}
     assert passes(algorithm=correction) == pytest.approx(1)

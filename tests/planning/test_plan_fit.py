@@ -1,5 +1,6 @@
 """Whether a run fits, what would make it fit, and the plans that the documentation shows."""
 
+import importlib.util
 import json
 import re
 import shlex
@@ -12,11 +13,11 @@ from typer.testing import CliRunner
 
 from agent_rl.config import load_config, parse_config
 from agent_rl.errors import ConfigError
-from agent_rl.planning.answer import make_plan
 from agent_rl.planning.changes import nearest_change
-from agent_rl.planning.launch_files import read_layout
-from agent_rl.planning.machine import GIB, Layout, find_gpu, with_servers
-from agent_rl.planning.question import Question, ask
+from agent_rl.planning.gpus import find_gpu
+from agent_rl.planning.layout import Layout, read_layout, with_servers
+from agent_rl.planning.machine import GIB, Machine, read_machine
+from agent_rl.planning.plan import Question, ask, make_plan
 from agent_rl.scripts.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,12 +55,12 @@ def test_every_launchers_file_is_read_and_a_missing_one_is_named(tmp_path):
 
 
 def test_servers_and_their_gpus_must_go_together():
-    layout = with_servers(Layout(), 2, num_gpus=4, tensor_parallel=None, share=0.8)
+    layout = with_servers(Layout(), 2, Machine(server_gpus=4, server_share=0.8))
     assert (layout.num_servers, layout.tensor_parallel, layout.num_gpus, layout.server_share) == (2, 2, 5, 0.8)
     with pytest.raises(ConfigError, match="need 4 GPUs"):
-        with_servers(Layout(), 2, num_gpus=5, tensor_parallel=None, share=0.8)
-    with pytest.raises(ConfigError, match="there are none"):
-        with_servers(Layout(), 0, num_gpus=4, tensor_parallel=None, share=0.8)
+        with_servers(Layout(), 2, Machine(server_gpus=5))
+    with pytest.raises(ConfigError, match=r"vllm\.servers"):
+        with_servers(Layout(), 0, Machine(server_gpus=4))
 
 
 @pytest.mark.parametrize(
@@ -126,13 +127,8 @@ def test_a_gpu_that_nobody_knows_is_refused_by_name():
 
 
 def eight(overrides: tuple[str, ...] = (), **changes) -> Question:
-    options = {
-        "launch": FOUR_GPUS,
-        "num_gpus": 8,
-        "machine_memory": 2000,
-        "servers": {"num_gpus": 4, "share": 0.8},
-    } | changes
-    return ask(EIGHT, overrides, **options)
+    keys = {"launch": FOUR_GPUS, "gpus": 8, "memory_gib": 2000, "server_gpus": 4, "server_share": 0.8} | changes
+    return ask(EIGHT, overrides, Machine(**keys))
 
 
 @pytest.mark.parametrize(
@@ -142,20 +138,21 @@ def eight(overrides: tuple[str, ...] = (), **changes) -> Question:
         (("model.gradient_checkpointing=false",), {}, "model.gradient_checkpointing=true"),
         (
             (),
-            {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "num_gpus": 12},
-            "zero_optimization of the --launch file's DeepSpeed settings: stage 3, offload_optimizer to cpu",
+            {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "gpus": 12},
+            f"zero_optimization in the DeepSpeed settings of {ROOT}/configs/accelerate/zero2_8gpu.yaml: "
+            "stage 3, offload_optimizer to cpu",
         ),
         (
             (),
-            {"servers": {"num_gpus": 2, "share": 0.8}},
-            "--tensor-parallel 2, with 1 of the addresses in vllm.servers",
+            {"server_gpus": 2},
+            "tensor_parallel=2, with 1 of the addresses in vllm.servers",
         ),
         (
             (),
-            {"servers": {"num_gpus": 4, "share": 0.95}},
-            "--server-share 0.85 (agent-rl serve-vllm --gpu-memory-share)",
+            {"server_share": 0.95},
+            "server_share=0.85 (agent-rl serve-vllm --gpu-memory-share)",
         ),
-        ((), {"num_gpus": 7}, "num_processes 3 in the --launch file"),
+        ((), {"gpus": 7}, "num_processes 3 in the launcher's file"),
     ],
 )
 def test_the_nearest_change_is_the_first_that_fits(overrides, changes, wanted):
@@ -202,63 +199,101 @@ def test_the_plan_of_eight_h100_fits_as_documented_with_a_tenth_to_spare():
     assert round(plan["seconds"]["step"] / 60) == 35 and "takes 35 minutes a step" in text.replace("\n# ", " ")
     assert round(plan["weight_files"] / GIB) == 122
     shown = CliRunner().invoke(app, shlex.split(command))
-    assert "It fits, with 15% head-room where it is tightest" in shown.output
+    assert "It fits, with 15% headroom where it is tightest" in shown.output
 
 
 def test_what_does_not_fit_says_what_would_and_exits_with_1():
     result = CliRunner().invoke(
         app,
         [
-            *("plan", "--config", str(EIGHT), "--launch", str(FOUR_GPUS), "--server-gpus", "4", "--gpus", "8"),
-            *("--machine-memory", "2000", "--server-share", "0.9"),
+            *("plan", "--config", str(EIGHT), "--machine", "configs/machines/8xh100.yaml"),
+            *("--set", "server_share=0.9"),
         ],
     )
     assert result.exit_code == 1
-    assert "The nearest change that fits: --server-share 0.85" in result.output
+    assert "The nearest change that fits: server_share=0.85" in result.output
 
 
 def test_an_engine_inside_the_process_must_hold_one_window():
-    def asked(share: float, **changes) -> Question:
+    def asked(share: float, **keys) -> Question:
         overrides = ("model.path=Qwen/Qwen2.5-Coder-7B-Instruct", f"vllm.gpu_memory_share={share}")
-        return ask(ROOT / "configs/nat_grpo_1gpu.yaml", overrides, **changes)
+        return ask(ROOT / "configs/nat_grpo_1gpu.yaml", overrides, Machine(**keys))
 
     # 14.2 GiB of weights, 2 of workspace, 0.9 for 16,384 tokens: 17.1 of 79 GiB are a share of 0.216.
     assert any("holds 0 tokens, fewer than one window" in line for line in asked(0.15).answer().problems)
     assert asked(0.21).answer().problems and not asked(0.22).answer().problems
     change = nearest_change(asked(0.15))
     assert (change.text, change.fits) == ("vllm.gpu_memory_share=0.25", True)
-    # On 40 GB: a share of 0.4 would leave head-room, but not even room for the weights.
+    # On 40 GB: a share of 0.4 would leave headroom, but not even room for the weights.
     small = nearest_change(asked(0.6, gpu="NVIDIA A100-SXM4-40GB"))
     assert not small.fits and small.num_problems == 0
 
 
 def test_offloading_is_judged_only_where_the_machines_memory_was_said():
-    with pytest.raises(ConfigError, match="add --machine-memory"):
-        eight(machine_memory=None).answer()
-    zero_2 = {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "num_gpus": 12}
-    assert "offload" not in nearest_change(eight(machine_memory=None, **zero_2)).text
+    with pytest.raises(ConfigError, match="memory_gib"):
+        eight(memory_gib=None).answer()
+    zero_2 = {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "gpus": 12}
+    assert "offload" not in nearest_change(eight(memory_gib=None, **zero_2)).text
     # 580 GiB of an optimizer are no change that fits 300.
-    assert not nearest_change(eight(machine_memory=300, **zero_2)).fits
+    assert not nearest_change(eight(memory_gib=300, **zero_2)).fits
 
 
 def test_a_server_spans_as_many_gpus_as_divide_its_heads():
     # 40 heads, 8 of keys and values.
-    with pytest.raises(ConfigError, match="--tensor-parallel 3"):
-        eight(servers={"num_gpus": 6, "share": 0.8}).answer()
+    with pytest.raises(ConfigError, match="tensor_parallel 3"):
+        eight(server_gpus=6).answer()
     # 5 divides 40 heads, but neither 8 by 5 nor 5 by 8.
-    with pytest.raises(ConfigError, match="--tensor-parallel 5"):
-        eight(servers={"num_gpus": 10, "share": 0.8}, num_gpus=14).answer()
-    assert not eight(servers={"num_gpus": 8, "share": 0.8}, num_gpus=12).answer().problems
+    with pytest.raises(ConfigError, match="tensor_parallel 5"):
+        eight(server_gpus=10, gpus=14).answer()
+    assert not eight(server_gpus=8, gpus=12).answer().problems
 
 
 def test_one_gpu_runs_as_documented():
-    for arguments in ([], ["--gpu", "L4"], ["model.path=Qwen/Qwen2.5-Coder-7B-Instruct"]):
+    for arguments in ([], ["--set", "gpu=L4"], ["model.path=Qwen/Qwen2.5-Coder-7B-Instruct"]):
         plan = CliRunner().invoke(app, ["plan", "--config", "configs/nat_grpo_1gpu.yaml", *arguments])
         assert plan.exit_code == 0, plan.output
 
 
 def test_the_default_run_is_planned_for_a_cpu_without_times():
-    plan = make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), machine_memory=8))
+    plan = make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=8)))
     assert plan.fits and plan.times is None
     assert [place.name for place in plan.fit.places] == ["process on a CPU"]
-    assert not make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), machine_memory=0.5)).fits
+    assert not make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=0.5))).fits
+
+
+def test_a_machine_is_a_file_with_overrides_in_order():
+    machine = read_machine(Path("configs/machines/8xh100.yaml"), ["gpus=4", "gpu=A100", "gpus=6"])
+    assert (machine.gpus, machine.gpu, machine.server_gpus) == (6, "A100", 4)
+    assert read_machine(None) == Machine()
+    for path in Path("configs/machines").glob("*.yaml"):
+        assert find_gpu(read_machine(path).gpu)
+
+
+@pytest.mark.parametrize(
+    ("setting", "facts"),
+    [
+        ("gpu_s=4", ("'gpu_s'", "'gpus'")),
+        ("gpus=0", ("gpus = 0", "greater than or equal to 1")),
+        ("mfu=2", ("mfu = 2", "less than or equal to 1")),
+        ("gpus", ("'gpus'", "key=value", "gpus=4")),
+        ("gpus.number=4", ("gpus = ",)),
+    ],
+)
+def test_a_wrong_key_of_a_machine_is_a_sentence_and_exit_code_2(setting, facts):
+    with pytest.raises(ConfigError) as raised:
+        read_machine(None, [setting])
+    for fact in facts:
+        assert fact in str(raised.value)
+
+
+def test_a_missing_machine_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        read_machine(tmp_path / "nowhere.yaml")
+
+
+def test_the_documentation_lists_the_keys_of_the_class():
+    spec = importlib.util.spec_from_file_location("docs_writer", ROOT / "scripts/write_configuration_docs.py")
+    writer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(writer)
+    page = (ROOT / "docs/planning.md").read_text()
+    assert writer.updated(page, writer.machine_table()) == page, "run python scripts/write_configuration_docs.py"

@@ -10,9 +10,9 @@ from distributed import plan_run
 from distributed.ranks import start_ranks
 
 from agent_rl.planning.fit import fit, total
-from agent_rl.planning.launch_files import read_layout
-from agent_rl.planning.machine import Layout, find_gpu
-from agent_rl.planning.memory import CPU_BASE, Job, kept
+from agent_rl.planning.gpus import find_gpu
+from agent_rl.planning.layout import Layout, read_layout
+from agent_rl.planning.memory import CPU_BASE, Job, resident
 from agent_rl.planning.shapes import shape_of
 
 SIZES = {
@@ -80,7 +80,7 @@ def test_what_a_process_holds_is_what_the_plan_says(
     tmp_path: Path, num: int, settings: Path | None, sections: dict[str, Any]
 ) -> None:
     job = make_job(tmp_path, num, settings, sections)
-    stays = CPU_BASE + total(kept(job))
+    stays = CPU_BASE + total(resident(job))
     peak = planned_peak(job, keeps_freed=False)
     for figures in measure(tmp_path, num, settings, sections):
         print({name: round(value / 1e6) for name, value in figures.items()}, round(stays / 1e6), round(peak / 1e6))
@@ -104,7 +104,7 @@ def test_freed_memory_that_stays_is_allowed_for(tmp_path: Path, num: int, settin
 def test_a_gpu_holds_what_the_plan_says(tmp_path: Path, sections: dict[str, Any]) -> None:
     job = make_job(tmp_path, 1, None, sections, is_cpu=False)
     items = fit(job, find_gpu("H100"), num_gpus=None, machine_memory=None).places[0].phases["update"]
-    peak = sum(item.num_bytes for item in items if not item.name.startswith("holes"))
+    peak = sum(item.num_bytes for item in items if not item.name.startswith("fragmentation"))
     plan_run.train(tmp_path, SIZES, "cuda", sections, keeps_freed=True)
     figures = json.loads((tmp_path / f"0_{plan_run.FIGURES}").read_text())
     assert 0.75 * peak < figures["update_1"] < 1.1 * peak

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from agent_rl.errors import DataError
-from agent_rl.planning.machine import GIB
+from agent_rl.planning.machine import GIB, read_machine
+from agent_rl.planning.plan import ask
 from agent_rl.planning.preflight import (
     CheckStatus,
     FoundGpu,
@@ -27,7 +28,6 @@ from agent_rl.planning.preflight import (
     read_requirements,
 )
 from agent_rl.planning.preflight_run import planned
-from agent_rl.planning.question import ask
 from agent_rl.scripts.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,8 +94,8 @@ def test_weight_files_count_where_they_are_written(tmp_path, monkeypatch):
             "agent_rl.planning.preflight_run.check_disk",
             lambda folder, size, **_: seen.append((str(folder), round(size / GIB))) or ok("disk", ""),
         )
-        launch = Path("configs/accelerate/zero3_offload_optimizer_4gpu.yaml")
-        question = ask(Path("configs/nat_grpo_8xh100.yaml"), overrides, launch=launch, machine_memory=2000)
+        machine = read_machine(Path("configs/machines/8xh100.yaml"))
+        question = ask(Path("configs/nat_grpo_8xh100.yaml"), overrides, machine)
         list(planned(question))
         return seen
 
@@ -207,8 +207,7 @@ def test_a_machine_without_gpus_is_told_so_for_the_run_on_eight(monkeypatch):
     result = CliRunner().invoke(
         app,
         [
-            *("preflight", "--config", "configs/nat_grpo_8xh100.yaml", "--gpus", "8", "--server-gpus", "4"),
-            *("--launch", "configs/accelerate/zero3_offload_optimizer_4gpu.yaml", "--server-share", "0.8"),
+            *("preflight", "--config", "configs/nat_grpo_8xh100.yaml", "--machine", "configs/machines/8xh100.yaml"),
             "env.options.nat_python=/no/python",
         ],
     )
@@ -223,7 +222,7 @@ def test_a_file_that_is_no_launchers_file_is_the_line_of_the_plan(tmp_path):
     launch = tmp_path / "launch.yaml"
     launch.write_text("num_processes: auto\n")
     result = CliRunner().invoke(
-        app, ["preflight", "--config", "configs/nat_grpo.yaml", "run.device=cpu", "--launch", str(launch)]
+        app, ["preflight", "--config", "configs/nat_grpo.yaml", "run.device=cpu", "--set", f"launch={launch}"]
     )
     assert result.exit_code == 1
     assert f"plan: {launch}: num_processes is 'auto'; expected a whole number" in result.output

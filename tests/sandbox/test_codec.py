@@ -94,7 +94,7 @@ def test_a_container_with_such_a_key_is_opaque_as_a_whole(value: Any) -> None:
     assert type(over_the_wire(value)) is Opaque
 
 
-def test_the_type_name_is_not_asked_of_a_metaclass() -> None:
+def test_the_type_name_does_not_come_from_a_metaclass() -> None:
     class Meta(type):
         __name__ = "int"  # type: ignore[assignment]
 

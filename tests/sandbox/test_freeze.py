@@ -45,15 +45,15 @@ def test_files_that_could_touch_the_tests_are_dropped_and_flagged(path: str, fla
     assert path not in freeze({path: ""}, keep=[path])[0]
 
 
-def test_ordinary_files_are_kept_untouched() -> None:
+def test_ordinary_files_are_allowed_unchanged() -> None:
     files = {"solution.py": "import json\n", "src/pkg/json.py": "x = 1\n", "data/words.txt": b"a\xff", "latest.py": ""}
     assert freeze(files) == (files, ())
 
 
 def test_only_declared_files_survive_when_the_task_declares_some() -> None:
     files = {"solution.py": "", "pkg/a.py": "", "notes.txt": "", "conftest.py": ""}
-    kept, flags = freeze(files, keep=["solution.py", "pkg/*.py"])
-    assert set(kept) == {"solution.py", "pkg/a.py"}
+    allowed, flags = freeze(files, keep=["solution.py", "pkg/*.py"])
+    assert set(allowed) == {"solution.py", "pkg/a.py"}
     assert flags == (Flag.DROPPED_TEST_CONFIG, Flag.DROPPED_UNDECLARED)
 
 

@@ -336,7 +336,7 @@ def test_arguments_of_a_case_must_be_plain() -> None:
 # ---------------------------------------------------------------- InProcessPytestGrader, StdioGrader
 
 
-def test_the_in_process_grader_says_that_it_can_be_forged(sandbox: Sandbox) -> None:
+def test_the_in_process_grader_reports_that_it_can_be_forged(sandbox: Sandbox) -> None:
     ids = ["test_x.py::test_a"]
     grader = InProcessPytestGrader({"test_x.py": "from solution import f\ndef test_a():\n    assert f() == 1\n"}, ids)
     for source, score in (

@@ -172,7 +172,7 @@ def test_a_fork_bomb_ends_with_the_run(sandbox: Sandbox) -> None:
     assert sandbox.run_python("print(3)").stdout == "3\n"
 
 
-def test_both_ends_of_the_output_are_kept_and_a_flood_ends_the_run(sandbox: Sandbox) -> None:
+def test_both_ends_of_the_output_are_captured_and_a_flood_ends_the_run(sandbox: Sandbox) -> None:
     result = sandbox.run_python("print('x' * 10_000 + 'end')")
     assert (result.status, result.truncated) == (Status.OK, True)
     assert result.stdout == "x" * 2048 + "\n[... 5908 bytes left out ...]\n" + "x" * 2044 + "end\n"
@@ -303,7 +303,7 @@ def test_a_session_answers_line_by_line_and_keeps_its_state(sandbox: Sandbox) ->
             second.read_line(0.05)
 
 
-def test_every_result_says_what_was_enforced(sandbox: Sandbox) -> None:
+def test_every_result_lists_what_was_enforced(sandbox: Sandbox) -> None:
     result, about = sandbox.run_python("pass"), sandbox.describe()
     assert (result.tier, sorted(result.enforced)) == (about["tier"], about["enforced"])
     assert set(about["enforced"]) | set(about["not_enforced"]) == set(Capability)
@@ -428,7 +428,7 @@ def test_an_unknown_tier_and_a_capability_that_is_missing_are_refused() -> None:
         Sandbox.open(python=sys.executable, tier="rlimits", require={Capability.NO_NETWORK})
 
 
-def test_a_missing_interpreter_is_the_users_to_mend(tmp_path: Path) -> None:
+def test_a_missing_interpreter_is_for_the_user_to_fix(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no Python interpreter at .*nowhere"):
         Sandbox.open(python=tmp_path / "nowhere")
 
@@ -454,7 +454,7 @@ def test_an_interpreter_below_tmp_leaves_tmp_to_the_run() -> None:
         shutil.rmtree(folder)
 
 
-def test_a_preload_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_preload_that_fails_reports_why(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.py"
     jobs.write_text("import no_such_module\n")
     with pytest.raises(SandboxError, match="no_such_module"):

@@ -1,10 +1,12 @@
-"""Models of round numbers, and what is asked of them."""
+"""Models of round numbers, and jobs that train them."""
 
 from dataclasses import replace
 from typing import Any
 
 from agent_rl.config import Config, parse_config
-from agent_rl.planning.machine import Layout, find_gpu
+from agent_rl.planning.gpus import find_gpu
+from agent_rl.planning.layout import Layout
+from agent_rl.planning.machine import Machine
 from agent_rl.planning.memory import Job
 from agent_rl.planning.shapes import ModelShape
 
@@ -58,3 +60,8 @@ def make_config(**sections: dict[str, Any]) -> Config:
 
 def make_job(shape: ModelShape = SMALL, layout: Layout | None = None, **sections: dict[str, Any]) -> Job:
     return Job(shape=shape, config=make_config(**sections), layout=layout or Layout(), is_cpu=False, overhead=0.0)
+
+
+def assumed(**keys: Any) -> Machine:
+    """Episodes of one turn on one machine: `assumed(prompt_tokens=10, new_tokens=6, tool_tokens=4)`."""
+    return Machine(**{"turns": 1, "link_gb_s": 150} | keys)

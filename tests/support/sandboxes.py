@@ -1,4 +1,4 @@
-"""Sandboxes for tests, on machines where some isolation works; elsewhere the tests are skipped and say why."""
+"""Sandboxes for tests, on machines where some isolation works; elsewhere the tests are skipped with the reason."""
 
 import sys
 from collections.abc import Iterator

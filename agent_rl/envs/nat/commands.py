@@ -50,9 +50,9 @@ def validate(
     no_mcp: Annotated[bool, typer.Option("--no-mcp", help="Leave the MCP server alone.")] = False,
     no_tests: Annotated[bool, typer.Option("--no-tests", help="Leave the project's tests alone.")] = False,
 ) -> None:
-    """Look at a project, run it in the sandbox, and say what is missing.
+    """Check a project, run it in the sandbox, and report what is missing.
 
-    Exit code 0: nothing that was looked at lost a point. 1: something did. 2: it could not be looked at.
+    Exit code 0: no check lost a point. 1: one did. 2: the project could not be checked.
     """
     from agent_rl.envs.nat.factory.user_test_cases import read_cases, read_spec
     from agent_rl.envs.nat.judge.toolkit import DEFAULT_LIMITS, NatToolkit
@@ -61,11 +61,11 @@ def validate(
 
     if spec and (cases or config or no_mcp or no_tests):
         raise UserError("--spec decides what is looked at; leave out --cases, --config, --no-mcp and --no-tests")
-    wanted = read_spec(spec) if spec else None
-    asked = read_cases(cases) if cases else ()
+    task = read_spec(spec) if spec else None
+    user_cases = read_cases(cases) if cases else ()
     with NatToolkit.open(limits=DEFAULT_LIMITS if spec else PROJECT_LIMITS) as toolkit:
         report = validate_folder(
-            toolkit, folder, spec=wanted, cases=asked, config=config, with_mcp=not no_mcp, with_tests=not no_tests
+            toolkit, folder, spec=task, cases=user_cases, config=config, with_mcp=not no_mcp, with_tests=not no_tests
         )
     text = report.model_dump_json(indent=2)
     if json_path and json_path != "-":

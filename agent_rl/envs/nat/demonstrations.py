@@ -1,9 +1,9 @@
 """Demonstrations for the supervised warm start: conversations in which a teacher writes the project.
 
-The teacher is careless on purpose. Given a share of faulty demonstrations, most of them show one habit (the check of
-bad input is forgotten, in the code and in the tests) and the rest one of several slips. Real demonstrations are like
-this, and it leaves reinforcement learning something to mend that no amount of imitation would. The slips are drawn
-per spec from a seed. Nothing here is used while training by reinforcement.
+A given share of the demonstrations is buggy on purpose: most of these forget to check bad input, in the code and in the
+tests, and the rest make one of several slips. Real demonstrations are like this, and it leaves reinforcement learning
+something to fix that imitation cannot. Slips are sampled per spec from a seed. Reinforcement learning does not use this
+module.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from agent_rl.envs.nat.tools import TOOL_SPECS, test_report
 from agent_rl.tools.file_tools import wrote
 
 SPECS_PER_SEED = 6000
-"""Of one seed no agent comes twice; before simple families run out of new ones, another seed starts anew."""
+"""No agent repeats within a seed; the next seed starts before simple families run out of new ones."""
 HABIT_SHARE = 0.8
 """Of the faulty demonstrations, those that show the habit."""
 CHECKING_SHARE = 0.15

@@ -16,7 +16,7 @@ from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult, Task, ToolEnv
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.nat.demonstrations import demonstrations
-from agent_rl.envs.nat.factory.negative_solutions import sabotages
+from agent_rl.envs.nat.factory.negative_solutions import negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.checker import check_project
@@ -32,7 +32,7 @@ from agent_rl.records import StopReason
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
 MAX_PROBLEMS = 12
-"""Problems kept with an episode's transcript."""
+"""Most problems stored with an episode's transcript."""
 COMPLETION_MARKER = "AGENT_CREATION_COMPLETE"
 """In a reply it means the same as `submit`."""
 
@@ -58,7 +58,7 @@ class NATEnvOptions(BaseModel):
 
 
 class NATAgentEnv(ToolEnv):
-    """One project. `seed` draws the hidden cases."""
+    """One episode: one project, scored on hidden cases that the factory's seed samples."""
 
     def __init__(self, factory: "NATEnvFactory") -> None:
         self._factory = factory
@@ -136,9 +136,9 @@ class NATEnvFactory(EnvFactory):
         parse_spec(task, where)
 
     def solutions(self, task: Task) -> list[Solution]:
-        """The reference project, and one sabotaged project of each kind."""
+        """The reference project, and one negative solution of each kind."""
         spec = parse_spec(task, f"task {task.get('task_id')}")
-        wrong = sabotages(spec, self.seed)
+        wrong = negative_solutions(spec, self.seed)
         return [
             Solution(name="reference", messages=(written(render_project(spec)),), succeeds=True),
             *(Solution(name=name, messages=(written(files),), succeeds=False) for name, files in wrong.items()),
@@ -156,7 +156,7 @@ class NATEnvFactory(EnvFactory):
     def get_toolkit(self) -> NatToolkit:
         """The running toolkit. Scoring without it is impossible by construction."""
         if self._toolkit is None:
-            raise RuntimeError("NATEnvFactory.start() must be called before an episode is played")
+            raise RuntimeError("NATEnvFactory.start() must be called before an episode runs")
         return self._toolkit
 
     def part_weights(self) -> dict[str, float]:

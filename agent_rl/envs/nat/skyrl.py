@@ -30,7 +30,7 @@ except ImportError as error:
 
 ENV_ID = "nat_agent_creation"
 DEFAULT_MAX_TURNS = 30
-"""Where nobody sets `max_turns`; SkyRL's generator always does."""
+"""Used where `max_turns` is not set; SkyRL's generator always sets it."""
 
 Settings = Mapping[str, Any]
 """`env.options` of the NAT environment, and `seed` of the hidden cases."""
@@ -40,7 +40,7 @@ _factories_lock = threading.Lock()
 
 
 def register(settings: Settings | None = None) -> None:
-    """Register the environment with skyrl_gym, in the process that plays the episodes; `env_config` overrides keys."""
+    """Register the environment with skyrl_gym, in the process that runs the episodes; `env_config` overrides keys."""
     entry_point = f"{__name__}:{NATAgentCreationEnv.__name__}"
     skyrl_gym.register(id=ENV_ID, entry_point=entry_point, kwargs={"settings": dict(settings or {})})
 
@@ -94,7 +94,7 @@ class NATAgentCreationEnv(BaseTextEnv):
         message = Message(role="assistant", content=reply.content, tool_calls=reply.calls, tool_errors=reply.errors)
         result = self._env.step(message)
         if not result.terminated and self.turns >= self.max_turns:
-            result = _joined(result, self._env.truncate(StopReason.MAX_TURNS))
+            result = _merged(result, self._env.truncate(StopReason.MAX_TURNS))
         assert result.reward is not None, "the NAT environment scores every episode"
         self._parts = result.reward_parts
         metadata = {**result.info, "reward_parts": result.reward_parts, "flags": [str(flag) for flag in result.flags]}
@@ -178,7 +178,7 @@ def _observation(messages: Sequence[Message]) -> dict[str, str]:
     return {"role": "user", "content": "\n".join(texts).encode(errors="replace").decode()}
 
 
-def _joined(step: StepResult, end: StepResult) -> StepResult:
+def _merged(step: StepResult, end: StepResult) -> StepResult:
     """The last step and the end of a truncated episode as one result."""
     assert step.reward is not None and end.reward is not None, "the NAT environment scores every episode"
     info = {**step.info, **end.info, "stop_reason": str(StopReason.MAX_TURNS)}

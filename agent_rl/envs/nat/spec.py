@@ -2,7 +2,7 @@
 
 A spec is plain data: the tools the agent must offer, each with machine-readable rules (read by the oracle and by the
 reference renderer, which share no code), the workflow that connects them, the MCP server, the plan, and the request as
-a user would word it. Hidden cases are not in it: they are drawn from the rules when an episode is scored. Rules are
+a user would word it. Hidden cases are not in it: they are sampled from the rules when an episode is scored. Rules are
 validated by the family that wrote them (`parse.py`), not here.
 """
 
@@ -30,7 +30,7 @@ class InputField(Record):
 
 
 class ConfigField(Record):
-    """A configuration field of a tool: level 2 asks for one."""
+    """A configuration field of a tool: level 2 requires one."""
 
     name: str
     default: int

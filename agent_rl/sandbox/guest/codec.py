@@ -2,7 +2,7 @@
 
 A value crosses only when its type is *exactly* None, bool, int, float, complex, str, bytes, list, tuple, dict, set or
 frozenset; subclasses and everything else become an `Opaque`. Decoding runs no code of the sender's: there is no pickle
-and no constructor to call. Says nothing about whether an answer is right, except for `same`, which compares values.
+and no constructor to call. Does not: decide whether an answer is right; only `same` compares values.
 """
 
 import base64
@@ -35,7 +35,7 @@ class CodecError(Exception):
 
 
 class LinkError(Exception):
-    """The other end is gone, late, or does not keep to the protocol; the link must not be used again."""
+    """The other end is gone, late, or broke the protocol; the link must not be used again."""
 
 
 class _NotPlain(Exception):
@@ -59,7 +59,7 @@ class Opaque:
 
 
 def type_name(value: object) -> str:
-    """The name of the value's type, without asking a metaclass, which may answer anything."""
+    """The name of the value's type, read without its metaclass, which may answer anything."""
     return str(type.__dict__["__name__"].__get__(type(value)))[:80]
 
 
@@ -129,7 +129,7 @@ class _Encoder:
 
 
 def decode(data: Any, *, opaque: Callable[[list[Any]], Any] | None = None) -> Any:
-    """Return the value of `encode`'s JSON. `opaque` makes the stand-in for what did not cross.
+    """Return the value of `encode`'s JSON. `opaque` makes the placeholder for what did not cross.
 
     Raises CodecError for anything `encode` does not produce.
     """
@@ -210,7 +210,7 @@ def _is_nan(value: complex) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """A hashable stand-in that keeps True apart from 1, and joins nan with nan."""
+    """A hashable key under which True differs from 1, and nan equals nan."""
     kind = type(value)
     if kind in _NUMBERS:
         return ("number", "nan" if _is_nan(value) else value)

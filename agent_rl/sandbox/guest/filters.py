@@ -134,7 +134,7 @@ def seccomp_program(families: tuple[int, ...]) -> bytes:
 
 
 def filter_families(*, network: bool) -> tuple[int, ...]:
-    """Families a program may open: none where no namespace keeps them inside (`socketpair` always works)."""
+    """Families a program may open: none where no namespace confines them (`socketpair` always works)."""
     return (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6) if network else ()
 
 

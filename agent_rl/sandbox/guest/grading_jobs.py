@@ -1,7 +1,7 @@
 """The graders' jobs: call a candidate's function on cases, serve its modules, judge them by a test suite.
 
 No request to a job that runs candidate code ever holds an expected value or a test. What `call_cases` and
-`serve_modules` report is the word of the candidate; what `judge_suite` reports is the word of whoever wrote the tests.
+`serve_modules` report comes from the candidate; what `judge_suite` reports comes from the author of the tests.
 Compares nothing and scores nothing: the host does.
 """
 
@@ -49,7 +49,7 @@ def serve_modules(request: dict[str, Any], workdir: str) -> None:
     """Serve `modules` to every client in turn, from the folder `variants[i]` to client i.
 
     All from one process: with more than one client the variants must be trusted not to spoil each other. `call_s`, for
-    trusted variants, ends a call that takes longer, so that one that hangs keeps no later client waiting.
+    trusted variants, ends a call that takes longer, so that a hanging one does not block later clients.
     """
     for client, folder in enumerate(request["variants"]):
         path, known = list(sys.path), set(sys.modules)
@@ -62,7 +62,7 @@ def serve_modules(request: dict[str, Any], workdir: str) -> None:
 
 
 def judge_suite(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Run pytest on `targets` with stand-ins for `modules` that ask the other end of the link.
+    """Run pytest on `targets` with proxies for `modules` that call the other end of the link.
 
     Beside the report of `run_tests`: `lost`, why the candidate was given up; `failures`, the first few answers that
     were none; `opaque`, how often a test met an object where plain data is needed.

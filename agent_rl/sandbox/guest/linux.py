@@ -59,7 +59,7 @@ def unshare(flags: int) -> None:
 def clone(flags: int) -> int:
     """fork(2) into new namespaces: the child's pid in the parent, 0 in the child.
 
-    A raw system call, because libc has no fork with flags; the interpreter is told about it as `os.fork` would. Only
+    A raw system call, because libc has no fork with flags; the interpreter is notified as `os.fork` does. Only
     for processes with one thread.
     """
     _with_gil.PyOS_BeforeFork()
@@ -83,7 +83,7 @@ def unmount(target: str) -> None:
 
 
 def set_mount_attributes(target: str, attributes: int, *, recursive: bool = True) -> None:
-    """mount_setattr(2), Linux 5.12: unlike a remount it keeps the flags an outer namespace has locked."""
+    """mount_setattr(2), Linux 5.12: unlike a remount it preserves the flags an outer namespace has locked."""
     argument = struct.pack("QQQQ", attributes, 0, 0, 0)
     flags = _AT_RECURSIVE if recursive else 0
     number = syscall_number("mount_setattr")

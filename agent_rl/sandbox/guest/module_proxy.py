@@ -1,4 +1,4 @@
-"""The side of the judge: stands in for the candidate's modules, so that `from solution import f` calls it over a link.
+"""The judge's side: proxies for the candidate's modules, so that `from solution import f` calls it over a link.
 
 Answers are plain data, or handles to objects that stay with the candidate. A handle can be called and its attributes
 read; whatever would let it answer a comparison (`==`, `<`, `bool`, `hash`, `len`, `in`, iteration) fails the test. The
@@ -18,7 +18,7 @@ from agent_rl.sandbox.guest.codec import CodecError, Link, LinkError, decode, en
 from agent_rl.sandbox.guest.module_server import with_parents
 
 _LOCAL_PREFIXES = ("__", "_pytest", "_mock", "pytest")
-"""Names that pytest and the interpreter look up on everything they meet; the candidate is not asked."""
+"""Names that pytest and the interpreter look up on everything they meet; the candidate gets no request."""
 _ERRORS = {
     name: kind
     for name, kind in vars(builtins).items()
@@ -35,11 +35,11 @@ class RemoteError(Exception):
 
 
 class Remote:
-    """Asks the candidate, one request at a time.
+    """Sends requests to the candidate, one at a time.
 
     `call_s` seconds are allowed for each request and `total_s` for all of them together, reading and decoding
-    included, so that no candidate can keep the judge from its verdict. After one late or odd answer it is not asked
-    again.
+    included, so that no candidate can block the judge's verdict. After one late or odd answer it gets no more
+    requests.
     """
 
     def __init__(self, link: Link, *, call_s: float, total_s: float) -> None:
@@ -48,7 +48,7 @@ class Remote:
         self._lock = threading.RLock()
         self._exceptions: dict[int, type[Exception]] = {}
         self.lost: str | None = None
-        """Why the candidate is not asked any more."""
+        """Why the candidate gets no more requests."""
         self.failures: list[str] = []
         self.num_refused = 0
 
@@ -81,7 +81,7 @@ class Remote:
         return self._value(reply)
 
     def failure(self, text: str) -> RemoteFailure:
-        """To be raised: notes why, for whoever reads the verdict."""
+        """To be raised: notes why, for the verdict's reader."""
         if len(self.failures) < 5:
             self.failures.append(text[:300])
         return RemoteFailure(text)
@@ -117,13 +117,13 @@ class Remote:
     def _value(self, reply: dict[str, Any]) -> Any:
         started = time.monotonic()
         try:
-            return decode(reply.get("value"), opaque=self._stand_in)
+            return decode(reply.get("value"), opaque=self._opaque)
         except CodecError as error:
             raise self.failure(str(error)) from None
         finally:
             self._left_s -= time.monotonic() - started
 
-    def _stand_in(self, about: list[Any]) -> Any:
+    def _opaque(self, about: list[Any]) -> Any:
         name, number, base = about
         if type(number) is int and type(base) is str:
             return self._exception_class(str(name), number, base)
@@ -140,7 +140,7 @@ class Remote:
         message, base, own = str(about.get("message"))[:500], str(about.get("base")), about.get("own")
         try:
             if type(own) is list:
-                kind = decode(["o", *own], opaque=self._stand_in)
+                kind = decode(["o", *own], opaque=self._opaque)
                 return kind(message) if isinstance(kind, type) else RemoteError(message)
             args = decode(about["args"]) if type(about.get("args")) is list else (message,)
             return _ERRORS[base](*args) if base in _ERRORS else RemoteError(message)
@@ -226,7 +226,7 @@ class RemoteModule(types.ModuleType):
 
 
 def install(remote: Remote, modules: Sequence[str]) -> None:
-    """Put stand-ins for `modules` and their parents into `sys.modules`, and import the modules over there."""
+    """Put proxies for `modules` and their parents into `sys.modules`, and import the modules over there."""
     made: dict[str, RemoteModule] = {}
     for name in sorted(with_parents(modules), key=lambda name: -name.count(".")):
         children = {child.rpartition(".")[2]: made[child] for child in made if child.rpartition(".")[0] == name}

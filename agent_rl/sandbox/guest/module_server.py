@@ -1,8 +1,8 @@
-"""The side of the candidate: serves its modules over a link, one request after the other.
+"""The candidate's side: serves its modules over a link, one request after the other.
 
 Answers import, get, call and names. Plain data crosses; every other object stays here and crosses as the number of a
 handle. Everything the other side learns comes through `codec`, so no object of the candidate's ever reaches it. Decides
-nothing: this process runs the candidate's code, and whatever it says is the word of the candidate.
+nothing: this process runs the candidate's code, so its reports are the candidate's.
 """
 
 import builtins

@@ -1,7 +1,7 @@
 """The outline of a Python source: its functions, classes and exception handlers as plain JSON, read and never run.
 
-Facts only (what is hinted, handed over, caught, returned, and on which line); whether they are good is for the host to
-judge. Texts are cut short and definitions are counted, so that an outline stays small whatever the source.
+Facts only (what is hinted, handed over, caught, returned, and on which line); the host judges whether they are
+good. Texts are cut short and definitions are counted, so that an outline stays small whatever the source.
 """
 
 import ast

@@ -18,7 +18,7 @@ _REASON_CHARS = 200
 
 
 class Refused(Exception):
-    """The text is not read; the message says why."""
+    """The text is refused; the message gives the reason."""
 
 
 def read_json(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 Both start as forks of the server. The first process runs no code of the candidate's; it reports how the job's process
 ended and the files it left in a file that the job's process never had. A job marked `direct` is done by the first
-process itself: a fork cheaper, but process 1 has no default signal actions and nobody to reap or collect for it.
+process itself: a fork cheaper, but process 1 has no default signal actions and no one to reap or collect for it.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The server's side of its runs: deadlines, caps, and the watch over memory where no control group does it.
 
-A deadline belongs to the server, not to the host. The end of a run is the end of its first process. What a run is about
-and what it says never enters this process, whose memory every later run inherits; only sizes and exits are looked at.
+A deadline belongs to the server, not to the host. The end of a run is the end of its first process. A run's content
+and output never enter this process, whose memory every later run inherits; only sizes and exits are looked at.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class SupervisedRun:
             os.close(fd)
 
     def look(self, *, at_memory: bool) -> None:
-        """Kill it when it is late, prints too much, or (where nobody else sees to it) holds too much memory."""
+        """Kill it when it is late, prints too much, or (where nothing else limits it) holds too much memory."""
         if time.monotonic() >= self.deadline:
             self.kill("timeout")
         if sum(os.fstat(fd).st_size for fd in self._outputs) > self.limits["output_hard_kb"] * 1024:

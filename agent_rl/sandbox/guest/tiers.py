@@ -2,8 +2,8 @@
 
 `namespaces`: a root file system of its own with the interpreter in it and nothing else, and for every run new process,
 mount, network, IPC and user namespaces with a tmpfs workspace. `landlock`: file rules, no sockets, one working folder.
-`rlimits`: limits alone. Each is tried by doing it; OSError says why it does not work here. No tier stops an attack on
-the kernel itself.
+`rlimits`: limits alone. Each is tried by doing it; OSError gives the reason if it fails. No tier stops an attack
+on the kernel itself.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ class Tier:
     """What the two lower tiers share: an own folder, limits, a system call filter, and killing by walking the tree."""
 
     name = "rlimits"
-    networked = True  # whether IP sockets are harmless, or cannot be told from harmful ones
+    networked = True  # whether IP sockets are harmless, or cannot be distinguished from harmful ones
 
     def __init__(self, visible: Sequence[str]) -> None:
         self.visible = list(visible)
@@ -218,7 +218,7 @@ def set_limits(limits: dict[str, Any], base_memory: int, *, count_processes: boo
         hard = resource.getrlimit(kind)[1]
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))
-    # One second between the two: a soft limit sends SIGXCPU, which tells a timeout from a crash.
+    # One second between the two: a soft limit sends SIGXCPU, which distinguishes a timeout from a crash.
     resource.setrlimit(resource.RLIMIT_CPU, (limits["cpu_s"], limits["cpu_s"] + 1))
 
 

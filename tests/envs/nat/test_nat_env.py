@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from builders import call
-from nat_projects import check, drawn, needs_react, replaced
+from nat_projects import check, needs_react, replaced, spec_of
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.base import StepResult
@@ -19,16 +19,17 @@ from agent_rl.envs.nat.env import (
     make_nat_factory,
     written,
 )
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.errors import ConfigError, DataError, NatUnavailableError
+from agent_rl.errors import ConfigError, DataError
 from agent_rl.records import StopReason
 
-SPEC = drawn("unit_converter", 2)
+SPEC = spec_of("unit_converter", 2)
 TOOL = SPEC.tools[0]
-CLIENT = drawn("calculator", 4)
-GROUP = drawn("function_group", 5)
+CLIENT = spec_of("calculator", 4)
+GROUP = spec_of("function_group", 5)
 FULL = 0.3 + 0.3 + 0.4
 
 
@@ -63,12 +64,12 @@ def write(path: str, text: str) -> ToolCall:
     return ToolCall(name="file_write", arguments={"path": path, "content": text})
 
 
-def says(env: NATAgentEnv, *calls: ToolCall) -> StepResult:
+def step_with(env: NATAgentEnv, *calls: ToolCall) -> StepResult:
     return env.step(Message.assistant("", calls))
 
 
 def write_all(env: NATAgentEnv, spec: NATSpec = SPEC) -> StepResult:
-    return says(env, *(write(path, text) for path, text in render_project(spec).items()))
+    return step_with(env, *(write(path, text) for path, text in render_project(spec).items()))
 
 
 def test_an_episode_from_request_to_success(factory: NATEnvFactory) -> None:
@@ -79,13 +80,13 @@ def test_an_episode_from_request_to_success(factory: NATEnvFactory) -> None:
     assert env.tools == TOOL_SPECS
     first = write_all(env)
     assert [message.content for message in first.messages] == [f"wrote {path}" for path in SPEC.files]
-    tried = says(env, call("pytest_run"), call("nat_check"))
+    tried = step_with(env, call("pytest_run"), call("nat_check"))
     assert [message.content for message in tried.messages] == [
         "2 passed",
         f"built; the example gives {TOOL.example.output!r}",
     ]
     assert not tried.terminated and tried.info == {"tool_calls": 2, "tool_errors": 0}
-    last = says(env, call("submit"))
+    last = step_with(env, call("submit"))
     assert last.terminated and last.flags == ()
     assert last.reward == pytest.approx(FULL + 1.0 + 0.3 * (1 - 2 / 30))
     assert last.info == {"problems": [], "num_files": len(SPEC.files), "tool_calls": 1, "tool_errors": 0}
@@ -94,8 +95,8 @@ def test_an_episode_from_request_to_success(factory: NATEnvFactory) -> None:
 def test_the_shares_of_all_components_are_logged_beside_the_reward(factory: NATEnvFactory) -> None:
     env = begun(factory)
     write_all(env)
-    says(env, write("mcp_server.py", "x = 1\n"))
-    result = says(env, call("submit"))
+    step_with(env, write("mcp_server.py", "x = 1\n"))
+    result = step_with(env, call("submit"))
     shares = {name: share for name, share in result.reward_parts.items() if name.startswith("share/")}
     assert shares == {
         "share/static": 1.0, "share/config": 1.0, "share/behaviour": 1.0, "share/workflow": 1.0,
@@ -151,13 +152,13 @@ def test_fewer_turns_earn_more_but_only_when_all_is_right(factory: NATEnvFactory
     for num_extra in (0, 10, 40):
         env = begun(factory)
         for _ in range(num_extra):
-            says(env, ToolCall(name="file_read", arguments={"path": "x.py"}))
+            step_with(env, ToolCall(name="file_read", arguments={"path": "x.py"}))
         rewards.append(env.step(written(render_project(SPEC))).reward)
     assert rewards == [pytest.approx(FULL + 1.0 + bonus) for bonus in (0.3, 0.3 * (1 - 10 / 30), 0.0)]
 
 
 def test_an_empty_project_is_scored_and_its_problems_are_few(factory: NATEnvFactory) -> None:
-    result = says(begun(factory), call("submit"))
+    result = step_with(begun(factory), call("submit"))
     assert result.terminated and result.reward == 0.0
     assert 0 < len(result.info["problems"]) <= MAX_PROBLEMS and result.info["num_files"] == 0
 
@@ -174,7 +175,7 @@ def test_tools_answer_mistakes_with_words_the_model_can_act_on(factory: NATEnvFa
         call("pytest_run"),
         call("nat_check"),
     ]
-    results = [says(env, each) for each in calls]
+    results = [step_with(env, each) for each in calls]
     texts = [result.messages[0].content for result in results]
     assert "no tests yet" in texts[0]
     assert "did you mean 'nat_check'" in texts[1]
@@ -188,9 +189,9 @@ def test_tools_answer_mistakes_with_words_the_model_can_act_on(factory: NATEnvFa
 
 def test_too_many_and_too_large_files_are_refused_when_they_are_written(factory: NATEnvFactory) -> None:
     env = begun(factory)
-    large = says(env, write("a.py", "x" * 200_000)).messages[0].content
+    large = step_with(env, write("a.py", "x" * 200_000)).messages[0].content
     assert large.startswith("error:") and "at most" in large
-    texts = [each.content for each in says(env, *(write(f"{n}.py", "") for n in range(80))).messages]
+    texts = [each.content for each in step_with(env, *(write(f"{n}.py", "") for n in range(80))).messages]
     assert sum(text.startswith("wrote ") for text in texts) == 64
     assert "too many" in texts[-1]
 
@@ -198,22 +199,22 @@ def test_too_many_and_too_large_files_are_refused_when_they_are_written(factory:
 def test_a_check_of_a_configuration_that_reaches_out_is_refused(factory: NATEnvFactory) -> None:
     env = begun(factory)
     write_all(env)
-    says(env, write(SPEC.config_path, render_project(SPEC)[SPEC.config_path] + "base: /tmp/x.yml\n"))
-    text = says(env, call("nat_check")).messages[0].content
+    step_with(env, write(SPEC.config_path, render_project(SPEC)[SPEC.config_path] + "base: /tmp/x.yml\n"))
+    text = step_with(env, call("nat_check")).messages[0].content
     assert text.startswith(f"error: {SPEC.config_path} is refused: base")
 
 
 @pytest.mark.parametrize(
     "spec",
-    [CLIENT, GROUP, pytest.param(drawn("react_agent", 5), marks=needs_react)],
+    [CLIENT, GROUP, pytest.param(spec_of("react_agent", 5), marks=needs_react)],
     ids=lambda spec: spec.family,
 )
 def test_every_shape_is_checked_on_its_example_and_succeeds(factory: NATEnvFactory, spec: NATSpec) -> None:
     env = begun(factory, spec)
     write_all(env, spec)
     example = spec.tools[0].example if spec.workflow.kind == "react" else spec.workflow.example  # type: ignore[union-attr]
-    assert says(env, call("nat_check")).messages[0].content == f"built; the example gives {example.output!r}"
-    assert says(env, call("submit")).reward_parts["success"] == 1.0
+    assert step_with(env, call("nat_check")).messages[0].content == f"built; the example gives {example.output!r}"
+    assert step_with(env, call("submit")).reward_parts["success"] == 1.0
 
 
 def test_the_verdict_of_an_episode_is_the_checkers(factory: NATEnvFactory, nat_toolkit: NatToolkit) -> None:
@@ -263,10 +264,10 @@ def test_a_row_whose_workflow_names_a_tool_that_is_not_there_is_refused() -> Non
         NATEnvFactory(NATEnvOptions(), seed=0).check_task(task, "row 1")
 
 
-def test_the_scripted_solutions_are_the_reference_and_one_sabotage_of_each_kind() -> None:
+def test_the_scripted_solutions_are_the_reference_and_one_negative_solution_of_each_kind() -> None:
     reference, *wrong = NATEnvFactory(NATEnvOptions(), seed=0).solutions(row(SPEC))
     assert reference.name == "reference" and reference.succeeds
-    assert [each.name.partition(":")[0] for each in wrong] == ["careless", "wiring", "subtle"]
+    assert [each.name.partition(":")[0] for each in wrong] == ["buggy", "wiring", "subtle"]
     assert not any(each.succeeds for each in wrong)
 
 

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from nat_projects import drawn
+from nat_projects import spec_of
 from test_nat_env import SharedFactory, row
 
 from agent_rl.core.evaluation import evaluated_record
 from agent_rl.envs.failure_modes import OTHER, FailureModes
 from agent_rl.envs.nat.env import NATAgentEnv, written
-from agent_rl.envs.nat.factory.negative_solutions import all_sabotages
+from agent_rl.envs.nat.factory.negative_solutions import all_negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
@@ -18,13 +18,13 @@ from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, Turn
 
 MODES = FailureModes(NAT_RULES)
-SPEC = drawn("unit_converter", 2)
-CLIENT = drawn("calculator", 4)
-SABOTAGED = {
-    "careless: faulty logic 0": "bad input not handled",
-    "careless: faulty logic 1": "wrong behaviour",
-    "careless: tests that assert nothing": "incomplete tests",
-    "careless: no tests": "incomplete tests",
+SPEC = spec_of("unit_converter", 2)
+CLIENT = spec_of("calculator", 4)
+NEGATIVE = {
+    "buggy: faulty logic 0": "bad input not handled",
+    "buggy: faulty logic 1": "wrong behaviour",
+    "buggy: tests that assert nothing": "incomplete tests",
+    "buggy: no tests": "incomplete tests",
     "wiring: return for yield": "wrong NAT pattern",
     "wiring: another type name": "wrong NAT pattern",
     "wiring: no workflow": "wrong NAT pattern",
@@ -66,19 +66,19 @@ def label_of(toolkit: NatToolkit, spec: NATSpec, files: dict[str, str]) -> str |
     return MODES.label(json.loads(json.dumps(evaluated_record(played, row(spec)))))
 
 
-@pytest.mark.parametrize("name", SABOTAGED)
+@pytest.mark.parametrize("name", NEGATIVE)
 def test_every_negative_solution_gets_the_label_of_its_fault(nat_toolkit: NatToolkit, name: str) -> None:
-    assert label_of(nat_toolkit, SPEC, all_sabotages(SPEC)[name]) == SABOTAGED[name]
+    assert label_of(nat_toolkit, SPEC, all_negative_solutions(SPEC)[name]) == NEGATIVE[name]
 
 
 @pytest.mark.parametrize("name", OF_A_CLIENT)
 def test_a_client_of_its_own_server_too(nat_toolkit: NatToolkit, name: str) -> None:
-    assert label_of(nat_toolkit, CLIENT, all_sabotages(CLIENT)[name]) == OF_A_CLIENT[name]
+    assert label_of(nat_toolkit, CLIENT, all_negative_solutions(CLIENT)[name]) == OF_A_CLIENT[name]
 
 
 def test_no_negative_solution_is_left_out() -> None:
-    assert set(SABOTAGED.values()) <= set(MODES.meanings)
-    assert set(all_sabotages(SPEC)) - set(SABOTAGED) == {"careless: faulty logic 2", "careless: faulty logic 3"}
+    assert set(NEGATIVE.values()) <= set(MODES.meanings)
+    assert set(all_negative_solutions(SPEC)) - set(NEGATIVE) == {"buggy: faulty logic 2", "buggy: faulty logic 3"}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ BROKEN_CALL = {"role": "assistant", "content": "", "tool_errors": ["a call that 
         (nat("max_turns"), "not submitted"),
         (nat(problems=("files, all files: missing a/config.yml",), messages=(BROKEN_CALL,)), "unreadable call"),
         (nat(problems=("code, docstrings: logic.py:3: f",), messages=(BROKEN_CALL,)), "incomplete code"),
-        # The problems that are noted end before the one that matters: the shares tell.
+        # The problems that are noted end before the one that matters: the shares decide.
         (nat(parts={"share/behaviour": 1.0, "share/tests": 0.5}), "incomplete tests"),
         (nat(), OTHER),
     ],

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.factory.generate import generate_specs
 from agent_rl.envs.nat.factory.planner import dataset as planned_dataset
 from agent_rl.envs.nat.factory.planner.client import GeminiClient
 from agent_rl.envs.nat.factory.planner.dataset import planned
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.errors import DataError, PlannerError
+from agent_rl.errors import DataError
 
 WITHOUT_SDK = """
 import sys
@@ -36,8 +37,8 @@ def divided(
     """The sets, the requests that were handed to the planner, and how many specs were wanted."""
     given: dict[str, Any] = {}
 
-    def plan_specs(asked: Any, **more: Any) -> list[NATSpec]:
-        given.update(more, asked=list(asked))
+    def plan_specs(requests: Any, **more: Any) -> list[NATSpec]:
+        given.update(more, requests=list(requests))
         return specs
 
     monkeypatch.setattr(planned_dataset, "plan_specs", plan_specs)
@@ -45,7 +46,7 @@ def divided(
     arguments |= options
     sets = planned(folder, **arguments)
     assert given["progress_path"] == folder / "planner_progress.jsonl"
-    return sets, given["asked"], given["count"]
+    return sets, given["requests"], given["count"]
 
 
 def test_specs_are_divided_as_the_generators_are(
@@ -53,10 +54,10 @@ def test_specs_are_divided_as_the_generators_are(
 ) -> None:
     wanted = {"train": "train", "sft": "train", "val": "val", "test_generalisation": "test_generalisation"}
     specs = {name: list(itertools.islice(generate_specs(0, [name]), 2)) for name in wanted}
-    sets, asked, count = divided(monkeypatch, tmp_path, [spec for pair in specs.values() for spec in pair])
+    sets, requests, count = divided(monkeypatch, tmp_path, [spec for pair in specs.values() for spec in pair])
     assert sets["train"] == specs["train"] + specs["sft"]
     assert (sets["val"], sets["test_generalisation"]) == (specs["val"], specs["test_generalisation"])
-    assert (len(asked), count) == (30, 10)
+    assert (len(requests), count) == (30, 10)
 
     assert divided(monkeypatch, tmp_path, specs["train"])[0] == {"train": specs["train"]}
     assert "no spec belongs to val, which training needs" in capsys.readouterr().out
@@ -94,7 +95,7 @@ def test_the_sdk_is_not_imported_with_the_planner() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_without_the_sdk_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_one_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google", None)
     with pytest.raises(PlannerError, match=r"pip install -r requirements-gemini\.txt"):
         GeminiClient(model="m", timeout_s=1.0)

@@ -1,6 +1,6 @@
 """The NAT environment behind SkyRL's own interface: `skyrl_gym.make`, text in, messages and rewards out.
 
-Runs where skyrl-gym is installed and `.venv-nat` is there; what a right project is, is said by the reference.
+Runs where skyrl-gym is installed and `.venv-nat` is there; the reference project is the right answer.
 """
 
 import importlib
@@ -39,7 +39,7 @@ def make(**extras: Any) -> Any:
     return skyrl_gym.make(skyrl.ENV_ID, env_config={}, extras={"spec": json.dumps(TASK), "max_turns": 4, **extras})
 
 
-def said(*calls: tuple[str, dict[str, str]], text: str = "") -> str:
+def reply_with(*calls: tuple[str, dict[str, str]], text: str = "") -> str:
     """What a model writes to make these calls."""
     blocks = [f"<tool_call>\n{dump_call(ToolCall(name=name, arguments=given))}\n</tool_call>" for name, given in calls]
     return "\n".join([text, *blocks])
@@ -65,13 +65,13 @@ def test_the_first_messages_are_those_of_the_row_and_hold_the_request_and_the_to
 def test_a_complete_project_is_a_success_with_the_full_reward() -> None:
     env = make()
     env.init([])
-    first = env.step(said(*writes(FILES), ("pytest_run", {}), text="All files:"))
+    first = env.step(reply_with(*writes(FILES), ("pytest_run", {}), text="All files:"))
     assert (first["reward"], first["done"], first["metadata"]["tool_calls"]) == (0.0, False, len(FILES) + 1)
     (observation,) = first["observations"]
     assert observation["role"] == "user"
     replies = observation["content"].removeprefix("<tool_response>\n").removesuffix("\n</tool_response>")
     assert replies.split("\n</tool_response>\n<tool_response>\n") == [*(f"wrote {path}" for path in FILES), "2 passed"]
-    last = env.step(said(("submit", {})))
+    last = env.step(reply_with(("submit", {})))
     assert (last["observations"], last["done"]) == ([], True)
     assert last["metadata"]["problems"] == []
     assert last["metadata"]["success"] == 1.0
@@ -83,11 +83,11 @@ def test_a_complete_project_is_a_success_with_the_full_reward() -> None:
     env.close()
 
 
-def test_a_project_with_wrong_logic_is_no_success_and_says_why() -> None:
+def test_a_project_with_wrong_logic_is_no_success_and_reports_why() -> None:
     env = make(spec=TASK)
     env.init([])
     wrong = {**FILES, SPEC.logic_path: FILES[SPEC.logic_path].replace("return f", "return 'x' + f")}
-    end = env.step(said(*writes(wrong), ("submit", {})))
+    end = env.step(reply_with(*writes(wrong), ("submit", {})))
     assert (end["done"], end["metadata"]["success"]) == (True, 0.0)
     assert 0.0 < end["reward"] < 1.0
     assert end["metadata"]["problems"]
@@ -97,7 +97,7 @@ def test_a_project_with_wrong_logic_is_no_success_and_says_why() -> None:
 def test_the_completion_marker_hands_in_the_project() -> None:
     env = make()
     env.init([])
-    env.step(said(*writes(FILES)))
+    env.step(reply_with(*writes(FILES)))
     end = env.step("The agent is done. AGENT_CREATION_COMPLETE")
     assert (end["done"], end["metadata"]["success"]) == (True, 1.0)
 
@@ -105,7 +105,7 @@ def test_the_completion_marker_hands_in_the_project() -> None:
 def test_the_last_turn_scores_what_is_there_but_an_agent_that_was_not_handed_in_is_no_success() -> None:
     env = make(max_turns=1)
     env.init([])
-    end = env.step(said(*writes(FILES)))
+    end = env.step(reply_with(*writes(FILES)))
     assert (end["done"], end["observations"], end["metadata"]["success"]) == (True, [], 0.0)
     assert end["metadata"]["stop_reason"] == "max_turns"
     assert end["reward"] == pytest.approx(1.0)
@@ -128,7 +128,7 @@ def test_a_lone_surrogate_that_a_project_raises_is_read_as_a_question_mark() -> 
     env = make()
     env.init([])
     raising = {**FILES, SPEC.register_path: 'raise ValueError("<\\ud800>")'}
-    step = env.step(said(*writes(raising), ("nat_check", {})))
+    step = env.step(reply_with(*writes(raising), ("nat_check", {})))
     assert "<?>" in step["observations"][0]["content"]
 
 
@@ -160,18 +160,18 @@ def test_an_omegaconf_section_overrides_what_was_registered() -> None:
     section = OmegaConf.create({"reward": {"complete": 7.0}})
     env = skyrl_gym.make(skyrl.ENV_ID, env_config=section, extras={"spec": TASK})
     env.init([])
-    end = env.step(said(*writes(FILES), ("submit", {})))
+    end = env.step(reply_with(*writes(FILES), ("submit", {})))
     assert end["reward"] == pytest.approx(FULL_REWARD + 6.0 + 0.3)
 
 
-def test_episodes_with_equal_settings_share_one_factory_which_draws_the_hidden_cases_from_the_seed() -> None:
+def test_episodes_with_equal_settings_share_one_factory_which_samples_the_hidden_cases_from_the_seed() -> None:
     for _ in range(2):
         make().init([])
     factories = [each for each in skyrl._factories.values() if each.options.reward.complete == 1.0]
     assert [(each.options.checkers, each.seed) for each in factories] == [(1, 5)]
 
 
-def test_the_module_needs_no_torch_and_says_what_it_needs() -> None:
+def test_the_module_needs_no_torch_and_names_what_it_needs() -> None:
     def run(code: str) -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
 

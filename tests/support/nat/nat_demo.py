@@ -1,4 +1,4 @@
-"""One small project written by hand, and how to ask it something through the toolkit."""
+"""One small project written by hand, and how to run it through the toolkit."""
 
 from typing import Any
 
@@ -95,11 +95,11 @@ ANSWERS = ("2000.00 m", "1.50 m", "error: unknown unit mile")
 SCHEMA = {"unit": "string", "value": "number"}
 
 
-def run_of(asks: list[tuple[str, dict[str, Any]]], **more: Any) -> dict[str, Any]:
+def run_of(questions: list[tuple[str, dict[str, Any]]], **more: Any) -> dict[str, Any]:
     """One build as the toolkit takes it: (target, inputs) in order, "" for the workflow."""
     defaults = {"overrides": [], "swapped": {}, "through_client": False, "exchanges": {}, "scripted": []}
-    asked = [[target, inputs, more.get("via", "")] for target, inputs in asks]
-    run = {**defaults, "config": "src/nat_demo/configs/config.yml", **more, "asks": asked}
+    rows = [[target, inputs, more.get("via", "")] for target, inputs in questions]
+    run = {**defaults, "config": "src/nat_demo/configs/config.yml", **more, "questions": rows}
     run.pop("via", None)
     return run
 
@@ -109,11 +109,11 @@ def both_ways(**more: Any) -> dict[str, Any]:
     return run_of([(target, inputs) for target in ("scaler", "") for inputs in INPUTS], **more)
 
 
-def ask(toolkit: NatToolkit, changes: dict[str, str] | None = None, *runs: dict[str, Any]) -> AgentEvidence:
+def run_demo(toolkit: NatToolkit, changes: dict[str, str] | None = None, *runs: dict[str, Any]) -> AgentEvidence:
     files = {**FILES, **(changes or {})}
     return toolkit.run_agent(files, package="nat_demo", schemas=["scaler"], runs=runs or [both_ways()])
 
 
-def ask_mcp(toolkit: NatToolkit, server: str) -> McpEvidence:
+def serve_demo(toolkit: NatToolkit, server: str) -> McpEvidence:
     calls = [("scaler", inputs) for inputs in INPUTS]
     return toolkit.run_mcp({**FILES, "mcp_server.py": server}, server_path="mcp_server.py", calls=calls)

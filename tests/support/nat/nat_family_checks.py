@@ -1,4 +1,4 @@
-"""What every family of tools must hold, checked on drawn tools; the family's own test file has the golden values."""
+"""What every family of tools must hold, checked on sampled tools; the family's own test file has the golden values."""
 
 import json
 import random
@@ -6,17 +6,28 @@ from collections.abc import Callable
 
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families.base import Family
-from agent_rl.envs.nat.factory.tool_sampler import draw_tool, error_cases, valid_cases
+from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, error_cases, sample_tool, valid_cases
 from agent_rl.envs.nat.spec import Inputs, Tool
 
 
-def drawn(family: Family, level: int, count: int) -> list[tuple[Tool, random.Random]]:
+def tools_of(family: Family, level: int, count: int) -> list[tuple[Tool, random.Random]]:
     out = []
     for seed in range(count):
         rng = random.Random(f"{family.name}-{level}-{seed}")
-        tool = draw_tool(family, level, rng, type_name="nat_x_tool", instance="main_tool", function=family.function)
+        tool = sample_tool(family, level, rng, type_name="nat_x_tool", instance="main_tool", function=family.function)
         out.append((tool, rng))
     return out
+
+
+def tool_of(family: Family, level: int, seed: int) -> Tool:
+    """One sampled tool of the family."""
+    names = {"type_name": "nat_x_tool", "instance": "main_tool", "function": family.function}
+    return sample_tool(family, level, random.Random(seed), **names)
+
+
+def cases_of(family: Family, tool: Tool, rng: random.Random, config: dict[str, int]) -> list[Inputs]:
+    """The hidden cases of a tool: valid inputs, then one for each error."""
+    return valid_cases(family, tool, rng, config, NUM_VALID) + error_cases(family, tool, rng)
 
 
 def function_of(tool: Tool, definitions: str) -> Callable[..., str]:
@@ -33,7 +44,7 @@ def _configs(tool: Tool) -> list[dict[str, int]]:
 
 
 def reference_agrees_with_the_oracle(family: Family, level: int, count: int = 150) -> None:
-    for tool, rng in drawn(family, level, count):
+    for tool, rng in tools_of(family, level, count):
         reference = function_of(tool, family.definitions(tool))
         errors = family.error_inputs(tool, rng)
         assert list(errors) == list(tool.errors)
@@ -47,7 +58,7 @@ def reference_agrees_with_the_oracle(family: Family, level: int, count: int = 15
 
 
 def mutants_fail_the_assertions(family: Family, level: int, count: int = 40) -> None:
-    for tool, _ in drawn(family, level, count):
+    for tool, _ in tools_of(family, level, count):
         tests = [line for lines in family.assertions(tool).values() for line in lines]
         assert _passes(family.definitions(tool), tests)
         for mutant in family.mutants(tool):
@@ -64,10 +75,10 @@ def _passes(definitions: str, tests: list[str]) -> bool:
 
 def subtle_bodies_are_caught(family: Family, level: int, count: int = 60) -> None:
     tries = misses = 0
-    for tool, rng in drawn(family, level, count):
+    for tool, rng in tools_of(family, level, count):
         subtle = family.subtle_mutants(tool)
         assert subtle and family.definitions(tool) not in subtle
-        cases = valid_cases(family, tool, rng, tool.defaults, 12) + error_cases(family, tool, rng)
+        cases = cases_of(family, tool, rng, tool.defaults)
         for mutant in subtle:
             tries += 1
             misses += all(
@@ -84,7 +95,7 @@ def _answer(tool: Tool, definitions: str, inputs: Inputs) -> str | None:
 
 
 def rules_and_requests(family: Family, level: int, count: int = 60) -> None:
-    for (tool, rng), (again, _) in zip(drawn(family, level, count), drawn(family, level, count), strict=True):
+    for (tool, rng), (again, _) in zip(tools_of(family, level, count), tools_of(family, level, count), strict=True):
         assert tool == again
         assert (tool.config_field is not None) == (level == 2) or level > 2
         rules = json.loads(json.dumps(tool.rules))

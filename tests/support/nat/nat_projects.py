@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_rl.envs.nat.factory.generate import draw_parts, finish
+from agent_rl.envs.nat.factory.generate import finish, sample_parts
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.tool_sampler import TooFewCasesError
 from agent_rl.envs.nat.judge.checker import check_project
@@ -28,20 +28,20 @@ _REACT = Path(os.environ.get(REACT_PYTHON_VARIABLE) or Path(__file__).parents[3]
 needs_react = pytest.mark.skipif(not _REACT.exists(), reason=f"there is no {_REACT}; run `make setup-react`")
 
 
-def draw_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:
-    """One spec, or None when the rules drawn are too narrow to judge an agent by."""
+def sample_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:
+    """One spec, or None when the sampled rules are too narrow to judge an agent by."""
     try:
-        return finish(draw_parts(family, level, rng, task_id=task_id), rng)
+        return finish(sample_parts(family, level, rng, task_id=task_id), rng)
     except TooFewCasesError:
         return None
 
 
 @cache
-def drawn(family: str, level: int, seed: int = 0, of: frozenset[str] = STEADY) -> NATSpec:
+def spec_of(family: str, level: int, seed: int = 0, of: frozenset[str] = STEADY) -> NATSpec:
     """The first spec from `seed` on whose tools are all of the families `of`."""
     for number in range(seed, seed + 500):
         rng = random.Random(f"nat-project-{family}-{level}-{number}")
-        spec = draw_spec(family, level, rng, task_id=f"test-{number}")
+        spec = sample_spec(family, level, rng, task_id=f"test-{number}")
         if spec is not None and {tool.family for tool in spec.tools} <= of:
             return spec
     raise AssertionError(f"no {family} of level {level} with tools of {sorted(of)}")

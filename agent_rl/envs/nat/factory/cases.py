@@ -1,6 +1,6 @@
-"""Hidden cases: what an agent is asked when an episode is scored, with the oracle's answers beside the questions.
+"""Hidden cases: the questions that score an agent at the end of an episode, with the oracle's answers.
 
-They depend on the spec's rules and a seed alone, so all episodes of a group face the same ones. Only questions are sent
+They depend on the spec's rules and a seed alone, so all episodes of a group get the same ones. Only questions are sent
 to the process that runs the candidate; the answers stay here. Each `CaseRun` is one build of the workflow.
 """
 
@@ -20,13 +20,13 @@ from agent_rl.envs.nat.spec import ConfigField, Group, Inputs, NATSpec, Tool
 NUM_OVERRIDDEN = 4
 NUM_SEQUENCES = 3
 SEQUENCE_LENGTH = 10
-_SEQUENCE_DRAWS = 60
+_NUM_SEQUENCE_SAMPLES = 60
 WORKFLOW = ""
 """The target of a question to the whole workflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class HiddenCase:
     """One question to a freshly built agent, or to its MCP server."""
 
     target: str
@@ -43,12 +43,12 @@ class CaseRun:
     """Questions in order to one build."""
 
     about: str
-    """What it finds out, in words."""
-    asks: tuple[Ask, ...]
+    """What the run checks, in words."""
+    questions: tuple[HiddenCase, ...]
     overrides: dict[str, dict[str, int]] = field(default_factory=dict)
     """Instance -> values set in place of the defaults of its configuration."""
     swapped: dict[str, str] = field(default_factory=dict)
-    """Tools that the checker replaces by stand-ins, with what those answer."""
+    """Tools that the checker replaces by mocks, with the mocks' answers."""
     through_client: bool = False
     """Built from config-mcp-client.yml."""
     exchanges: dict[str, Exchange] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class CaseRun:
 
 def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
     """At least 12 valid inputs and one for every error of every tool, through the tool and through the workflow;
-    other settings; tools swapped for stand-ins; the same through the MCP client.
+    other settings; tools swapped for mocks; the same through the MCP client.
 
     Raises TooFewCasesError when the rules allow fewer distinct inputs.
     """
@@ -65,17 +65,17 @@ def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
     if spec.group:
         return tuple(_group_runs(spec, spec.group, rng))
     config = flow_oracle.defaults(spec)
-    drawn = {tool.instance: _drawn(tool, rng) for tool in spec.tools}
-    runs = [_run(spec, "hidden cases", [(t, i) for t, each in drawn.items() for i in each], config, rng)]
+    sampled = {tool.instance: _tool_cases(tool, rng) for tool in spec.tools}
+    runs = [_run(spec, "hidden cases", [(t, i) for t, each in sampled.items() for i in each], config, rng)]
     if overrides := {tool.instance: other_setting(tool.config_field, rng) for tool in spec.tools if tool.config_field}:
         changed = {name: {**values, **overrides.get(name, {})} for name, values in config.items()}
-        asked = [
+        requests = [
             (tool.instance, inputs)
             for tool in spec.tools
             if tool.instance in overrides
             for inputs in valid_cases(FAMILIES[tool.family], tool, rng, changed[tool.instance], NUM_OVERRIDDEN)
         ]
-        runs.append(_run(spec, "other settings", asked, changed, rng, overrides))
+        runs.append(_run(spec, "other settings", requests, changed, rng, overrides))
     runs += _swapped_runs(spec, config, rng)
     if spec.client_group:
         runs.append(_flow_run(spec, "through the MCP client", config, rng, through_client=True))
@@ -91,7 +91,7 @@ def other_setting(field: ConfigField, rng: random.Random) -> dict[str, int]:
     return {field.name: low if low != field.default else min(field.high, field.default + 1)}
 
 
-def _drawn(tool: Tool, rng: random.Random) -> list[Inputs]:
+def _tool_cases(tool: Tool, rng: random.Random) -> list[Inputs]:
     family = FAMILIES[tool.family]
     return [*valid_cases(family, tool, rng, tool.defaults, NUM_VALID), *error_cases(family, tool, rng)]
 
@@ -99,67 +99,69 @@ def _drawn(tool: Tool, rng: random.Random) -> list[Inputs]:
 def _run(
     spec: NATSpec,
     about: str,
-    asked: list[tuple[str, Inputs]],
+    requests: list[tuple[str, Inputs]],
     config: dict[str, dict[str, int]],
     rng: random.Random,
     overrides: dict[str, dict[str, int]] | None = None,
 ) -> CaseRun:
-    """Every question to its tool, and questions to the workflow: the same ones where the workflow is the tool."""
-    asks = [
-        Ask(target=name, inputs=inputs, expected=oracle.answer(spec.tool(name), inputs, config[name]))
-        for name, inputs in asked
+    """Questions to each tool, and to the workflow: the same ones where the workflow is the tool."""
+    questions = [
+        HiddenCase(target=name, inputs=inputs, expected=oracle.answer(spec.tool(name), inputs, config[name]))
+        for name, inputs in requests
     ]
     if spec.workflow.kind in ("direct", "react"):
-        asks += [replace(each, target=WORKFLOW, via=each.target) for each in _direct_asks(spec, asks)]
+        questions += [replace(each, target=WORKFLOW, via=each.target) for each in _direct_asks(spec, questions)]
     else:
         count = 2 if overrides else None
-        asks += _flow_asks(spec, flow_inputs(spec, config, rng, count), config)
-        asks += [] if overrides else _flow_asks(spec, flow_errors(spec, rng), config)
-    exchanges = _exchanges(spec, asks, config)
-    return CaseRun(about=about, asks=tuple(asks), overrides=overrides or {}, exchanges=exchanges)
+        questions += _flow_asks(spec, flow_inputs(spec, config, rng, count), config)
+        questions += [] if overrides else _flow_asks(spec, flow_errors(spec, rng), config)
+    exchanges = _exchanges(spec, questions, config)
+    return CaseRun(about=about, questions=tuple(questions), overrides=overrides or {}, exchanges=exchanges)
 
 
-def _direct_asks(spec: NATSpec, asks: list[Ask]) -> list[Ask]:
+def _direct_asks(spec: NATSpec, questions: list[HiddenCase]) -> list[HiddenCase]:
     """All of them for the only tool; a scripted agent is slower, so it gets the first and last of each tool."""
     if spec.workflow.kind == "direct":
-        return asks
+        return questions
     chosen = []
     for tool in spec.tools:
-        own = [each for each in asks if each.target == tool.instance]
+        own = [each for each in questions if each.target == tool.instance]
         chosen += [own[0], own[-1]] if len(own) > 1 else own
     return chosen
 
 
 def _flow_asks(
-    spec: NATSpec, asked: list[Inputs], config: dict[str, dict[str, int]], swapped: dict[str, str] | None = None
-) -> list[Ask]:
-    answers = flow_oracle.conversation(spec, asked, config, swapped)
-    return [Ask(target=WORKFLOW, inputs=each, expected=text) for each, text in zip(asked, answers, strict=True)]
+    spec: NATSpec, requests: list[Inputs], config: dict[str, dict[str, int]], swapped: dict[str, str] | None = None
+) -> list[HiddenCase]:
+    answers = flow_oracle.conversation(spec, requests, config, swapped)
+    return [
+        HiddenCase(target=WORKFLOW, inputs=each, expected=text) for each, text in zip(requests, answers, strict=True)
+    ]
 
 
 def _flow_run(spec: NATSpec, about: str, config: dict[str, dict[str, int]], rng: random.Random, **more: Any) -> CaseRun:
     swapped = more.get("swapped", {})
-    asks = _flow_asks(spec, flow_inputs(spec, config, rng, 1 if swapped else 2), config, swapped)
+    questions = _flow_asks(spec, flow_inputs(spec, config, rng, 1 if swapped else 2), config, swapped)
     if swapped:
-        # Answers that the stand-ins do not change say nothing about them.
-        usual = flow_oracle.conversation(spec, [each.inputs for each in asks], config)
-        asks = [each for each, text in zip(asks, usual, strict=True) if each.expected != text]
-    return CaseRun(about=about, asks=tuple(asks), exchanges=_exchanges(spec, asks, config), **more)
+        # Answers that the mocks do not change prove nothing.
+        usual = flow_oracle.conversation(spec, [each.inputs for each in questions], config)
+        questions = [each for each, text in zip(questions, usual, strict=True) if each.expected != text]
+    return CaseRun(about=about, questions=tuple(questions), exchanges=_exchanges(spec, questions, config), **more)
 
 
 def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.Random) -> list[CaseRun]:
-    """Builds in which one tool is a stand-in, so that a workflow that does not use its tools is found out.
+    """Builds in which one tool is a mock, to detect a workflow that does not use its tools.
 
-    A router takes one build for all tools, a pipeline one for each; served tools are swapped all at once. The stand-in
-    answers a number, which any later step can read, or an error where an answer is only looked at for being one.
+    A router takes one build for all tools, a pipeline one for each; served tools are swapped all at once. The mock
+    answers a number, which any later step can read, or an error where only that can change the answer.
     """
     if spec.workflow.kind == "direct":
         return []
     number = f"{rng.randint(100, 999)}.5"
     if spec.workflow.kind == "react":
         first = spec.tools[0]
-        ask = Ask(target=WORKFLOW, inputs=first.example.inputs, expected=number, via=first.instance)
-        return [CaseRun(about="tools swapped", asks=(ask,), swapped={first.instance: number})]
+        question = HiddenCase(target=WORKFLOW, inputs=first.example.inputs, expected=number, via=first.instance)
+        return [CaseRun(about="tools swapped", questions=(question,), swapped={first.instance: number})]
     every = {tool.instance: f"{number}{index}" for index, tool in enumerate(spec.tools)}
     runs = []
     if spec.workflow.kind == "router":
@@ -168,7 +170,7 @@ def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.
         for tool in spec.tools:
             for text in (number, f"error: {number}"):
                 run = _flow_run(spec, f"{tool.instance} swapped", config, rng, swapped={tool.instance: text})
-                if run.asks:
+                if run.questions:
                     runs.append(run)
                     break
     if spec.client_group:
@@ -176,11 +178,11 @@ def _swapped_runs(spec: NATSpec, config: dict[str, dict[str, int]], rng: random.
     return runs
 
 
-def _exchanges(spec: NATSpec, asks: list[Ask], config: dict[str, dict[str, int]]) -> dict[str, Exchange]:
-    """What the network answers to the requests of right tools that are asked these questions."""
+def _exchanges(spec: NATSpec, questions: list[HiddenCase], config: dict[str, dict[str, int]]) -> dict[str, Exchange]:
+    """Network replies to the requests that right tools send for these questions."""
     out: dict[str, Exchange] = {}
-    for ask in asks:
-        for name, inputs in reached(spec, ask.target, ask.inputs):
+    for question in questions:
+        for name, inputs in reached(spec, question.target, question.inputs):
             tool = spec.tool(name)
             out |= FAMILIES[tool.family].exchanges(tool, inputs, config[name])
     return out
@@ -199,47 +201,49 @@ def _group_runs(spec: NATSpec, group: Group, rng: random.Random) -> list[CaseRun
         settings.append(other_setting(group.config_field, rng))
     for number, config in enumerate(settings):
         overrides = dict.fromkeys(instances, config) if config != group.defaults else {}
-        played = {name: family.sequence(group, rng, config, SEQUENCE_LENGTH) for name in instances}
+        calls_by_instance = {name: family.sequence(group, rng, config, SEQUENCE_LENGTH) for name in instances}
         if not overrides:
-            played[instances[0]] = covering[number]
-        mixed = _interleaved(played, rng)
-        answers = {name: iter(flow_oracle.play(group, config, calls)) for name, calls in played.items()}
+            calls_by_instance[instances[0]] = covering[number]
+        mixed = _interleaved(calls_by_instance, rng)
+        answers = {name: iter(flow_oracle.run_calls(group, config, calls)) for name, calls in calls_by_instance.items()}
         calls = [
-            Ask(target=f"{name}__{function}", inputs=inputs, expected=next(answers[name]))
+            HiddenCase(target=f"{name}__{function}", inputs=inputs, expected=next(answers[name]))
             for name, (function, inputs) in mixed
         ]
         if number == 0:
             calls += [
-                Ask(target=f"{name}__{hidden}", inputs={}, expected=None)
+                HiddenCase(target=f"{name}__{hidden}", inputs={}, expected=None)
                 for name in instances
                 for hidden in group.hidden
             ]
         about = "other settings" if overrides else "sequences of calls"
-        runs.append(CaseRun(about=about, asks=tuple(calls), overrides=overrides))
+        runs.append(CaseRun(about=about, questions=tuple(calls), overrides=overrides))
         if number == 0 or overrides:
             lines: list[Inputs] = [
                 {"request": line_of(spec, f"{name}__{function}", inputs)} for name, (function, inputs) in mixed
             ]
             lines += [] if overrides else flow_errors(spec, rng)
             full = dict.fromkeys(instances, config)
-            runs.append(CaseRun(about=about, asks=tuple(_flow_asks(spec, lines, full)), overrides=overrides))
+            runs.append(CaseRun(about=about, questions=tuple(_flow_asks(spec, lines, full)), overrides=overrides))
     swapped = {
         f"{name}__{function.name}": f"{rng.randint(100, 999)}.5" for name in instances for function in group.visible
     }
     calls = [(f"{name}__{call.function}", call.inputs) for name in instances for call in group.example]
-    asked: list[Inputs] = [{"request": line_of(spec, name, inputs)} for name, inputs in calls if name in swapped]
+    requests: list[Inputs] = [{"request": line_of(spec, name, inputs)} for name, inputs in calls if name in swapped]
     full = dict.fromkeys(instances, group.defaults)
-    runs.append(CaseRun(about="tools swapped", asks=tuple(_flow_asks(spec, asked, full, swapped)), swapped=swapped))
+    runs.append(
+        CaseRun(about="tools swapped", questions=tuple(_flow_asks(spec, requests, full, swapped)), swapped=swapped)
+    )
     return runs
 
 
 def _covering(group: Group, rng: random.Random) -> list[Sequence]:
-    """Sequences for fresh instances: of many drawn those that meet the most errors, so that each is met by one."""
+    """Sequences for fresh instances: of many samples, those that raise the most errors, so that one covers each."""
     family, left = GROUPS[group.family], set(group.errors)
     # Some bounds are far away: longer sequences reach them.
-    lengths = [SEQUENCE_LENGTH, 2 * SEQUENCE_LENGTH, 3 * SEQUENCE_LENGTH] * (_SEQUENCE_DRAWS // 3)
+    lengths = [SEQUENCE_LENGTH, 2 * SEQUENCE_LENGTH, 3 * SEQUENCE_LENGTH] * (_NUM_SEQUENCE_SAMPLES // 3)
     pool = [family.sequence(group, rng, group.defaults, length) for length in lengths]
-    met = [set(flow_oracle.play(group, group.defaults, calls)) for calls in pool]
+    met = [set(flow_oracle.run_calls(group, group.defaults, calls)) for calls in pool]
     chosen = []
     for _ in range(NUM_SEQUENCES):
         best = max(range(len(pool)), key=lambda number: len(met[number] & left))
@@ -248,18 +252,18 @@ def _covering(group: Group, rng: random.Random) -> list[Sequence]:
     return chosen
 
 
-def _interleaved(played: dict[str, list], rng: random.Random) -> list[tuple[str, Any]]:
+def _interleaved(calls_by_instance: dict[str, list], rng: random.Random) -> list[tuple[str, Any]]:
     """The calls of all instances in one order that keeps each instance's own."""
-    turns = [name for name, calls in played.items() for _ in calls]
+    turns = [name for name, calls in calls_by_instance.items() for _ in calls]
     rng.shuffle(turns)
-    left = {name: iter(calls) for name, calls in played.items()}
+    left = {name: iter(calls) for name, calls in calls_by_instance.items()}
     return [(name, next(left[name])) for name in turns]
 
 
 def example_run(spec: NATSpec) -> CaseRun:
-    """The example of the request, asked of the workflow."""
+    """The example of the request as a question to the workflow."""
     flow, config = spec.workflow, flow_oracle.defaults(spec)
     example = spec.tools[0].example if flow.kind in ("direct", "react") else flow.example
     via = spec.tools[0].instance if flow.kind == "react" else ""
-    ask = Ask(target=WORKFLOW, inputs=example.inputs, expected=example.output, via=via)
-    return CaseRun(about="example", asks=(ask,), exchanges=_exchanges(spec, [ask], config))
+    question = HiddenCase(target=WORKFLOW, inputs=example.inputs, expected=example.output, via=via)
+    return CaseRun(about="example", questions=(question,), exchanges=_exchanges(spec, [question], config))

@@ -1,16 +1,16 @@
-"""Drawing the agent around its tools: which tools, which workflow, which server, for a task family and a level.
+"""Sample the agent around its tools: which tools, workflow and server, for a task family and a level.
 
 Level 1: one tool. Level 2: one tool with a configuration field. Level 3: several tools behind a workflow. Level 4:
 tools taken back through MCP, branching, or a function group. Level 5: two families together, a scripted ReAct agent,
 groups with undo, hidden functions or two instances.
-Names and wording are not decided here (`generate.py`, `wording.py`).
+Does not: choose names and wording (`generate.py`, `wording.py`).
 """
 
 import random
 from dataclasses import dataclass, field
 
 from agent_rl.envs.nat.factory.families import FAMILIES
-from agent_rl.envs.nat.factory.tool_sampler import draw_tool
+from agent_rl.envs.nat.factory.tool_sampler import sample_tool
 from agent_rl.envs.nat.spec import Direct, Example, InputField, McpServer, Pipeline, React, Router, Step, Tool, Workflow
 
 INSTANCES = ["main_tool", "primary", "worker", "engine", "helper", "service", "unit", "agent_tool"]
@@ -23,7 +23,7 @@ _NO_EXAMPLE = Example(inputs={}, output="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """Everything of a spec but names, wording, plan and examples of the workflow."""
+    """A spec without names, wording, plan and workflow example."""
 
     tools: tuple[Tool, ...]
     workflow: Workflow = field(default_factory=Direct)
@@ -32,7 +32,7 @@ class Composition:
 
 
 def compose(family: str, level: int, package: str, rng: random.Random) -> Composition:
-    """Draw the parts of an agent that has no function group."""
+    """Sample the parts of an agent that has no function group."""
     if family == "react_agent":
         return _react(package, rng)
     if family == "mcp_served":
@@ -41,14 +41,14 @@ def compose(family: str, level: int, package: str, rng: random.Random) -> Compos
         return _pipeline(level, package, rng)
     if level <= 2:
         name = rng.choice(INSTANCES)
-        tool = draw_tool(
+        tool = sample_tool(
             FAMILIES[family], level, rng, type_name=f"{package}_tool", instance=name, function=FAMILIES[family].function
         )
         return Composition(tools=(tool,), server=McpServer(name=package))
     names = [family, family]
     if level == 5:
         names.append(rng.choice([other for other in sorted(FAMILIES) if other != family]))
-    tools = draw_tools(names, level, package, rng)
+    tools = sample_tools(names, level, package, rng)
     return Composition(
         tools=tools,
         workflow=router(tools, package, rng),
@@ -57,14 +57,14 @@ def compose(family: str, level: int, package: str, rng: random.Random) -> Compos
     )
 
 
-def draw_tools(families: list[str], level: int, package: str, rng: random.Random) -> tuple[Tool, ...]:
+def sample_tools(families: list[str], level: int, package: str, rng: random.Random) -> tuple[Tool, ...]:
     """One tool for each of `families`, with names of their own."""
     tools = []
     for family, instance in zip(families, rng.sample(INSTANCES, len(families)), strict=True):
         made = FAMILIES[family]
         function = f"{made.function}_{instance}"
         tools.append(
-            draw_tool(made, level, rng, type_name=f"{package}_{instance}", instance=instance, function=function)
+            sample_tool(made, level, rng, type_name=f"{package}_{instance}", instance=instance, function=function)
         )
     return tuple(tools)
 
@@ -94,7 +94,7 @@ def _client(level: int, rng: random.Random) -> str | None:
 def _served(level: int, package: str, rng: random.Random) -> Composition:
     """What counts is the server: its name, its tools, how it reports errors, and its use by a client."""
     families = rng.choices(sorted(set(FAMILIES) - {"api_client"}), k=1 if level == 2 else rng.randint(2, 4))
-    tools = draw_tools(families, 2 if level == 2 else rng.choice([1, 2, 3]), package, rng)
+    tools = sample_tools(families, 2 if level == 2 else rng.choice([1, 2, 3]), package, rng)
     name = "-".join(rng.sample(["desk", "hub", "kit", "lab", "port", "shop"], 2))
     return Composition(
         tools=tools,
@@ -107,7 +107,7 @@ def _served(level: int, package: str, rng: random.Random) -> Composition:
 def _react(package: str, rng: random.Random) -> Composition:
     """The toolkit's own agent, configured; its tools are ours."""
     families = rng.sample(sorted(set(FAMILIES) - {"api_client"}), rng.randint(1, 2))
-    tools = draw_tools(families, rng.choice([1, 2]), package, rng)
+    tools = sample_tools(families, rng.choice([1, 2]), package, rng)
     llm = rng.choice(["main_llm", "thinker", "brain"])
     return Composition(
         tools=tools, workflow=React(llm=llm, max_tool_calls=rng.randint(3, 9)), server=McpServer(name=package)
@@ -128,19 +128,19 @@ def _pipeline(level: int, package: str, rng: random.Random) -> Composition:
         "both": ["text_pipeline", "text_pipeline", "text_pipeline"],
         "guard chain": ["code_validator", "text_pipeline", "text_pipeline"],
     }[pattern]
-    tools = draw_tools(families, rng.choice([1, 2]), package, rng)
+    tools = sample_tools(families, rng.choice([1, 2]), package, rng)
     inputs = (InputField(name="text", type="str"),)
     if pattern == "number":
         inputs, steps = _number_steps(tools, rng)
     else:
         steps = _text_steps(pattern, tools)
-    joined = pattern == "both"
+    has_joiner = pattern == "both"
     flow = Pipeline(
         type_name=f"{package}_workflow",
         inputs=inputs,
         steps=steps,
-        joiner=rng.choice([" / ", " + ", ", "]) if joined else None,
-        on_error="go on" if joined and rng.random() < 0.5 else "stop",
+        joiner=rng.choice([" / ", " + ", ", "]) if has_joiner else None,
+        on_error="go on" if has_joiner and rng.random() < 0.5 else "stop",
         example=_NO_EXAMPLE,
     )
     client = _client(level, rng) if level == 5 else None

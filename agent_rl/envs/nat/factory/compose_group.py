@@ -1,4 +1,4 @@
-"""Drawing an agent whose tools are the functions of a group that share one state."""
+"""Sample an agent whose tools are the functions of a group that share one state."""
 
 import random
 
@@ -25,7 +25,7 @@ def compose_group(family: GroupFamily, level: int, package: str, rng: random.Ran
         errors=draft.errors,
         example=(),
     )
-    group = group.model_copy(update={"example": played(group, family.example(group, rng))})
+    group = group.model_copy(update={"example": with_answers(group, family.example(group, rng))})
     commands = {
         function.name if len(group.instances) == 1 else f"{instance}-{function.name}": f"{instance}__{function.name}"
         for instance in group.instances
@@ -34,9 +34,9 @@ def compose_group(family: GroupFamily, level: int, package: str, rng: random.Ran
     return group, router_over(commands, (), package, rng)
 
 
-def played(group: Group, calls: Sequence) -> tuple[GroupCall, ...]:
+def with_answers(group: Group, calls: Sequence) -> tuple[GroupCall, ...]:
     """The calls with the answers of one fresh instance."""
-    answers = oracle.play(group, group.defaults, calls)
+    answers = oracle.run_calls(group, group.defaults, calls)
     return tuple(
         GroupCall(function=name, inputs=inputs, output=answer)
         for (name, inputs), answer in zip(calls, answers, strict=True)

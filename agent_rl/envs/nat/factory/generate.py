@@ -108,7 +108,7 @@ def generate_specs(
     terse: bool = False,
 ) -> Iterator[NATSpec]:
     """Endless stream of specs of some splits; cells take turns, fingerprints never repeat. Raises ConfigError when
-    there is nothing to draw, or nothing more."""
+    there is nothing to generate, or nothing more."""
     seen: set[str] = set()
     name = "+".join(splits)
     generalisation = "test_generalisation" in splits
@@ -118,7 +118,7 @@ def generate_specs(
     for index, (family, level) in enumerate(turns(families, levels)):
         for attempt in range(_ATTEMPTS):
             rng = random.Random(f"nat-spec-{seed}-{name}-{index}-{attempt}")
-            spec = draw_parts(family, level, rng, task_id=f"{splits[0]}-{seed}-{index:06d}")
+            spec = sample_parts(family, level, rng, task_id=f"{splits[0]}-{seed}-{index:06d}")
             if spec.fingerprint in seen or is_held_out(spec) != generalisation:
                 continue
             if generalisation or split_of(spec.fingerprint) in splits:
@@ -148,7 +148,7 @@ def is_held_out(spec: NATSpec) -> bool:
     return any(FAMILIES[tool.family].is_held_out(tool.rules) for tool in spec.tools)
 
 
-def draw_parts(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec:
+def sample_parts(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec:
     """A spec without the workflow's example, wording and plan."""
     package = "nat_" + "_".join(rng.sample(WORDS, 2))
     group = None
@@ -194,11 +194,11 @@ def _with_example(spec: NATSpec, rng: random.Random) -> NATSpec:
     config = flow_oracle.defaults(spec)
     if spec.group:
         call = spec.group.example[0]
-        asked = [{"request": line_of(spec, f"{spec.group.instances[0]}__{call.function}", call.inputs)}]
+        requests = [{"request": line_of(spec, f"{spec.group.instances[0]}__{call.function}", call.inputs)}]
     else:
-        asked = sorted(flow_inputs(spec, config, rng, 2), key=lambda inputs: len(str(inputs)))
-    answers = flow_oracle.conversation(spec, asked, config)
-    pairs = [Example(inputs=each, output=text) for each, text in zip(asked, answers, strict=True)]
+        requests = sorted(flow_inputs(spec, config, rng, 2), key=lambda inputs: len(str(inputs)))
+    answers = flow_oracle.conversation(spec, requests, config)
+    pairs = [Example(inputs=each, output=text) for each, text in zip(requests, answers, strict=True)]
     good = next((each for each in pairs if not each.output.startswith("error")), pairs[0])
     return spec.model_copy(update={"workflow": flow.model_copy(update={"example": good})})
 

@@ -1,7 +1,7 @@
-"""Reference projects with one thing wrong each: what the checker must not let pass as a success.
+"""Negative solutions: reference projects with one fault each, which the checker must not accept as a success.
 
-Three kinds for every spec: `careless` (code or tests that a hurried author leaves), `wiring` (the toolkit's side is
-wrong) and `subtle` (the logic is wrong only now and then). Used to test data and checker; never shown to a policy.
+Three kinds for every spec: `buggy` (faulty code or tests), `wiring` (the toolkit's side is wrong) and `subtle` (the
+logic is wrong only now and then). Used to test data and checker; never shown to a policy.
 """
 
 import random
@@ -11,23 +11,23 @@ from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.render import render_logic, render_project
 from agent_rl.envs.nat.spec import NATSpec
 
-KINDS = ("careless", "wiring", "subtle")
+KINDS = ("buggy", "wiring", "subtle")
 
 
-def sabotages(spec: NATSpec, seed: int) -> dict[str, dict[str, str]]:
+def negative_solutions(spec: NATSpec, seed: int) -> dict[str, dict[str, str]]:
     """`kind: what` -> files, one for each of `KINDS`; the same for the same spec and seed."""
     rng = random.Random(f"sabotage-{spec.fingerprint}-{seed}")
-    every = all_sabotages(spec)
+    every = all_negative_solutions(spec)
     chosen = [rng.choice(sorted(name for name in every if name.startswith(f"{kind}: "))) for kind in KINDS]
     return {name: every[name] for name in chosen}
 
 
-def all_sabotages(spec: NATSpec) -> dict[str, dict[str, str]]:
+def all_negative_solutions(spec: NATSpec) -> dict[str, dict[str, str]]:
     """`kind: what` -> files."""
     files = render_project(spec)
     return {
         f"{kind}: {name}": {path: text for path, text in {**files, **changes}.items() if text is not None}
-        for kind, choices in zip(KINDS, (_careless(spec), _wiring(spec, files), _subtle(spec)), strict=True)
+        for kind, choices in zip(KINDS, (_buggy(spec), _wiring(spec, files), _subtle(spec)), strict=True)
         for name, changes in choices.items()
     }
 
@@ -36,7 +36,7 @@ Changes = dict[str, str | None]
 """Path -> new text, None to leave the file out."""
 
 
-def _careless(spec: NATSpec) -> dict[str, Changes]:
+def _buggy(spec: NATSpec) -> dict[str, Changes]:
     wrong = [
         render_logic(spec, {tool.instance: text}) for tool in spec.tools for text in FAMILIES[tool.family].mutants(tool)
     ]

@@ -1,4 +1,4 @@
-"""Hidden cases as the toolkit's jobs take them: settings, stand-ins, and questions without answers."""
+"""Convert hidden cases to the toolkit's jobs: settings, mocks, and questions without answers."""
 
 from dataclasses import asdict
 from typing import Any
@@ -53,8 +53,9 @@ def agent_runs(spec: NATSpec, cases: tuple[CaseRun, ...]) -> list[dict[str, Any]
             "through_client": run.through_client,
             "exchanges": {request: asdict(each) for request, each in run.exchanges.items()},
             "scripted": [spec.workflow.llm] if isinstance(spec.workflow, React) else [],
-            "asks": [
-                [ask.target, dict(ask.inputs) or {UNUSED.name: ""}, _via(spec, ask.target, ask.via)] for ask in run.asks
+            "questions": [
+                [question.target, dict(question.inputs) or {UNUSED.name: ""}, _via(spec, question.target, question.via)]
+                for question in run.questions
             ],
         }
         for run in cases
@@ -82,12 +83,20 @@ def mcp_calls(spec: NATSpec, run: CaseRun) -> list[tuple[str, Inputs, str]]:
     instance's sequence."""
     if spec.group:
         prefix = f"{spec.group.instances[0]}__"
-        asks = [ask for ask in run.asks if ask.target.startswith(prefix) and ask.expected is not None]
-        return [(ask.target.removeprefix(prefix), ask.inputs, str(ask.expected)) for ask in asks]
+        questions = [
+            question
+            for question in run.questions
+            if question.target.startswith(prefix) and question.expected is not None
+        ]
+        return [
+            (question.target.removeprefix(prefix), question.inputs, str(question.expected)) for question in questions
+        ]
     out: list[tuple[str, Inputs, str]] = []
     for tool in spec.tools:
-        asks = [(ask.inputs, str(ask.expected)) for ask in run.asks if ask.target == tool.instance]
-        valid = [each for each in asks if not each[1].startswith("error")][:NUM_MCP_VALID]
-        bad = [each for each in asks if each[1].startswith("error")]
+        questions = [
+            (question.inputs, str(question.expected)) for question in run.questions if question.target == tool.instance
+        ]
+        valid = [each for each in questions if not each[1].startswith("error")][:NUM_MCP_VALID]
+        bad = [each for each in questions if each[1].startswith("error")]
         out += [(tool.instance, inputs, expected) for inputs, expected in [*valid, *bad]]
     return out

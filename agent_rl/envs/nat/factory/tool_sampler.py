@@ -1,4 +1,4 @@
-"""Drawing one tool: rules from its family, an example from the oracle, inputs for hidden cases."""
+"""Sample one tool: rules from its family, an example from the oracle, inputs for hidden cases."""
 
 import random
 
@@ -8,16 +8,18 @@ from agent_rl.envs.nat.spec import Example, Inputs, Tool
 
 NUM_VALID = 12
 _DRAFT_ATTEMPTS = 50
-_EXAMPLE_DRAWS = 25
-_CASE_DRAWS = 400
+_NUM_EXAMPLE_SAMPLES = 25
+_MAX_CASE_SAMPLES = 400
 
 
 class TooFewCasesError(ValueError):
-    """The rules allow too few distinct inputs to judge an answer by; draw other rules."""
+    """The rules allow too few distinct inputs to judge an answer by; sample other rules."""
 
 
-def draw_tool(family: Family, level: int, rng: random.Random, *, type_name: str, instance: str, function: str) -> Tool:
-    """Draw one tool. Drafts on which the oracle and the family's own error inputs disagree are drawn again."""
+def sample_tool(
+    family: Family, level: int, rng: random.Random, *, type_name: str, instance: str, function: str
+) -> Tool:
+    """Sample one tool. Drafts on which the oracle and the family's own error inputs disagree are sampled again."""
     for _ in range(_DRAFT_ATTEMPTS):
         draft = family.draft(rng, level)
         tool = complete_tool(family, draft, rng, type_name=type_name, instance=instance, function=function)
@@ -50,7 +52,7 @@ def complete_tool(
 
 def _example(family: Family, tool: Tool, rng: random.Random) -> Example | None:
     candidates = []
-    for _ in range(_EXAMPLE_DRAWS):
+    for _ in range(_NUM_EXAMPLE_SAMPLES):
         inputs = family.valid_inputs(tool, rng)
         output = oracle.answer(tool, inputs, tool.defaults)
         if not output.startswith("error") and oracle.is_robust(tool, inputs, tool.defaults):
@@ -74,7 +76,7 @@ def is_sound(family: Family, tool: Tool, rng: random.Random) -> bool:
 def valid_cases(family: Family, tool: Tool, rng: random.Random, config: dict[str, int], count: int) -> list[Inputs]:
     """Distinct inputs other than the example's, with an answer that float rounding cannot blur."""
     out: list[Inputs] = []
-    for _ in range(_CASE_DRAWS):
+    for _ in range(_MAX_CASE_SAMPLES):
         case = family.valid_inputs(tool, rng)
         if case != tool.example.inputs and case not in out and oracle.is_robust(tool, case, config):
             out.append(case)

@@ -1,6 +1,6 @@
-"""Requests as a user would type them: what the planner (`planner.py`) is given to plan.
+"""Requests as a user would type them: the planner's input (`planner/planner.py`).
 
-They are loose on purpose: nobody states every rule. They do not say what a right agent answers, and most name no
+They are loose on purpose: no user states every rule. They do not give a right agent's answers, and most name no
 family. Requests for several tools are among the examples too; the planner refuses those after one short call.
 """
 
@@ -73,13 +73,13 @@ def _stream(seed: int) -> Iterator[str]:
     yield from rng.sample(EXAMPLES, len(EXAMPLES))
     seen = set(EXAMPLES)
     for kind in itertools.cycle(_KINDS):
-        text = _asked(kind(rng), rng)
+        text = _as_request(kind(rng), rng)
         if text not in seen:
             seen.add(text)
             yield text
 
 
-def _asked(wish: str, rng: random.Random) -> str:
+def _as_request(wish: str, rng: random.Random) -> str:
     """`wish` begins with an article and has no full stop."""
     opening = rng.choice(
         [

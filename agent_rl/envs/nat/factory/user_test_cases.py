@@ -1,6 +1,6 @@
-"""What a person gives the validator beside the project: a spec of ours, or cases of their own.
+"""Read what a user gives the validator beside the project: a generated spec, or their own test cases.
 
-A case is one line of JSON: `{"input": "2 km", "expected": "2000 m"}` asks the workflow, `{"target": "scaler", "input":
+A case is one line of JSON: `{"input": "2 km", "expected": "2000 m"}` tests the workflow, `{"target": "scaler", "input":
 {"value": 2, "unit": "km"}, "expected": "2000 m"}` a function. Nothing here runs a project.
 """
 
@@ -26,7 +26,7 @@ _NO_ANSWER = {
 """The only key of what stands in place of an answer -> what it means."""
 
 
-class _Row(Record):
+class _CaseRow(Record):
     input: str | dict[str, Any]
     expected: str
     target: str = WORKFLOW
@@ -76,7 +76,7 @@ def _text(path: Path) -> str:
 
 def _case(line: str, where: str) -> UserTestCase:
     try:
-        row = _Row.model_validate(json.loads(line))
+        row = _CaseRow.model_validate(json.loads(line))
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not valid JSON ({error.msg}, column {error.colno}); write one object on each line"
@@ -110,7 +110,7 @@ def judge(cases: Sequence[UserTestCase], answers: Sequence[Any], error: str | No
         if wrong:
             case, answer = wrong[0]
             because = f" ({error})" if error and answer is None else ""
-            evidence += f"; {Path(case.where).name} {_said(answer)}{because}, expected {case.expected[:100]!r}"
+            evidence += f"; {Path(case.where).name} {_describe(answer)}{because}, expected {case.expected[:100]!r}"
         stage: Stage = "workflow" if target == WORKFLOW else "behaviour"
         name = "cases" if target == WORKFLOW else f"{target}, cases"
         points.append(point(stage, name, 1 - len(wrong) / len(own), evidence))
@@ -129,7 +129,7 @@ def _text_of(answer: Any) -> str:
         return "a value nested too deep to show"
 
 
-def _said(answer: Any) -> str:
+def _describe(answer: Any) -> str:
     if answer is None:
         return "gave nothing"
     if _is_none(answer):

@@ -1,4 +1,4 @@
-"""A spec in a user's words: what to build, how it behaves, an example of everything. Draws phrasings, not behaviour."""
+"""Word a spec as a user's request: what to build, how it behaves, an example of everything. Samples phrasings only."""
 
 import random
 
@@ -8,9 +8,9 @@ from agent_rl.envs.nat.spec import ConfigField, Direct, Group, Inputs, NATSpec, 
 
 
 def request(spec: NATSpec, rng: random.Random, *, terse: bool = False) -> str:
-    """The whole request. One tool that is the workflow itself is asked for in one paragraph, the rest in several.
+    """The whole request. One tool that is the workflow itself takes one paragraph, anything else several.
 
-    `terse`, for one tool only, leaves out what the shipped small model has learnt from demonstrations: the meaning of
+    `terse`, for one tool only, leaves out what the shipped small model has learned from demonstrations: the meaning of
     the names of operations, and what every project of one tool has in common.
     """
     if len(spec.tools) == 1 and spec.workflow.kind == "direct" and (terse or spec.server.name == spec.package):

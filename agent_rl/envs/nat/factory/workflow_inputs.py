@@ -1,6 +1,6 @@
-"""Requests to a workflow: lines for a router, inputs for a pipeline, and which tools they reach.
+"""Sample requests to a workflow: lines for a router, inputs for a pipeline, and which tools they reach.
 
-Draws inputs only; what the right answers are is `agent_rl.envs.nat.factory.oracle`'s business.
+Does not: decide the right answers (`agent_rl.envs.nat.factory.oracle` does).
 """
 
 import random
@@ -10,7 +10,7 @@ from agent_rl.envs.nat.factory.oracle import workflow as oracle
 from agent_rl.envs.nat.factory.tool_sampler import TooFewCasesError, valid_cases
 from agent_rl.envs.nat.spec import Inputs, NATSpec, Pipeline, Router, Tool, Value
 
-_DRAWS = 200
+_MAX_SAMPLES = 200
 NUM_LINES = 3
 """Valid requests for each tool of a router."""
 NUM_PIPED = 8
@@ -34,12 +34,12 @@ def flow_errors(spec: NATSpec, rng: random.Random) -> list[Inputs]:
         keyword, reference = rng.choice(list(flow.commands.items()))
         fields = oracle.fields_of(spec, reference)
         words = [keyword, *("1" for _ in fields)]
-        lines = ["nonsense", f"nonsense {flow.separator} 1", _joined(flow, [*words, "1"])]
-        lines += [_joined(flow, words[:-1])] if fields else []
+        lines = ["nonsense", f"nonsense {flow.separator} 1", _join(flow, [*words, "1"])]
+        lines += [_join(flow, words[:-1])] if fields else []
         for name, reference in flow.commands.items():
             fields = oracle.fields_of(spec, reference)
             if any(field.type != "str" for field in fields):
-                lines.append(_joined(flow, [name, *("1" if field.type == "str" else "many" for field in fields)]))
+                lines.append(_join(flow, [name, *("1" if field.type == "str" else "many" for field in fields)]))
         for tool in spec.tools:
             bad = FAMILIES[tool.family].error_inputs(tool, rng).values()
             lines += [line for inputs in bad if (line := fitting_line(spec, tool.instance, inputs)) is not None][:2]
@@ -50,12 +50,12 @@ def flow_errors(spec: NATSpec, rng: random.Random) -> list[Inputs]:
 
 
 def line_of(spec: NATSpec, reference: str, inputs: Inputs) -> str:
-    """The request line that asks a router for this call."""
+    """The request line of a router for this call."""
     flow = spec.workflow
     assert isinstance(flow, Router)
     keyword = next(word for word, name in flow.commands.items() if name == reference)
     fields = oracle.fields_of(spec, reference)
-    return _joined(flow, [keyword, *(_text(inputs[field.name]) for field in fields)])
+    return _join(flow, [keyword, *(_text(inputs[field.name]) for field in fields)])
 
 
 def fitting_line(spec: NATSpec, reference: str, inputs: Inputs) -> str | None:
@@ -69,7 +69,7 @@ def fitting_line(spec: NATSpec, reference: str, inputs: Inputs) -> str | None:
     return line if line.count(flow.separator) == len(inputs) else None
 
 
-def _joined(flow: Router, words: list[str]) -> str:
+def _join(flow: Router, words: list[str]) -> str:
     return f" {flow.separator} ".join(words)
 
 
@@ -81,7 +81,7 @@ def _tool_lines(
     spec: NATSpec, tool: Tool, config: dict[str, dict[str, int]], rng: random.Random, count: int
 ) -> list[Inputs]:
     family, lines = FAMILIES[tool.family], []
-    for _ in range(_DRAWS):
+    for _ in range(_MAX_SAMPLES):
         (inputs,) = valid_cases(family, tool, rng, config[tool.instance], 1)
         line = fitting_line(spec, tool.instance, inputs)
         if line is not None and {"request": line} not in lines:
@@ -98,8 +98,8 @@ def _piped(
     spec: NATSpec, flow: Pipeline, config: dict[str, dict[str, int]], rng: random.Random, count: int
 ) -> list[Inputs]:
     out: list[Inputs] = []
-    for _ in range(_DRAWS):
-        inputs = _drawn(spec, flow, rng)
+    for _ in range(_MAX_SAMPLES):
+        inputs = _sampled(spec, flow, rng)
         if inputs not in out and oracle.is_robust(spec, inputs, config):
             out.append(inputs)
             if len(out) == count:
@@ -107,7 +107,7 @@ def _piped(
     raise TooFewCasesError(f"pipeline {spec.task_id} has only {len(out)} distinct inputs, {count} are needed")
 
 
-def _drawn(spec: NATSpec, flow: Pipeline, rng: random.Random) -> Inputs:
+def _sampled(spec: NATSpec, flow: Pipeline, rng: random.Random) -> Inputs:
     """Inputs of the workflow, each as the first tool that reads it would like it."""
     out: Inputs = {}
     for step in flow.steps:
@@ -125,7 +125,7 @@ def _piped_errors(spec: NATSpec, flow: Pipeline, rng: random.Random) -> list[Inp
     for step in flow.steps:
         tool = spec.tool(step.tool)
         for bad in FAMILIES[tool.family].error_inputs(tool, rng).values():
-            inputs = _drawn(spec, flow, rng)
+            inputs = _sampled(spec, flow, rng)
             changed = {source: bad[name] for name, source in step.arguments.items() if source in inputs}
             if changed and oracle.is_robust(spec, {**inputs, **changed}, oracle.defaults(spec)):
                 out.append({**inputs, **changed})

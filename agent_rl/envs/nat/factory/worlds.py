@@ -1,7 +1,7 @@
 """Fictional HTTP services: which replies wait behind which URLs, invented from an API's rules and a tool's inputs.
 
-The same rules and inputs give the same replies, in every process. It only invents data: which of the URLs a right tool
-asks, in which order, and what it answers is decided elsewhere, by the families for the checker and by the oracle.
+The same rules and inputs give the same replies, in every process. It only invents data: the families
+(for the checker) and the oracle decide which URLs a right tool requests, in which order, and what it answers.
 """
 
 import json
@@ -26,7 +26,7 @@ class Reply:
     url: str
     status: int = 200
     payload: dict[str, Any] | None = None
-    """What the body says; None when it is not JSON or nobody should read it."""
+    """The body's content; None when it is not JSON or no tool should read it."""
     body: str = ""
     failure: str | None = None
     """`timeout` or `connection`: no reply comes at all."""
@@ -96,7 +96,7 @@ def _payloads(
 
 
 def _record(rules: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """One thing with the fields of the rules, and some that nobody asked for."""
+    """One object with the fields of the rules, and some that no rule names."""
     out: dict[str, Any] = {"uid": rng.randrange(1000, 10000), "note": rng.choice(_WORDS)}
     for field in rules["fields"]:
         *parents, name = field["path"].split(".")

@@ -6,11 +6,11 @@ from typing import Any
 
 from agent_rl.envs.nat.factory.questions import workflow_type
 from agent_rl.envs.nat.factory.render.names import exports
+from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import Kind
 from agent_rl.envs.nat.judge.report import Point
 from agent_rl.envs.nat.judge.static_code import check_code
 from agent_rl.envs.nat.judge.static_config import check_config, check_pyproject, config_types, why_unsafe
-from agent_rl.envs.nat.judge.tally import Tally
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec, React
 from agent_rl.sandbox.parsing import Kind as TextKind
@@ -66,14 +66,14 @@ def check_static(spec: NATSpec, files: Mapping[str, str], outlines: Outlines) ->
     for path in [spec.config_path, *([spec.client_config_path] if spec.client_group else [])]:
         base = outlines.configs.get(spec.config_path) if path == spec.client_config_path else None
         points += check_config(path, outlines.configs.get(path), known_types=own, project_files=files, base_value=base)
-    points.append(_as_asked(spec, outlines.configs))
+    points.append(_as_requested(spec, outlines.configs))
     return [*points, *check_pyproject(outlines.pyproject, spec.package, f"{spec.package}.register")]
 
 
-def _as_asked(spec: NATSpec, configs: Mapping[str, Any]) -> Point:
-    """Names, types and settings that the request gives. The toolkit's process names some too, but it can be made to
-    say anything."""
-    tally = Tally("config", "as asked")
+def _as_requested(spec: NATSpec, configs: Mapping[str, Any]) -> Point:
+    """Names, types and settings that the request gives. The toolkit's process reports some too, but its report
+    can be forged."""
+    counter = CheckCounter("config", "as asked")
     config = configs.get(spec.config_path)
 
     def check(config: Any, path: Sequence[str], wanted: Any) -> None:
@@ -84,7 +84,7 @@ def _as_asked(spec: NATSpec, configs: Mapping[str, Any]) -> Point:
             is_right = isinstance(found, list) and all(isinstance(each, str) for each in found) and set(found) == wanted
         else:
             is_right = type(found) is type(wanted) and found == wanted
-        tally.check(is_right, f"{'.'.join(path)} is not {wanted}")
+        counter.check(is_right, f"{'.'.join(path)} is not {wanted}")
 
     for tool in spec.tools:
         check(config, ("functions", tool.instance, "_type"), tool.type_name)
@@ -98,7 +98,7 @@ def _as_asked(spec: NATSpec, configs: Mapping[str, Any]) -> Point:
         check(config, ("workflow", "max_tool_calls"), spec.workflow.max_tool_calls)
     if spec.client_group:
         check(configs.get(spec.client_config_path), ("function_groups", spec.client_group, "_type"), "mcp_client")
-    return tally.share("names, types and settings are those of the request")
+    return counter.share("names, types and settings are those of the request")
 
 
 def _types(spec: NATSpec) -> dict[str, Kind]:
@@ -112,8 +112,8 @@ def _types(spec: NATSpec) -> dict[str, Kind]:
 
 
 def refused_config(toolkit: NatToolkit, files: Mapping[str, str]) -> str | None:
-    """Why the toolkit must not load a configuration among these files, or None. All are asked about, because one may
-    name another as its `base`."""
+    """Why the toolkit must not load a configuration among these files, or None. All are checked, because one may name
+    another as its `base`."""
     paths = [path for path in files if path.endswith((".yml", ".yaml"))]
     for path, each in zip(paths, toolkit.parse([("yaml", files[path]) for path in paths]), strict=True):
         if why := each.refused or why_unsafe(each.value, text=files[path]):

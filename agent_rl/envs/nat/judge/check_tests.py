@@ -1,4 +1,4 @@
-"""The points of the model's own tests: they hold on right code, and tell it from wrong code."""
+"""The points of the model's own tests: they pass on right code and fail on wrong code."""
 
 from collections.abc import Callable, Mapping
 

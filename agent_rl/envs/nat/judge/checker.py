@@ -1,10 +1,9 @@
 """The verdict on a project: hidden cases through the real toolkit, compared with the oracle in this process.
 
-Only files the spec asks for are looked at. The toolkit's process runs the candidate and returns raw answers; it is
-never told what a tool must answer, and nothing it says about itself (built, loaded, passed) earns by itself: points
-come from answers that agree with the oracle, schemas that agree with the spec, and tests that tell right code from
-wrong.
-This module never runs candidate code, and it decides no weights (`reward.py`).
+Only files that the spec requires are read. The toolkit's process runs the candidate and returns raw answers; it never
+gets the expected ones, and nothing it reports about itself (built, loaded, passed) earns by itself: points come from
+answers that agree with the oracle, schemas that agree with the spec, and tests that distinguish right code from wrong.
+Does not: run candidate code in this process, or decide weights (`reward.py`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from agent_rl.envs.nat.factory.cases import WORKFLOW, Ask, CaseRun, hidden_cases
+from agent_rl.envs.nat.factory.cases import WORKFLOW, CaseRun, HiddenCase, hidden_cases
 from agent_rl.envs.nat.factory.questions import agent_runs, mcp_calls, served_schemas, wanted_schemas, workflow_type
 from agent_rl.envs.nat.judge.check_static import Outlines, check_static, read_outlines
 from agent_rl.envs.nat.judge.check_tests import check_tests
@@ -32,15 +31,15 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     What the hidden cases are depends on the spec and `seed`. Three processes work at the same time: the agent, its MCP
     server, and its tests.
     """
-    kept = {path: files[path] for path in spec.files if path in files}
+    required = {path: files[path] for path in spec.files if path in files}
     with ThreadPoolExecutor(max_workers=3) as pool:
-        tested = pool.submit(check_tests, toolkit, spec, kept)
-        read = pool.submit(read_outlines, toolkit, spec, kept)
+        tested = pool.submit(check_tests, toolkit, spec, required)
+        read = pool.submit(read_outlines, toolkit, spec, required)
         cases = _cases(spec.model_dump_json(), seed)
-        served = pool.submit(_serve, toolkit, spec, kept, cases[0])
+        served = pool.submit(_serve, toolkit, spec, required, cases[0])
         outlines = read.result()
-        agent = None if outlines.unsafe else _run_agent(toolkit, spec, kept, cases)
-        points = [_all_files(spec, kept), *check_static(spec, kept, outlines)]
+        agent = None if outlines.unsafe else _run_agent(toolkit, spec, required, cases)
+        points = [_all_files(spec, required), *check_static(spec, required, outlines)]
         behaviour = _behaviour(spec, agent, cases)
         answers = [*behaviour, *_workflow(agent, cases, has_tools=any(each.score for each in behaviour))]
         points += [*_build(spec, agent, outlines), *answers, *_served(spec, served.result(), cases[0])]
@@ -57,25 +56,25 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
 
 @lru_cache(maxsize=256)
 def _cases(spec: str, seed: int) -> tuple[CaseRun, ...]:
-    """The hidden cases of a spec's JSON; all episodes of a group ask for the same ones."""
+    """The hidden cases of a spec's JSON; all episodes of a group get the same ones."""
     return hidden_cases(NATSpec.model_validate_json(spec), seed)
 
 
 def flags_of(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
-    """Files nobody asked for, and suspicious patterns in those that were asked for."""
+    """Files that the spec does not list, and suspicious patterns in those it does."""
     found = set(freeze({path: text for path, text in files.items() if path not in spec.files}, keep=())[1])
     for path, text in files.items():
         if path in spec.files and path.endswith(".py"):
-            # Tests import pytest, and a server asks how it was started: both are what the task asks for.
+            # Tests import pytest, and a server checks how it was started: the task requires both.
             usual = {Flag.SOURCE_PATCHES_TESTS} if path.startswith("tests/") else set()
             found |= set(screen(text)) - usual
     return tuple(flag for flag in Flag if flag in found)
 
 
-def _all_files(spec: NATSpec, kept: Mapping[str, str]) -> Point:
-    missing = [path for path in spec.files if path not in kept]
-    said = f"missing {', '.join(missing)}" if missing else "all there"
-    return point("files", "all files", 1 - len(missing) / len(spec.files), said)
+def _all_files(spec: NATSpec, required: Mapping[str, str]) -> Point:
+    missing = [path for path in spec.files if path not in required]
+    evidence = f"missing {', '.join(missing)}" if missing else "all there"
+    return point("files", "all files", 1 - len(missing) / len(spec.files), evidence)
 
 
 # ---------------------------------------------------------------- the agent
@@ -96,63 +95,69 @@ def _run_agent(
 
 
 def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> list[Point]:
-    """Loads and builds, with the names, arguments and settings that were asked for."""
+    """Loads and builds, with the requested names, arguments and settings."""
     if agent is None:
         why = outlines.unsafe or "logic.py, register.py or config.yml is missing"
         return [point("build", name, 0, why) for name in ("loads and builds", "workflow", "functions")]
     built = {"import": 0.0, "load": 0.0, "build": 0.5}.get(agent.stage, 1.0)
-    said = f"at {agent.stage}: {agent.error}" if agent.error else "built and ran"
-    points = [point("build", "loads and builds", built if built < 1.0 or not agent.error else 0.5, said)]
+    evidence = f"at {agent.stage}: {agent.error}" if agent.error else "built and ran"
+    points = [point("build", "loads and builds", built if built < 1.0 or not agent.error else 0.5, evidence)]
     wanted = workflow_type(spec)
     points.append(point("build", "workflow", agent.workflow_type == wanted, f"{agent.workflow_type!r} for {wanted!r}"))
     schemas = wanted_schemas(spec)
     wrong = [name for name, schema in schemas.items() if agent.schemas.get(name) != schema]
-    said = f"{wrong[0]!r} takes {agent.schemas.get(wrong[0])}, not {schemas[wrong[0]]}" if wrong else "as specified"
-    points.append(point("build", "functions", 1 - len(wrong) / len(schemas), said))
+    evidence = f"{wrong[0]!r} takes {agent.schemas.get(wrong[0])}, not {schemas[wrong[0]]}" if wrong else "as specified"
+    points.append(point("build", "functions", 1 - len(wrong) / len(schemas), evidence))
     if any(each.config_field for each in (*spec.tools, *([spec.group] if spec.group else []))):
         live = bool(agent.runs) and all(run.applied for run in agent.runs)
         points.append(point("build", "settings", live, "the fields exist" if live else "a config field is missing"))
     return points
 
 
-Asked = list[tuple[Ask, Any]]
+Answered = list[tuple[HiddenCase, Any]]
 """Questions with what came back; `None` where nothing did."""
 
 
-def _asked(agent: AgentEvidence | None, cases: tuple[CaseRun, ...]) -> list[tuple[CaseRun, Asked]]:
+def _answered(agent: AgentEvidence | None, cases: tuple[CaseRun, ...]) -> list[tuple[CaseRun, Answered]]:
     out = []
     for index, run in enumerate(cases):
         given = agent.runs[index].answers if agent and index < len(agent.runs) else ()
-        out.append((run, [(ask, given[i] if i < len(given) else None) for i, ask in enumerate(run.asks)]))
+        out.append(
+            (run, [(question, given[i] if i < len(given) else None) for i, question in enumerate(run.questions)])
+        )
     return out
 
 
-def is_right(ask: Ask, given: Any) -> bool:
+def is_right(question: HiddenCase, given: Any) -> bool:
     """Whether an answer is exactly the text that was expected, or nothing was where nothing should be."""
-    if ask.expected is None:
+    if question.expected is None:
         return isinstance(given, dict) and "missing" in given
-    return type(given) is str and given == ask.expected
+    return type(given) is str and given == question.expected
 
 
 def _behaviour(spec: NATSpec, agent: AgentEvidence | None, cases: tuple[CaseRun, ...]) -> list[Point]:
     """Hidden cases answered by each function itself."""
-    asked = [pair for _, pairs in _asked(agent, cases) for pair in pairs if pair[0].target != WORKFLOW]
+    answered = [pair for _, pairs in _answered(agent, cases) for pair in pairs if pair[0].target != WORKFLOW]
     points = []
     for name in spec.group.instances if spec.group else [tool.instance for tool in spec.tools]:
-        own = [pair for pair in asked if pair[0].target == name or pair[0].target.startswith(f"{name}__")]
+        own = [pair for pair in answered if pair[0].target == name or pair[0].target.startswith(f"{name}__")]
         points += _divided("behaviour", own, f"{name}, valid inputs", f"{name}, bad inputs")
     return points
 
 
 def _workflow(agent: AgentEvidence | None, cases: tuple[CaseRun, ...], *, has_tools: bool) -> list[Point]:
-    """Hidden cases through the workflow, by what each build is about. Its own errors and stand-ins are easily right, so
+    """Hidden cases through the workflow, by what each build is about. Its own errors and mocks are easily right, so
     they need a tool that works, or several right answers to valid requests."""
     points: list[Point] = []
-    for run, pairs in _asked(agent, cases):
+    for run, pairs in _answered(agent, cases):
         own = [pair for pair in pairs if pair[0].target == WORKFLOW]
         if own and not points:
             points += _divided("workflow", own, "valid requests", "bad requests")
-            right = {ask.expected for ask, given in own if is_valid(ask.expected) and is_right(ask, given)}
+            right = {
+                question.expected
+                for question, given in own
+                if is_valid(question.expected) and is_right(question, given)
+            }
             has_tools |= len(right) > 1
         elif own:
             points.append(_judged("workflow", run.about, own))
@@ -161,13 +166,13 @@ def _workflow(agent: AgentEvidence | None, cases: tuple[CaseRun, ...], *, has_to
     return points
 
 
-def _divided(stage: Stage, pairs: Asked, valid_name: str, bad_name: str) -> list[Point]:
+def _divided(stage: Stage, pairs: Answered, valid_name: str, bad_name: str) -> list[Point]:
     """One point for valid inputs, one for the rest: errors, and functions that must not be there."""
-    parts: dict[str, Asked] = {valid_name: [], bad_name: []}
+    parts: dict[str, Answered] = {valid_name: [], bad_name: []}
     for pair in pairs:
         parts[valid_name if is_valid(pair[0].expected) else bad_name].append(pair)
     points = [_judged(stage, name, part) for name, part in parts.items() if part]
-    if follows_rules((ask.expected, is_right(ask, given)) for ask, given in pairs):
+    if follows_rules((question.expected, is_right(question, given)) for question, given in pairs):
         return points
     return [
         point(stage, each.name, 0, f"{CONSTANT}: {each.evidence}" if each.score else each.evidence) for each in points
@@ -186,15 +191,14 @@ def is_valid(expected: str | None) -> bool:
     return expected is not None and not expected.startswith("error")
 
 
-def _judged(stage: Stage, name: str, pairs: Asked) -> Point:
+def _judged(stage: Stage, name: str, pairs: Answered) -> Point:
     wrong = [pair for pair in pairs if not is_right(*pair)]
     if not wrong:
         return point(stage, name, 1, f"{len(pairs)} of {len(pairs)} right")
-    ask, given = wrong[0]
-    said = (
-        f"{len(pairs) - len(wrong)} of {len(pairs)} right; {ask.inputs} gave {show(given)}, expected {ask.expected!r}"
-    )
-    return point(stage, name, 1 - len(wrong) / len(pairs), said)
+    question, given = wrong[0]
+    right = f"{len(pairs) - len(wrong)} of {len(pairs)} right"
+    evidence = f"{right}; {question.inputs} gave {show(given)}, expected {question.expected!r}"
+    return point(stage, name, 1 - len(wrong) / len(pairs), evidence)
 
 
 def show(value: Any) -> str:
@@ -217,19 +221,19 @@ def _serve(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: Ca
     return toolkit.run_mcp(files, server_path="mcp_server.py", calls=calls, exchanges=exchanges)
 
 
-def _served(spec: NATSpec, said: McpEvidence | None, run: CaseRun) -> list[Point]:
-    """Handshake, tools with their schemas, right answers, errors as asked for, nothing but the protocol on stdout."""
+def _served(spec: NATSpec, server: McpEvidence | None, run: CaseRun) -> list[Point]:
+    """Handshake, tools with their schemas, right answers, errors as requested, nothing but the protocol on stdout."""
     names = ("handshake", "server name", "tools and schemas", "answers")
-    if said is None or said.error:
-        why = f"at {said.stage}: {said.error}" if said else "mcp_server.py or logic.py is missing"
+    if server is None or server.error:
+        why = f"at {server.stage}: {server.error}" if server else "mcp_server.py or logic.py is missing"
         return [point("mcp", name, 0, why) for name in names]
     wanted = served_schemas(spec)
     judged: dict[str, list[tuple[str, bool]]] = {}
     evidence = ""
     calls = mcp_calls(spec, run)
     for index, (tool, inputs, expected) in enumerate(calls):
-        text = said.answers[index] if index < len(said.answers) else None
-        is_error = index < len(said.is_error) and said.is_error[index]
+        text = server.answers[index] if index < len(server.answers) else None
+        is_error = index < len(server.is_error) and server.is_error[index]
         if spec.server.raises and not is_valid(expected):
             good = is_error and text is not None and text.endswith(expected)
         else:
@@ -240,14 +244,14 @@ def _served(spec: NATSpec, said: McpEvidence | None, run: CaseRun) -> list[Point
     right = sum(good for each in judged.values() if follows_rules(each) for _, good in each)
     if any(good for each in judged.values() if not follows_rules(each) for _, good in each):
         evidence = f"; {CONSTANT}{evidence}"
+    name = server.server_name
+    offered = "as specified" if server.tools == wanted else f"offers {server.tools}"
     points = [
         point("mcp", names[0], 1, "initialize, tools/list and tools/call were answered"),
-        point("mcp", names[1], said.server_name == spec.server.name, f"{said.server_name!r} for {spec.server.name!r}"),
-        point(
-            "mcp", names[2], said.tools == wanted, f"offers {said.tools}" if said.tools != wanted else "as specified"
-        ),
+        point("mcp", names[1], name == spec.server.name, f"{name!r} for {spec.server.name!r}"),
+        point("mcp", names[2], server.tools == wanted, offered),
         point("mcp", names[3], right / len(calls), f"{right} of {len(calls)} calls right{evidence}"),
     ]
-    refused = bool(said.unknown_tool_refused)
+    refused = bool(server.unknown_tool_refused)
     points.append(point("mcp", "unknown tool", refused, "refused" if refused else "was not refused"))
     return points

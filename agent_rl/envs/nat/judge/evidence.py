@@ -1,4 +1,4 @@
-"""What came back from a project that was run: raw answers and how far it got. Nothing here is a verdict.
+"""Evidence from a project that was run: raw answers and how far it got. Not a verdict.
 
 The records are filled from reports that a candidate's process may have forged, so their shape is validated; a report of
 another shape becomes evidence with `error` set.
@@ -30,7 +30,7 @@ class RunEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvidence:
-    """A project imported, loaded, built and asked by the toolkit."""
+    """A project imported, loaded, built and run by the toolkit."""
 
     stage: AgentStage
     """The last stage reached; `import` when the process gave no report at all."""
@@ -38,7 +38,7 @@ class AgentEvidence:
     workflow_type: str | None
     workflow_schema: Schema
     schemas: dict[str, Schema]
-    """Of the functions that were asked about and built."""
+    """Of the requested functions that were built."""
     runs: tuple[RunEvidence, ...]
     seconds: float
 
@@ -58,7 +58,7 @@ class McpEvidence:
     is_error: tuple[bool, ...]
     unknown_tool_refused: bool | None
     """Whether a call to a tool that does not exist came back as an error; None when it was not reached."""
-    num_unasked: int
+    num_unsolicited: int
     """Messages that answered no request of ours: notifications, forged or repeated answers."""
     seconds: float
 
@@ -87,20 +87,20 @@ def agent_evidence(job: JobResult) -> AgentEvidence:
     return _validated(AgentEvidence, job, blank)
 
 
-def mcp_evidence(said: McpConversation, job: JobResult) -> McpEvidence:
-    error = said.error
-    if said.has_ended:
+def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
+    error = conversation.error
+    if conversation.has_ended:
         last = job.stderr.strip().splitlines()[-1:]
         error = f"the server ended: {last[0]}"[:300] if last else f"the server ended with exit code {job.exit_code}"
     return McpEvidence(
-        stage=said.stage,
+        stage=conversation.stage,
         error=error,
-        server_name=said.server_name,
-        tools=said.tools,
-        answers=tuple(said.answers),
-        is_error=tuple(said.is_error),
-        unknown_tool_refused=said.unknown_tool_refused,
-        num_unasked=said.num_unasked,
+        server_name=conversation.server_name,
+        tools=conversation.tools,
+        answers=tuple(conversation.answers),
+        is_error=tuple(conversation.is_error),
+        unknown_tool_refused=conversation.unknown_tool_refused,
+        num_unsolicited=conversation.num_unsolicited,
         seconds=job.wall_s,
     )
 

@@ -48,11 +48,11 @@ class ValidationReport(Record):
 
     points: tuple[Point, ...]
     gates: dict[Component, str] = Field(default_factory=dict)
-    """Components that earn nothing whatever their points say, and why."""
+    """Components that earn nothing regardless of their points, and why."""
     skipped: tuple[Stage, ...] = ()
-    """Stages that were not run because nobody asked for them; never counted as passed."""
+    """Stages that were not requested, so not run; never counted as passed."""
     flags: tuple[Flag, ...] = ()
-    """What looks like an attempt on the verdict; for metrics, it costs nothing."""
+    """Signs of reward hacking; for metrics, they cost nothing."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Wall time by stage that ran in a process of its own."""
 

@@ -1,6 +1,6 @@
-"""What can be said of register.py and logic.py without running them: points of the "code" stage.
+"""Check register.py and logic.py without running them: points of the "code" stage.
 
-Works on outlines read in the sandbox, which are data of a hostile text: any value is answered with points. Does not say
+Works on outlines read in the sandbox, which are data of a hostile text: any value yields points. Does not: check
 whether the code computes the right thing; a project that only looks right gets these points and few others.
 """
 
@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import Class, Function, HandedOver, Handler, Kind, ModuleOutline, read_outline
 from agent_rl.envs.nat.judge.report import Point, point
-from agent_rl.envs.nat.judge.tally import Tally
 
 _DECORATORS: dict[Kind, str] = {"function": "register_function", "group": "register_function_group"}
 _BASE: dict[Kind, str] = {"function": "FunctionBaseConfig", "group": "FunctionGroupBaseConfig"}
@@ -95,40 +95,40 @@ def _words(text: str) -> list[str]:
 
 
 def _valid(read: Mapping[str, ModuleOutline | None]) -> Point:
-    tally = Tally("code", "valid Python")
+    counter = CheckCounter("code", "valid Python")
     for name, outline in read.items():
-        tally.check(outline is not None, f"{name} is missing or could not be read")
-    return tally.share(f"{' and '.join(read)} can be parsed")
+        counter.check(outline is not None, f"{name} is missing or could not be read")
+    return counter.share(f"{' and '.join(read)} can be parsed")
 
 
 def _config_classes(register: ModuleOutline, configs: Configs, *, strict: bool) -> Point:
-    tally = Tally("code", "config class")
+    counter = CheckCounter("code", "config class")
     for type_name, (config, kind) in configs.items():
         num_found = sum(each.keywords.get("name") == type_name for each in register.classes)
-        tally.check(config is not None, f"register.py: {num_found} classes with name={type_name!r}, not 1")
+        counter.check(config is not None, f"register.py: {num_found} classes with name={type_name!r}, not 1")
         found = f"register.py:{config.line}: {config.name}" if config else f"no class for {type_name!r}:"
         is_kind = config is not None and register.kind(config) == kind
-        tally.check(is_kind, f"{found} is not derived from {_BASE[kind]}")
+        counter.check(is_kind, f"{found} is not derived from {_BASE[kind]}")
         documented = config is not None and is_informative(config.docstring, config.name)
-        tally.check(documented, f"{found} has no docstring that says something")
+        counter.check(documented, f"{found} has no docstring that says something")
     if not strict:
         for each, _ in register.configs():
-            tally.check("name" in each.keywords, f"register.py:{each.line}: {each.name} has no constant name=")
-    return tally.share(f"{_listed(configs)}: name, base class and docstring are right")
+            counter.check("name" in each.keywords, f"register.py:{each.line}: {each.name} has no constant name=")
+    return counter.share(f"{_listed(configs)}: name, base class and docstring are right")
 
 
 def _builder_shapes(configs: Configs, builders: Mapping[str, Sequence[Function]]) -> Point:
-    tally = Tally("code", "builder")
+    counter = CheckCounter("code", "builder")
     for type_name, (config, kind) in configs.items():
         found = builders[type_name]
         class_name = config.name if config else "its config class"
         wanted = f"@{_DECORATORS[kind]}(config_type={class_name})"
-        tally.check(len(found) == 1, f"register.py: {len(found)} builders of {type_name!r} under {wanted}, not 1")
+        counter.check(len(found) == 1, f"register.py: {len(found)} builders of {type_name!r} under {wanted}, not 1")
         for problem, is_right in _SHAPES.items():
             bad = next((each for each in found if not is_right(each, kind)), None)
             where = f"register.py:{bad.line}: {bad.name}" if bad else f"the builder of {type_name!r}"
-            tally.check(bool(found) and bad is None, f"{where} {problem}")
-    return tally.share(f"{_listed(configs)}: decorator, signature and yield are right")
+            counter.check(bool(found) and bad is None, f"{where} {problem}")
+    return counter.share(f"{_listed(configs)}: decorator, signature and yield are right")
 
 
 def _is_annotated(builder: Function) -> bool:
@@ -148,20 +148,20 @@ _SHAPES: dict[str, Callable[[Function, Kind], bool]] = {
 
 
 def _inner_functions(modules: Mapping[str, ModuleOutline], builders: Mapping[str, Sequence[Function]]) -> Point:
-    tally = Tally("code", "inner function")
+    counter = CheckCounter("code", "inner function")
     for type_name, found in builders.items():
         handed = [(each, builder) for builder in found for each in _handed_over(modules, builder)]
-        tally.check(bool(handed), f"register.py: {type_name!r} hands no function to FunctionInfo or to its group")
+        counter.check(bool(handed), f"register.py: {type_name!r} hands no function to FunctionInfo or to its group")
         for each, builder in handed:
             where = f"register.py:{each.line}: {each.function or 'what is handed over'}"
             functions = _resolve(modules, builder, each.function)
-            tally.check(bool(functions), f"{where} is no function of register.py or logic.py")
+            counter.check(bool(functions), f"{where} is no function of register.py or logic.py")
             for function in functions:
                 vague = [entry.name for entry in function.hints if entry.vague != "no"]
-                tally.check(function.is_async, f"{where} is not async")
-                tally.check(not vague, f"{where} has no exact type hint for {', '.join(vague[:3])}")
-                tally.check(_is_described(each, function), f"{where} has no description that says something")
-    return tally.share(f"{_listed(builders)}: async, hinted and described")
+                counter.check(function.is_async, f"{where} is not async")
+                counter.check(not vague, f"{where} has no exact type hint for {', '.join(vague[:3])}")
+                counter.check(_is_described(each, function), f"{where} has no description that says something")
+    return counter.share(f"{_listed(builders)}: async, hinted and described")
 
 
 def _handed_over(modules: Mapping[str, ModuleOutline], builder: Function) -> list[HandedOver]:
@@ -193,42 +193,42 @@ def _is_described(handed: HandedOver, function: Function) -> bool:
 
 
 def _config_fields(register: ModuleOutline, configs: Configs) -> Point:
-    tally = Tally("code", "config fields")
+    counter = CheckCounter("code", "config fields")
     for type_name, (config, _) in configs.items():
         if config is None:
-            tally.check(False, f"register.py: no config class for {type_name!r}")
+            counter.check(False, f"register.py: no config class for {type_name!r}")
             continue
         for field in (field for member in register.lineage(config) for field in member.fields):
             described = field.described == "expression" or len(_words(field.description)) > 1
-            tally.check(described, f"register.py:{field.line}: {field.name} has no Field(description=...)")
-    if configs and not tally.num_checks:
-        tally.check(True, "")
-    return tally.share("every field is described")
+            counter.check(described, f"register.py:{field.line}: {field.name} has no Field(description=...)")
+    if configs and not counter.num_checks:
+        counter.check(True, "")
+    return counter.share("every field is described")
 
 
 def _defined(logic: ModuleOutline, functions: Sequence[str], classes: Sequence[str]) -> Point:
-    tally = Tally("code", "logic")
+    counter = CheckCounter("code", "logic")
     for kind, wanted, found in (("function", functions, logic.functions), ("class", classes, logic.classes)):
         names = {each.name for each in found if not each.path}
         for name in wanted:
-            tally.check(name in names, f"logic.py: no {kind} {name!r}")
-    return tally.share(f"defines {_listed([*functions, *classes])}")
+            counter.check(name in names, f"logic.py: no {kind} {name!r}")
+    return counter.share(f"defines {_listed([*functions, *classes])}")
 
 
 # ---------------------------------------------------------------- all functions and classes
 
 
 def _type_hints(modules: Mapping[str, ModuleOutline]) -> Point:
-    tally = Tally("code", "type hints")
+    counter = CheckCounter("code", "type hints")
     for name, each in _functions(modules):
         for entry in each.hints:
             problem = "no type hint" if entry.hint is None else f"the hint {entry.hint}"
-            tally.check(entry.vague != "whole", f"{name}:{each.line}: {each.name}({entry.name}) has {problem}")
-    return tally.share("every parameter and return is hinted")
+            counter.check(entry.vague != "whole", f"{name}:{each.line}: {each.name}({entry.name}) has {problem}")
+    return counter.share("every parameter and return is hinted")
 
 
 def _docstrings(modules: Mapping[str, ModuleOutline]) -> Point:
-    tally = Tally("code", "docstrings")
+    counter = CheckCounter("code", "docstrings")
     for name, module in modules.items():
         tops = [each.name for each in module.classes if not each.path]
         public: list[Function | Class] = [each for each in module.classes if not each.path]
@@ -237,19 +237,19 @@ def _docstrings(modules: Mapping[str, ModuleOutline]) -> Point:
             names = [*each.path, each.name]
             if not any(part is None or part.startswith("_") for part in names):
                 problem = f"{name}:{each.line}: {each.name} has no docstring that says something"
-                tally.check(is_informative(each.docstring, each.name), problem)
-    return tally.share("every public function and class has a docstring")
+                counter.check(is_informative(each.docstring, each.name), problem)
+    return counter.share("every public function and class has a docstring")
 
 
 def _errors(modules: Mapping[str, ModuleOutline]) -> Point:
-    tally = Tally("code", "errors")
+    counter = CheckCounter("code", "errors")
     if _functions(modules):
-        tally.check(True, "")
+        counter.check(True, "")
     for name, module in modules.items():
         for each in module.handlers:
             caught = _swallowed(each)
-            tally.check(caught is None, f"{name}:{each.line}: catches {caught} and {each.does}")
-    return tally.verdict("no exception is swallowed")
+            counter.check(caught is None, f"{name}:{each.line}: catches {caught} and {each.does}")
+    return counter.verdict("no exception is swallowed")
 
 
 def _swallowed(handler: Handler) -> str | None:
@@ -263,10 +263,10 @@ def _swallowed(handler: Handler) -> str | None:
 
 
 def _stubs(modules: Mapping[str, ModuleOutline]) -> Point:
-    tally = Tally("code", "no stub")
+    counter = CheckCounter("code", "no stub")
     for name, each in _functions(modules):
-        tally.check(each.stub is None, f"{name}:{each.line}: {each.name} {each.stub}")
-    return tally.verdict("every function does something")
+        counter.check(each.stub is None, f"{name}:{each.line}: {each.name} {each.stub}")
+    return counter.verdict("every function does something")
 
 
 def _functions(modules: Mapping[str, ModuleOutline]) -> list[tuple[str, Function]]:

@@ -1,7 +1,7 @@
-"""What can be said of configuration files and pyproject.toml without loading them: points of the "config" stage, and
-the gate that says whether the toolkit may load a configuration at all.
+"""Check configuration files and pyproject.toml without loading them: points of the "config" stage, and the gate that
+decides whether the toolkit may load a configuration at all.
 
-Works on values parsed in the sandbox, which are data of a hostile text: any value is answered with points. Does not say
+Works on values parsed in the sandbox, which are data of a hostile text: any value yields points. Does not: check
 whether the workflow builds or answers; the toolkit does.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import Kind, read_outline
 from agent_rl.envs.nat.judge.report import Point, point
-from agent_rl.envs.nat.judge.tally import Tally
 from agent_rl.envs.nat.judge.toolkit_names import (
     BASE_FIELDS,
     BUILT_IN,
@@ -68,7 +68,7 @@ def why_unsafe(value: Any, *, text: str) -> str | None:
     """Why the toolkit must not load the file at all, or None. `value` is what `text` was parsed to.
 
     The text matters as well: the toolkit expands `${...}` and backslashes in it before it reads YAML, so that a comment
-    may hold what the parsed value does not show. A `base` is a file of its own and has to be asked about too.
+    may hold what the parsed value does not show. A `base` is a file of its own and has to be checked too.
     """
     for sign in _REWRITTEN:
         if sign in text:
@@ -144,12 +144,12 @@ def check_config(
     """
     own = {name: ConfigType(*each) for name, each in known_types.items()}
     config = value if isinstance(value, dict) else {}
-    keys = Tally("config", "top keys")
+    keys = CheckCounter("config", "top keys")
     for key in config:
         known = key in TOP_KEYS
         hint = "" if known or len(keys.problems) > 3 else _nearest(key, TOP_KEYS)
         keys.check(known, f"{path}: unknown key {_show(key)}{hint}")
-    safe = Tally("config", "safe to load")
+    safe = CheckCounter("config", "safe to load")
     if config:
         safe.check(True, "")
     for why in islice(_escapes(value), 10):
@@ -167,11 +167,11 @@ def check_config(
 def _check_parts(
     path: str, config: dict[Any, Any], lacks_base: bool, own: Mapping[str, ConfigType], project_files: Collection[str]
 ) -> list[Point]:
-    workflow = Tally("config", "workflow")
-    components = Tally("config", "components")
-    fields = Tally("config", "fields")
-    references = Tally("config", "references")
-    clients = Tally("config", "MCP client")
+    workflow = CheckCounter("config", "workflow")
+    components = CheckCounter("config", "components")
+    fields = CheckCounter("config", "fields")
+    references = CheckCounter("config", "references")
+    clients = CheckCounter("config", "MCP client")
     if "base" in config:
         base = config["base"]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), base)) if _is_inside(base) else None
@@ -226,12 +226,12 @@ def _entries(config: Mapping[Any, Any]) -> Iterator[tuple[str, Any, Any]]:
         yield "workflow", "", config["workflow"]
 
 
-def _check_workflow(path: str, config: Mapping[Any, Any], own: Mapping[str, ConfigType], tally: Tally) -> None:
+def _check_workflow(path: str, config: Mapping[Any, Any], own: Mapping[str, ConfigType], counter: CheckCounter) -> None:
     type_name = _type_of(config.get("workflow"))
-    if tally.check(type_name is not None, f"{path}: no workflow with a _type"):
+    if counter.check(type_name is not None, f"{path}: no workflow with a _type"):
         known = _is_known(type_name, "function", own)
         hint = "" if known else _nearest(type_name, [*own, *BUILT_IN["function"]])
-        tally.check(known, f"{path}: workflow: unknown _type {_show(type_name)}{hint}")
+        counter.check(known, f"{path}: workflow: unknown _type {_show(type_name)}{hint}")
 
 
 def _is_known(type_name: str | None, kind: Kind, own: Mapping[str, ConfigType]) -> bool:
@@ -240,42 +240,48 @@ def _is_known(type_name: str | None, kind: Kind, own: Mapping[str, ConfigType]) 
     return own[type_name].kind == kind if type_name in own else type_name in BUILT_IN[kind]
 
 
-def _check_component(where: str, section: str, entry: Any, own: Mapping[str, ConfigType], tally: Tally) -> None:
-    if not tally.check(isinstance(entry, dict), f"{where} is not a mapping"):
+def _check_component(
+    where: str, section: str, entry: Any, own: Mapping[str, ConfigType], counter: CheckCounter
+) -> None:
+    if not counter.check(isinstance(entry, dict), f"{where} is not a mapping"):
         return
     type_name, kind = _type_of(entry), SECTIONS.get(section, "function")
     known = _is_known(type_name, kind, own)
-    hint = "" if known or len(tally.problems) > 3 else _nearest(type_name, [*own, *BUILT_IN[kind]])
-    tally.check(known, f"{where}: no {kind} has the _type {_show(type_name)}{hint}")
+    hint = "" if known or len(counter.problems) > 3 else _nearest(type_name, [*own, *BUILT_IN[kind]])
+    counter.check(known, f"{where}: no {kind} has the _type {_show(type_name)}{hint}")
     both = bool(entry.get("include")) and bool(entry.get("exclude"))
-    tally.check(not (kind == "group" and both), f"{where}: include and exclude cannot be used together")
+    counter.check(not (kind == "group" and both), f"{where}: include and exclude cannot be used together")
 
 
-def _check_fields(where: str, entry: Mapping[Any, Any], own: Mapping[str, ConfigType], tally: Tally) -> None:
+def _check_fields(where: str, entry: Mapping[Any, Any], own: Mapping[str, ConfigType], counter: CheckCounter) -> None:
     type_name = _type_of(entry)
     known = own.get(type_name or "")
     if known is None:
         return
     allowed = {*known.fields, *BASE_FIELDS[known.kind]}
-    tally.check(True, "")
+    counter.check(True, "")
     for key in entry:
         if key not in allowed:  # the toolkit would ignore it in silence
-            hint = _nearest(key, known.fields) if len(tally.problems) < 4 else ""
-            tally.check(False, f"{where}: {_show(key)} is no field of {type_name!r}{hint}")
+            hint = _nearest(key, known.fields) if len(counter.problems) < 4 else ""
+            counter.check(False, f"{where}: {_show(key)} is no field of {type_name!r}{hint}")
     for name in sorted(known.required):
-        tally.check(name in entry, f"{where}: the required field {name!r} is missing")
+        counter.check(name in entry, f"{where}: the required field {name!r} is missing")
 
 
 def _check_references(
-    where: str, entry: Mapping[Any, Any], config: Mapping[Any, Any], own: Mapping[str, ConfigType], tally: Tally
+    where: str,
+    entry: Mapping[Any, Any],
+    config: Mapping[Any, Any],
+    own: Mapping[str, ConfigType],
+    counter: CheckCounter,
 ) -> None:
     known = own.get(_type_of(entry) or "")
     expected = {**(BUILT_IN_REFERENCES if known is None else known.references), "middleware": ("middleware",)}
-    tally.check(True, "")
+    counter.check(True, "")
     for field, sections in expected.items():
         for name in _names_in(entry.get(field)):
             defined = any(_is_defined(name, section, config, own) for section in sections)
-            tally.check(defined, f"{where}.{field}: {_show(name)} is not defined in {' or '.join(sections)}")
+            counter.check(defined, f"{where}.{field}: {_show(name)} is not defined in {' or '.join(sections)}")
 
 
 def _names_in(value: Any) -> list[Any]:
@@ -304,12 +310,12 @@ def _is_defined(name: Any, section: str, config: Mapping[Any, Any], own: Mapping
     return known is not None and "include" in known.fields
 
 
-def _check_client(where: str, entry: Mapping[Any, Any], project_files: Collection[str], tally: Tally) -> None:
+def _check_client(where: str, entry: Mapping[Any, Any], project_files: Collection[str], counter: CheckCounter) -> None:
     server = entry.get("server")
     why = _bad_server(server) if isinstance(server, dict) else "no server"
-    if tally.check(why is None, f"{where}: {why}") and isinstance(server, dict):
+    if counter.check(why is None, f"{where}: {why}") and isinstance(server, dict):
         script = posixpath.normpath(server["args"][0])
-        tally.check(script in project_files, f"{where}: {_show(script)} is no file of the project")
+        counter.check(script in project_files, f"{where}: {_show(script)} is no file of the project")
 
 
 def _nearest(word: Any, choices: Collection[str]) -> str:
@@ -337,7 +343,7 @@ def check_pyproject(value: Any, package: str, register_module: str) -> list[Poin
         for targets in (groups.get("nat.components"), groups.get("nat.plugins"))
         for target in (targets.values() if isinstance(targets, dict) else ())
     ]
-    entry = Tally("config", "entry point")
+    entry = CheckCounter("config", "entry point")
     entry.check(register_module in found, f"pyproject.toml: no entry point {register_module!r} in nat.components")
     for target in found:
         if target != register_module:

@@ -1,6 +1,6 @@
-"""The toolkit as seen from the host: run a project in `.venv-nat`'s warm processes and bring back raw evidence.
+"""Run a project in the toolkit's warm processes (`.venv-nat`) and return raw evidence.
 
-Evidence is what the candidate's process said; whoever scores it compares answers with the oracle. A candidate that
+Evidence is what the candidate's process reported; the checker compares answers with the oracle. A candidate that
 crashes, hangs or floods is evidence with `error` set; only a failure of the sandbox raises (SandboxError). Without the
 toolkit's interpreter nothing can be opened: there is no fallback. Equal calls are run once and remembered.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from agent_rl import resources
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.judge.evidence import (
     AgentEvidence,
     EvidenceT,
@@ -30,7 +31,7 @@ from agent_rl.envs.nat.judge.evidence import (
     tests_evidence,
 )
 from agent_rl.envs.nat.judge.worker.mcp_client import converse
-from agent_rl.errors import NatUnavailableError, SandboxError, UserError
+from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.grading import Files
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.mutation import MutationGrader
@@ -112,12 +113,14 @@ class NatToolkit:
         modules: Sequence[str] = (),
         roots: Sequence[str] = ("src",),
     ) -> AgentEvidence:
-        """Import `package`.register, then for every run load, build and ask; `schemas` names functions to describe.
+        """Import `package`.register, then load, build and question it for every run; `schemas` names functions
+        to describe.
 
         `modules` are imported in its place, from the folders `roots`; with `schemas` None all functions are described.
         A run is `{"config": path, "overrides": [[section, name or None, {field: value}]], "swapped": {name: {"answer",
-        "inputs"}}, "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "asks": [[target, inputs,
-        via]]}` (`questions.py` makes them). With `react` it takes place where the toolkit's agents are installed.
+        "inputs"}}, "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "questions": [[target,
+        inputs, via]]}` (`questions.py` makes them). With `react` it runs where the toolkit's agents are
+        installed.
         """
         request = {
             "package": package,
@@ -143,15 +146,17 @@ class NatToolkit:
 
         The server can import from its own folder and from `roots`.
         """
-        asked = [(name, dict(inputs)) for name, inputs in calls]
+        sent_calls = [(name, dict(inputs)) for name, inputs in calls]
         request = {"server_path": server_path, "exchanges": dict(exchanges or {}), "roots": list(roots)}
         call = Call(job="serve_mcp", files=files, request=request)
 
         def run() -> tuple[McpEvidence, bool]:
-            said, job = self._sandbox.converse(call, lambda session: converse(session, asked, request_timeout_s))
-            return mcp_evidence(said, job), not said.error
+            conversation, job = self._sandbox.converse(
+                call, lambda session: converse(session, sent_calls, request_timeout_s)
+            )
+            return mcp_evidence(conversation, job), not conversation.error
 
-        return self._remembered(["run_mcp", dict(files), request, asked, request_timeout_s], run)
+        return self._remembered(["run_mcp", dict(files), request, sent_calls, request_timeout_s], run)
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""
@@ -171,7 +176,7 @@ class NatToolkit:
     ) -> Verdict:
         """Whether the tests in `files[path]` hold on `reference` and which of `mutants` (changed files) they kill.
 
-        The tests run apart from the `modules` they test, so they can tell versions by behaviour only.
+        The tests run apart from the `modules` they test, so they can distinguish versions by behaviour only.
         """
         named = {f"mutant {number}": changed for number, changed in enumerate(mutants)}
         grader = MutationGrader(path, reference, modules, mutants=named, rewrites={}, limits=TESTS_LIMITS)

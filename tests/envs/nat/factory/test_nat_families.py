@@ -1,4 +1,4 @@
-"""What holds for every family of tools, on drawn tools; golden values are in their own files."""
+"""What holds for every family of tools, on sampled tools; golden values are in their own files."""
 
 import nat_family_checks as checks
 import pytest
@@ -6,12 +6,12 @@ import pytest
 from agent_rl.envs.nat.factory.families import FAMILIES
 
 PURE = sorted(set(FAMILIES) - {"api_client", "note_search"})
-"""The other two draw their cases from worlds and corpora; what is said of PURE is checked in files of their own."""
+"""The other two sample cases from worlds and corpora; their own files check what PURE families must hold."""
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("name", PURE)
-def test_the_reference_agrees_with_the_oracle_on_drawn_tools(name: str, level: int) -> None:
+def test_the_reference_agrees_with_the_oracle_on_sampled_tools(name: str, level: int) -> None:
     checks.reference_agrees_with_the_oracle(FAMILIES[name], level)
 
 
@@ -23,7 +23,7 @@ def test_the_reference_tests_kill_the_mutants(name: str, level: int) -> None:
 
 @pytest.mark.parametrize("level", [1, 2, 3])
 @pytest.mark.parametrize("name", PURE)
-def test_subtle_mistakes_show_on_drawn_cases(name: str, level: int) -> None:
+def test_subtle_mistakes_show_on_sampled_cases(name: str, level: int) -> None:
     checks.subtle_bodies_are_caught(FAMILIES[name], level)
 
 

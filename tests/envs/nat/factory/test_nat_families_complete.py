@@ -1,6 +1,6 @@
-"""`Family.complete`: drafts follow from their rules, and rules that make no sense are refused with a reason.
+"""`Family.complete`: drafts follow from their rules, and inconsistent rules are refused with a reason.
 
-Rules that a planner could send are imitated by drawn ones with a few values exchanged.
+Sampled rules with a few values exchanged imitate those that a planner could send.
 """
 
 import json
@@ -200,6 +200,6 @@ def planned_tools(family: Family, count: int) -> int:
     return made
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "api_client"])  # whose reference asks a service
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "api_client"])  # whose reference calls a service
 def test_whatever_is_accepted_has_a_reference_that_answers_as_the_oracle(name: str) -> None:
     assert planned_tools(FAMILIES[name], 120) > 20

@@ -12,24 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nat_family_checks import cases_of, tool_of
 from pydantic import ValidationError
 
 from agent_rl.envs.nat.factory import oracle
-from agent_rl.envs.nat.factory import tool_sampler as draw
 from agent_rl.envs.nat.factory.families.api.client import ApiClient
 from agent_rl.envs.nat.factory.families.base import Exchange
 from agent_rl.envs.nat.factory.oracle import api_client
+from agent_rl.envs.nat.factory.tool_sampler import error_cases
 from agent_rl.envs.nat.factory.worlds import Reply, world
-from agent_rl.envs.nat.spec import Inputs, Tool
+from agent_rl.envs.nat.spec import Tool
 
 FAMILY = ApiClient()
 NUM_TOOLS = 150
 NAT_PYTHON = Path(__file__).resolve().parents[4] / ".venv-nat" / "bin" / "python"
-
-
-def drawn(level: int, seed: int) -> Tool:
-    names = {"type_name": "nat_x_tool", "instance": "main_tool", "function": FAMILY.function}
-    return draw.draw_tool(FAMILY, level, random.Random(seed), **names)
 
 
 def module(tool: Tool, definitions: str | None = None) -> str:
@@ -39,10 +35,6 @@ def module(tool: Tool, definitions: str | None = None) -> str:
     setting = f", setting={tool.config_field.default}" if tool.config_field else ""
     lines = "".join(f"    {line}\n" for line in made.statements)
     return f"{definitions or FAMILY.definitions(tool)}\n\nasync def run({names}{setting}):\n{lines}"
-
-
-def cases(tool: Tool, rng: random.Random, config: dict[str, int]) -> list[Inputs]:
-    return draw.valid_cases(FAMILY, tool, rng, config, draw.NUM_VALID) + draw.error_cases(FAMILY, tool, rng)
 
 
 # ---- httpx as far as the reference uses it
@@ -57,10 +49,10 @@ class TimeoutException(TransportError):
 
 
 class Client:
-    """Answers from `table`, and writes down what was asked."""
+    """Answers from `table`, and records the requests."""
 
     table: dict[str, Exchange] = {}
-    asked: list[str] = []
+    requested: list[str] = []
 
     def __init__(self, *, base_url: str, timeout: float, headers: dict[str, str] | None = None) -> None:
         assert timeout > 0
@@ -74,7 +66,7 @@ class Client:
 
     async def get(self, path: str) -> SimpleNamespace:
         request = f"GET {self.base_url}{path}"
-        self.asked.append(request)
+        self.requested.append(request)
         found = self.table.get(request)
         if found is None or any(self.headers.get(name) != value for name, value in found.headers.items()):
             return SimpleNamespace(status_code=599, text="")
@@ -92,7 +84,7 @@ def compiled(text: str) -> Callable[..., str | None]:
     exec(text, namespace)
 
     def run(table: dict[str, Exchange], given: dict[str, Any]) -> str | None:
-        Client.table, Client.asked = table, []
+        Client.table, Client.requested = table, []
         try:
             namespace["run"](**given).send(None)
         except StopIteration as stop:
@@ -169,7 +161,7 @@ def test_pages_are_followed_until_the_last_or_the_limit(monkeypatch: pytest.Monk
     assert answered(monkeypatch, by_path, **{**rules, "next_style": "path"}) == "error: body"
 
 
-def test_a_busy_service_is_asked_again_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_service_gets_retries_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     first = f"{URL}/book?view=x"
     replies = [
         Reply(url=first, status=503),
@@ -181,42 +173,42 @@ def test_a_busy_service_is_asked_again_up_to_the_limit(monkeypatch: pytest.Monke
     assert answered(monkeypatch, replies, {"max_retries": 1}, **rules) == "error: failed"
 
 
-# ---- drawn
+# ---- sampled
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_answers_what_the_oracle_says(level: int) -> None:
+def test_the_reference_agrees_with_the_oracle(level: int) -> None:
     caught, answers = [], []
     for seed in range(NUM_TOOLS):
-        tool, rng = drawn(level, seed), random.Random(seed)
+        tool, rng = tool_of(FAMILY, level, seed), random.Random(seed)
         reference = compiled(module(tool))
         field = tool.config_field
-        told = []
-        for case in cases(tool, rng, tool.defaults):
+        expected = []
+        for case in cases_of(FAMILY, tool, rng, tool.defaults):
             table = FAMILY.exchanges(tool, case, tool.defaults)
-            told.append((case, table, oracle.answer(tool, case, tool.defaults)))
-            assert reference(table, case) == told[-1][2], (tool, case)
-            assert Client.asked == list(table), (tool, case)
+            expected.append((case, table, oracle.answer(tool, case, tool.defaults)))
+            assert reference(table, case) == expected[-1][2], (tool, case)
+            assert Client.requested == list(table), (tool, case)
         for setting in (field.low, field.high) if field else ():
-            for case, *_ in told:
+            for case, *_ in expected:
                 config = {field.name: setting}
                 table = FAMILY.exchanges(tool, case, config)
                 assert reference(table, {**case, "setting": setting}) == oracle.answer(tool, case, config), (tool, case)
-        assert {text for *_, text in told} >= set(tool.errors)
-        answers.append(len({text for *_, text in told if not text.startswith("error")}))
+        assert {text for *_, text in expected} >= set(tool.errors)
+        answers.append(len({text for *_, text in expected if not text.startswith("error")}))
         for wrong in FAMILY.subtle_mutants(tool):
             answer_of = compiled(module(tool, wrong))
-            caught.append(any(answer_of(table, case) != text for case, table, text in told))
+            caught.append(any(answer_of(table, case) != text for case, table, text in expected))
     assert sum(caught) >= 0.99 * len(caught) >= 0.99 * NUM_TOOLS
     assert sum(count >= 6 for count in answers) >= 0.9 * NUM_TOOLS
 
 
 def test_there_are_mutants_of_the_request_as_well_as_of_the_answer() -> None:
-    assert all(len(FAMILY.mutants(drawn(level, seed))) >= 5 for level in (1, 2, 3, 5) for seed in range(40))
+    assert all(len(FAMILY.mutants(tool_of(FAMILY, level, seed))) >= 5 for level in (1, 2, 3, 5) for seed in range(40))
 
 
 def test_a_setting_changes_answers_in_both_directions() -> None:
-    tools = [tool for seed in range(16) if (tool := drawn(2 + (seed > 2), seed)).config_field]
+    tools = [tool for seed in range(16) if (tool := tool_of(FAMILY, 2 + (seed > 2), seed)).config_field]
     assert {tool.config_field.name for tool in tools if tool.config_field} == {"page_size", "max_pages", "max_retries"}
     for tool in tools:
         assert tool.config_field
@@ -230,8 +222,8 @@ def test_a_setting_changes_answers_in_both_directions() -> None:
             assert any(changed), (tool, setting)
 
 
-def test_a_header_is_asked_for_when_the_rules_have_a_token() -> None:
-    tools = [tool for seed in range(30) if (tool := drawn(3, seed)).rules["token"]]
+def test_a_header_is_required_when_the_rules_have_a_token() -> None:
+    tools = [tool for seed in range(30) if (tool := tool_of(FAMILY, 3, seed)).rules["token"]]
     for tool in tools:
         table = FAMILY.exchanges(tool, tool.example.inputs, {})
         assert {each.headers["X-Api-Key"] for each in table.values()} == {tool.rules["token"]}
@@ -242,9 +234,9 @@ def test_a_header_is_asked_for_when_the_rules_have_a_token() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), level=st.integers(1, 5))
-def test_a_draw_is_repeatable_and_its_request_says_what_decides(seed: int, level: int) -> None:
-    tool = drawn(level, seed)
-    assert tool == drawn(level, seed)
+def test_a_sample_is_repeatable_and_its_request_is_complete(seed: int, level: int) -> None:
+    tool = tool_of(FAMILY, level, seed)
+    assert tool == tool_of(FAMILY, level, seed)
     assert json.loads(json.dumps(tool.rules)) == ApiClient.Rules.model_validate(tool.rules).model_dump() == tool.rules
     text = " ".join(FAMILY.sentences(tool, random.Random(seed)))
     wanted = [*tool.errors, *FAMILY.exports(tool), tool.rules["host"], *(each.name for each in tool.inputs)]
@@ -257,8 +249,8 @@ def test_a_draw_is_repeatable_and_its_request_says_what_decides(seed: int, level
         assert (tool.config_field is not None) == (level == 2)
 
 
-def test_a_world_is_the_same_whenever_it_is_asked() -> None:
-    tool = drawn(3, 4)
+def test_a_world_is_the_same_for_every_request() -> None:
+    tool = tool_of(FAMILY, 3, 4)
     assert world(tool.rules, tool.example.inputs, 2) == world(tool.rules, dict(tool.example.inputs), 2)
 
 
@@ -269,7 +261,7 @@ def test_a_tenth_of_the_drafts_is_held_out() -> None:
 
 
 def test_tools_that_differ_in_names_alone_have_one_canonical_form() -> None:
-    tool = drawn(3, 0)
+    tool = tool_of(FAMILY, 3, 0)
     renamed = {**tool.rules, "host": "https://api.other.example", "not_found": "error: gone"}
     assert FAMILY.canonical(renamed, tool.inputs) == FAMILY.canonical(tool.rules, tool.inputs)
     other = {**tool.rules, "joiner": " & "}
@@ -277,7 +269,7 @@ def test_tools_that_differ_in_names_alone_have_one_canonical_form() -> None:
 
 
 def test_a_wrong_row_is_refused_with_its_field() -> None:
-    rules = drawn(1, 0).rules
+    rules = tool_of(FAMILY, 1, 0).rules
     with pytest.raises(ValidationError, match="host"):
         ApiClient.Rules.model_validate({**rules, "host": "https://real.com"})
     with pytest.raises(ValidationError, match="not_found"):
@@ -314,8 +306,8 @@ for line in sys.stdin:
 def test_the_coroutine_runs_on_the_real_httpx() -> None:
     jobs, expected = [], []
     for level, seed in [(1, 0), (1, 2), (2, 0), *((3, seed) for seed in range(8)), (5, 20)]:
-        tool, rng = drawn(level, seed), random.Random(seed)
-        inputs = [*(FAMILY.valid_inputs(tool, rng) for _ in range(4)), *draw.error_cases(FAMILY, tool, rng)]
+        tool, rng = tool_of(FAMILY, level, seed), random.Random(seed)
+        inputs = [*(FAMILY.valid_inputs(tool, rng) for _ in range(4)), *error_cases(FAMILY, tool, rng)]
         tables = [FAMILY.exchanges(tool, case, {}) for case in inputs]
         calls = [
             [case, {key: asdict(each) for key, each in table.items()}]

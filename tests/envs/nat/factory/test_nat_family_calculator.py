@@ -1,4 +1,4 @@
-"""Calculators: the oracle by eye, and the drawn references against it."""
+"""Calculators: the oracle by eye, and the sampled references against it."""
 
 import random
 
@@ -50,10 +50,10 @@ def test_the_checks_are_made_in_the_order_of_the_rules() -> None:
     assert answer(PIECEWISE, {"price": 1.0, "count": 0.0}, {}) == "error: division by zero"
 
 
-@pytest.mark.parametrize(("asked", "expected"), [("balance", "0.00"), ("interest", "1.41"), ("paid", "101.41")])
-def test_a_loan_is_paid_back_month_by_month(asked: str, expected: str) -> None:
+@pytest.mark.parametrize(("quantity", "expected"), [("balance", "0.00"), ("interest", "1.41"), ("paid", "101.41")])
+def test_a_loan_is_paid_back_month_by_month(quantity: str, expected: str) -> None:
     # 100 + 1.00 - 60 = 41.00, then 0.41 of interest, and 41.41 is the last payment.
-    rules = changed(LOAN, answer=asked)
+    rules = changed(LOAN, answer=quantity)
     assert answer(rules, {"principal": 100.0, "rate": 12.0, "months": 5}, {}) == expected
 
 
@@ -97,7 +97,7 @@ def test_lists_that_are_not_good_numbers_are_errors() -> None:
         assert answer(MEAN, {"values": values}, {}) == "error: bad number"
 
 
-def test_answers_that_floats_could_blur_are_not_asked_for() -> None:
+def test_answers_that_floats_could_blur_are_not_sampled() -> None:
     assert not is_robust(FORMULA, {"price": 1.0, "count": 8.0}, {})  # 3.125
     assert is_robust(FORMULA, {"price": 1.0, "count": 8.0}, {"precision": 3})
     assert not is_robust(GROWTH, {"amount": 10.05, "rate": 10.0, "periods": 1}, {})  # 11.055
@@ -138,7 +138,7 @@ def test_a_wrong_row_is_refused_with_its_place(rules: dict[str, object], place: 
         FAMILY.Rules.model_validate(rules)
 
 
-def test_a_drawn_tool_of_level_2_is_what_it_has_always_been() -> None:
+def test_a_sampled_tool_of_level_2_never_changes() -> None:
     draft = FAMILY.draft(random.Random(7), 2)
     assert draft.rules == {
         "formula": "((count / weight) + width) + 2",

@@ -1,4 +1,4 @@
-"""Code validators: the oracle by eye, and the drawn references against it."""
+"""Code validators: the oracle by eye, and the sampled references against it."""
 
 import random
 
@@ -60,7 +60,7 @@ def test_the_country_decides_on_the_prefix() -> None:
     assert checked("ab1", rule, country="FR") == checked("ab1", rule, country="XX") == "error: wrong country"
 
 
-def test_all_errors_are_listed_where_the_rules_say_so() -> None:
+def test_all_errors_are_listed_where_the_rules_require_it() -> None:
     rules = [["mark", "-"], ["min_length", 4], ["prefix", "ab"]]
     assert checked("abc", *rules, report="all") == "error: mark missing; error: too short"
     assert checked("abc", *rules, report="first") == "error: mark missing"
@@ -88,7 +88,7 @@ def test_a_wrong_row_is_refused_with_its_place(rules: list[list[object]], place:
         FAMILY.Rules.model_validate({"rules": rules})
 
 
-def test_a_drawn_tool_of_level_2_is_what_it_has_always_been() -> None:
+def test_a_sampled_tool_of_level_2_never_changes() -> None:
     draft = FAMILY.draft(random.Random(7), 2)
     assert draft.rules == {"rules": [["not_blank", ""], ["mark", "-"], ["min_length", 5], ["max_length", ""]]}
     assert draft.config_field is not None

@@ -1,4 +1,4 @@
-"""Date tools: the oracle by eye and against the standard library, and the drawn references against the oracle."""
+"""Date tools: the oracle by eye and against the standard library, and the sampled references against the oracle."""
 
 import random
 from datetime import date, timedelta
@@ -93,7 +93,7 @@ def test_the_last_day_of_2024_is_a_tuesday_of_week_1(style: str, week_start: str
     assert answer(tool, {"day": "2024-12-21"}, {"offset_days": 10}) == expected
 
 
-def test_periods_end_where_the_calendar_says() -> None:
+def test_periods_end_where_the_calendar_ends_them() -> None:
     def end(period: str, side: str = "last", ahead: int = 0) -> str:
         tool = rules(
             op="period", period=period, week_start="Sunday", side=side, with_days=True, out_layout="DD.MM.YYYY"
@@ -181,7 +181,7 @@ def test_a_wrong_row_is_refused_with_its_place(change: dict[str, object], place:
         FAMILY.Rules.model_validate(MONTHS | change)
 
 
-def test_every_operation_is_drawn() -> None:
+def test_every_operation_is_sampled() -> None:
     easy = {FAMILY.draft(random.Random(seed), 1).rules["operation"]["op"] for seed in range(60)}
     hard = {FAMILY.draft(random.Random(seed), 5).rules["operation"]["op"] for seed in range(60)}
     assert easy == {"shift", "difference", "weekday", "period", "workdays", "add_workdays"}

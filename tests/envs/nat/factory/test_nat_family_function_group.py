@@ -1,4 +1,4 @@
-"""Function groups: the oracle against values worked out by hand, and against every drawn reference class."""
+"""Function groups: the oracle against values worked out by hand, and against every sampled reference class."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent_rl.envs.nat.factory.families.group.function_group import FunctionGroup
-from agent_rl.envs.nat.factory.oracle.function_group import play
+from agent_rl.envs.nat.factory.oracle.function_group import run_calls
 from agent_rl.envs.nat.spec import Group, GroupCall
 
 FAMILY = FunctionGroup()
@@ -36,7 +36,7 @@ def record(level: int, seed: int) -> Group:
         example=(),
     )
     calls = FAMILY.example(group, rng)
-    answers = play(group.rules, group.defaults, calls)
+    answers = run_calls(group.rules, group.defaults, calls)
     example = [
         GroupCall(function=call[0], inputs=call[1], output=text) for call, text in zip(calls, answers, strict=True)
     ]
@@ -44,7 +44,7 @@ def record(level: int, seed: int) -> Group:
 
 
 @cache
-def drawn(level: int) -> list[Group]:
+def groups_of(level: int) -> list[Group]:
     return [record(level, seed) for seed in range(NUM_DRAFTS)]
 
 
@@ -103,7 +103,7 @@ def test_a_counter_refuses_clamps_or_wraps_at_its_bounds(at_bound: str, expected
         form="{name} {value}", words={"label": "n"}, errors={"above": "too high", "below": "too low"},
     )  # fmt: skip
     last = ("jump", {"value": 5}) if at_bound != "clamp" else ("down", {})
-    assert play(table, {}, [("up", {}), ("up", {}), ("up", {}), last]) == expected
+    assert run_calls(table, {}, [("up", {}), ("up", {}), ("up", {}), last]) == expected
 
 
 def test_a_ledger_takes_a_fee_and_stops_at_the_overdraft() -> None:
@@ -124,8 +124,8 @@ def test_a_ledger_takes_a_fee_and_stops_at_the_overdraft() -> None:
         ("pay_in", {"account": "ann", "amount": 0}),
     ]
     first = ["unknown", "ann: 10", "short", "ann: -5", "ben: 3", "ann: 3", "unknown", "all: -2", "cleo: 0", "bad"]
-    assert play(table, {}, calls) == first
-    assert play(table, {"overdraft": 6}, calls)[2:4] == ["ann: -6", "short"]
+    assert run_calls(table, {}, calls) == first
+    assert run_calls(table, {"overdraft": 6}, calls)[2:4] == ["ann: -6", "short"]
 
 
 def test_a_stock_fills_up_to_its_capacity_and_forgets_what_is_used_up() -> None:
@@ -143,7 +143,7 @@ def test_a_stock_fills_up_to_its_capacity_and_forgets_what_is_used_up() -> None:
         ("take", {"item": "pen", "quantity": 1}),
         ("space", {}),
     ]
-    assert play(table, {}, calls) == [
+    assert run_calls(table, {}, calls) == [
         "nothing",
         "pen: 3",
         "cup: 2",
@@ -154,7 +154,7 @@ def test_a_stock_fills_up_to_its_capacity_and_forgets_what_is_used_up() -> None:
         "room: 3",
     ]
     refusing = table | {"excess": "refuse", "lack": "refuse", "errors": errors | {"short": "short"}}
-    assert play(refusing, {}, calls)[2:6] == ["full", "cup: 1", "1 cup, 3 pen", "short"]
+    assert run_calls(refusing, {}, calls)[2:6] == ["full", "cup: 1", "1 cup, 3 pen", "short"]
 
 
 @pytest.mark.parametrize(("kind", "out"), [("queue", "b"), ("stack", "c")])
@@ -171,10 +171,10 @@ def test_a_full_line_drops_its_oldest_item(kind: str, out: str) -> None:
         ("pop", {}),
     ]
     place = "place: 2" if kind == "queue" else "place: 1"
-    assert play(table, {}, calls) == ["size: 1", "size: 2", "twice", "size: 2", place, "unknown", out]
+    assert run_calls(table, {}, calls) == ["size: 1", "size: 2", "twice", "size: 2", place, "unknown", out]
     refusing = table | {"overflow": "refuse", "errors": {"twice": "twice", "unknown": "unknown", "full": "full"}}
-    assert play(refusing, {}, calls)[3] == "full"
-    assert play(refusing, {"capacity": 3}, calls)[3] == "size: 3"
+    assert run_calls(refusing, {}, calls)[3] == "full"
+    assert run_calls(refusing, {"capacity": 3}, calls)[3] == "size: 3"
 
 
 @pytest.mark.parametrize(("oldest", "keys"), [("used", "a, c"), ("written", "b, c"), ("inserted", "b, c")])
@@ -184,25 +184,27 @@ def test_what_is_thrown_out_of_a_cache_depends_on_what_makes_an_entry_old(oldest
     puts = [("put", {"key": key, "content": 7}) for key in "ab"]
     calls = [*puts, ("get", {"key": "a"}), ("put", {"key": "c", "content": 8}), ("keys", {})]
     lost = "b" if oldest == "used" else "a"
-    assert play(table, {}, calls) == ["ok", "ok", "a: 7", f"ok, lost {lost}", keys]
+    assert run_calls(table, {}, calls) == ["ok", "ok", "a: 7", f"ok, lost {lost}", keys]
     again = [*puts, ("put", {"key": "a", "content": 9}), ("put", {"key": "c", "content": 8}), ("get", {"key": "a"})]
-    assert play(table, {}, again)[3:] == (["ok, lost a", "missing"] if oldest == "inserted" else ["ok, lost b", "a: 9"])
+    assert run_calls(table, {}, again)[3:] == (
+        ["ok, lost a", "missing"] if oldest == "inserted" else ["ok, lost b", "a: 9"]
+    )
 
 
 @pytest.mark.parametrize(
     ("tie", "expected"),
     [("first", "tea: 1"), ("alphabet", "juice: 1"), ("last", "tea: 1"), ("report", "tie: juice, tea")],
 )
-def test_a_tie_in_a_poll_is_decided_as_the_rules_say(tie: str, expected: str) -> None:
+def test_a_tie_in_a_poll_is_decided_by_the_rules(tie: str, expected: str) -> None:
     names = {"vote": "vote", "winner": "winner", "retract": "retract"}
     table = rules("poll", names, quorum=2, options=[], again="replace", tie=tie, words={"tied": "tie"})
     table["errors"] = {"too_few": "too few", "no_vote": "no vote"}
     votes = [("vote", {"voter": voter, "option": option}) for voter, option in (("ann", "tea"), ("ben", "juice"))]
-    assert play(table, {}, [votes[0], ("winner", {}), votes[1], ("winner", {})])[1::2] == ["too few", expected]
+    assert run_calls(table, {}, [votes[0], ("winner", {}), votes[1], ("winner", {})])[1::2] == ["too few", expected]
     # A vote given again is the latest.
-    assert play(table | {"tie": "first"}, {}, [*votes, votes[0], ("winner", {})])[2:] == ["tea: 1", "juice: 1"]
+    assert run_calls(table | {"tie": "first"}, {}, [*votes, votes[0], ("winner", {})])[2:] == ["tea: 1", "juice: 1"]
     gone = ("retract", {"voter": "ann"})
-    assert play(table, {}, [*votes, gone, gone, ("winner", {})])[2:] == ["tea: 0", "no vote", "too few"]
+    assert run_calls(table, {}, [*votes, gone, gone, ("winner", {})])[2:] == ["tea: 0", "no vote", "too few"]
 
 
 def test_slots_are_checked_for_number_holder_and_limit_in_that_order() -> None:
@@ -224,7 +226,7 @@ def test_slots_are_checked_for_number_holder_and_limit_in_that_order() -> None:
         ("who", {"slot": 3}),
     ]
     expected = ["no_slot", "ann: 1", "taken", "too_many", "ben: 3", "2", "not_yours", "not_taken", "ann: 1", "ben"]
-    assert play(table, {}, calls) == expected
+    assert run_calls(table, {}, calls) == expected
 
 
 @pytest.mark.parametrize(("undo", "second"), [("every", ["done", "size: 1"]), ("last", ["nothing", "size: 2"])])
@@ -233,23 +235,23 @@ def test_undo_takes_back_one_change_or_all_and_reset_forgets_them(undo: str, sec
     table = rules("queue", names, capacity=3, overflow="refuse", unique=False, undo=undo)
     table |= {"words": {"size_label": "size", "undone": "done", "cleared": "new"}, "errors": {"nothing": "nothing"}}
     push = ("push", {"item": "a"})
-    answers = play(table, {}, [push, push, ("undo", {}), ("undo", {}), push, ("reset", {}), ("undo", {}), push])
+    answers = run_calls(table, {}, [push, push, ("undo", {}), ("undo", {}), push, ("reset", {}), ("undo", {}), push])
     assert answers == ["size: 1", "size: 2", "done", *second, "new", "nothing", "size: 1"]
 
 
-# ---------------------------------------------------------------- drawn groups
+# ---------------------------------------------------------------- sampled groups
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_the_oracle_agrees_with_every_drawn_class(level: int) -> None:
-    for group in drawn(level):
+def test_the_oracle_agrees_with_every_sampled_class(level: int) -> None:
+    for group in groups_of(level):
         source = FAMILY.definitions(group)
         rng = random.Random(group.class_name)
         for config in configs(group):
             for _ in range(3):
                 calls = FAMILY.sequence(group, rng, config, LENGTH)
                 assert len(calls) == LENGTH
-                assert run(source, group, config, calls) == play(group.rules, config, calls), (
+                assert run(source, group, config, calls) == run_calls(group.rules, config, calls), (
                     group.rules,
                     config,
                     calls,
@@ -258,7 +260,7 @@ def test_the_oracle_agrees_with_every_drawn_class(level: int) -> None:
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_the_example_shows_the_first_error_and_tells_every_mutant(level: int) -> None:
-    for group in drawn(level):
+    for group in groups_of(level):
         calls = [(call.function, call.inputs) for call in group.example]
         answers = [call.output for call in group.example]
         mutants = FAMILY.mutants(group)
@@ -271,10 +273,10 @@ def test_the_example_shows_the_first_error_and_tells_every_mutant(level: int) ->
 
 def test_three_sequences_catch_the_subtle_mutants() -> None:
     num_caught: Counter[bool] = Counter()
-    for group in drawn(4) + drawn(5):
+    for group in groups_of(4) + groups_of(5):
         rng = random.Random(7)
         sequences = [FAMILY.sequence(group, rng, group.defaults, LENGTH) for _ in range(3)]
-        expected = [play(group.rules, group.defaults, calls) for calls in sequences]
+        expected = [run_calls(group.rules, group.defaults, calls) for calls in sequences]
         for mutant in FAMILY.subtle_mutants(group):
             num_caught[[run(mutant, group, group.defaults, calls) for calls in sequences] != expected] += 1
     assert num_caught[True] >= 0.99 * num_caught.total()
@@ -282,19 +284,21 @@ def test_three_sequences_catch_the_subtle_mutants() -> None:
 
 def test_three_sequences_catch_a_class_that_ignores_its_configuration_field() -> None:
     num_caught: Counter[bool] = Counter()
-    for group in drawn(4) + drawn(5):
+    for group in groups_of(4) + groups_of(5):
         for config in configs(group):
             if config != group.defaults:
                 rng = random.Random(1)
                 sequences = [FAMILY.sequence(group, rng, config, LENGTH) for _ in range(3)]
-                caught = any(play(group.rules, config, calls) != play(group.rules, {}, calls) for calls in sequences)
+                caught = any(
+                    run_calls(group.rules, config, calls) != run_calls(group.rules, {}, calls) for calls in sequences
+                )
                 num_caught[caught] += 1
     assert num_caught[True] >= 0.99 * num_caught.total() > 100
 
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_the_sentences_name_every_function_and_every_error(level: int) -> None:
-    for group in drawn(level):
+    for group in groups_of(level):
         text = "\n".join(FAMILY.sentences(group, random.Random(3)))
         assert "$" not in text
         missing = [name for name in (f.name for f in group.functions) if f"`{name}`" not in text]
@@ -305,28 +309,30 @@ def test_the_sentences_name_every_function_and_every_error(level: int) -> None:
 
 
 def test_the_main_sentence_has_three_phrasings() -> None:
-    for group in {group.rules["kind"]: group for group in drawn(4)}.values():
+    for group in {group.rules["kind"]: group for group in groups_of(4)}.values():
         assert len({FAMILY.sentences(group, random.Random(seed))[0] for seed in range(40)}) == 3
 
 
 def test_level_four_is_plain_and_level_five_adds_one_thing() -> None:
-    extras = Counter((bool(group.hidden), "undo" in group.rules["names"], len(group.instances)) for group in drawn(5))
+    extras = Counter(
+        (bool(group.hidden), "undo" in group.rules["names"], len(group.instances)) for group in groups_of(5)
+    )
     assert set(extras) == {(True, False, 1), (False, True, 1), (False, False, 2)}
-    plain = {(bool(group.hidden), "undo" in group.rules["names"], len(group.instances)) for group in drawn(4)}
+    plain = {(bool(group.hidden), "undo" in group.rules["names"], len(group.instances)) for group in groups_of(4)}
     assert plain == {(False, False, 1)}
-    kinds = Counter(group.rules["kind"] for group in drawn(4))
+    kinds = Counter(group.rules["kind"] for group in groups_of(4))
     assert set(kinds) == {"counter", "ledger", "stock", "queue", "stack", "cache", "poll", "slots"}
 
 
 def test_hidden_functions_exist_but_are_never_called() -> None:
-    for group in drawn(5):
+    for group in groups_of(5):
         if group.hidden:
             (name,) = group.hidden
             assert f"def {name}(self) -> str:" in FAMILY.definitions(group)
             calls = [*group.example, *(FAMILY.sequence(group, random.Random(2), group.defaults, 40))]
             assert name not in [call[0] if isinstance(call, tuple) else call.function for call in calls]
             # The oracle knows what it does all the same.
-            assert play(group.rules, {}, [(name, {})]) == run(FAMILY.definitions(group), group, {}, [(name, {})])
+            assert run_calls(group.rules, {}, [(name, {})]) == run(FAMILY.definitions(group), group, {}, [(name, {})])
 
 
 @settings(max_examples=40, deadline=None)
@@ -353,13 +359,13 @@ def test_a_draft_depends_on_its_seed_alone_and_its_rules_survive_json(seed: int,
     ],
 )
 def test_wrong_rules_are_refused_with_their_field(change: dict[str, Any], named: str) -> None:
-    group = next(group for group in drawn(4) if group.rules["kind"] == "queue")
+    group = next(group for group in groups_of(4) if group.rules["kind"] == "queue")
     with pytest.raises(ValidationError, match=named):
         FunctionGroup.Rules.model_validate(group.rules | change)
 
 
 def test_groups_that_differ_in_names_alone_are_the_same() -> None:
-    group = next(group for group in drawn(4) if group.rules["kind"] == "queue")
+    group = next(group for group in groups_of(4) if group.rules["kind"] == "queue")
     renamed = group.rules | {"inputs": {"item": "thing"}}
     assert FAMILY.canonical(renamed) == FAMILY.canonical(group.rules)
     assert FAMILY.canonical(group.rules | {"capacity": 9}) != FAMILY.canonical(group.rules)

@@ -1,4 +1,4 @@
-"""Note search: the oracle by eye, the reference against it, and requests that say what decides an answer."""
+"""Note search: the oracle by eye, the reference against it, and requests that state what decides an answer."""
 
 import json
 import random
@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nat_family_checks import cases_of, tool_of
 from pydantic import ValidationError
 
 from agent_rl.envs.nat.factory import oracle
-from agent_rl.envs.nat.factory import tool_sampler as draw
 from agent_rl.envs.nat.factory.families.notes.search import NoteSearch
 from agent_rl.envs.nat.factory.oracle.note_search import answer, is_robust
-from agent_rl.envs.nat.spec import Inputs, Tool
+from agent_rl.envs.nat.spec import Tool
 
 FAMILY = NoteSearch()
 NUM_TOOLS = 150
@@ -32,11 +32,6 @@ def rules_of(texts: dict[str, str], **changes: object) -> dict:
 FOUR = {"n20": "red tea red", "n10": "red pot", "n30": "tea pot tea", "n40": "blue"}
 
 
-def drawn(level: int, seed: int) -> Tool:
-    names = {"type_name": "nat_x_tool", "instance": "main_tool", "function": FAMILY.function}
-    return draw.draw_tool(FAMILY, level, random.Random(seed), **names)
-
-
 def compiled(definitions: str, tool: Tool) -> Callable[..., str | None]:
     """The function of a logic.py; it answers None where it raises."""
     namespace: dict = {}
@@ -51,10 +46,6 @@ def compiled(definitions: str, tool: Tool) -> Callable[..., str | None]:
     return run
 
 
-def cases(tool: Tool, rng: random.Random, config: dict[str, int]) -> list[Inputs]:
-    return draw.valid_cases(FAMILY, tool, rng, config, draw.NUM_VALID) + draw.error_cases(FAMILY, tool, rng)
-
-
 def test_a_count_adds_up_and_equal_scores_go_by_id() -> None:
     assert answer(rules_of(FOUR), {"query": "red"}, {}) == "n20:2, n10:1"
     assert answer(rules_of(FOUR), {"query": "TEA pot"}, {}) == "n30:3, n10:1, n20:1"
@@ -62,7 +53,7 @@ def test_a_count_adds_up_and_equal_scores_go_by_id() -> None:
     assert answer(rules_of(FOUR, tie="corpus"), {"query": "TEA pot"}, {"k": 2}) == "n30:3, n20:1"
 
 
-def test_a_repeated_term_counts_as_the_rules_say() -> None:
+def test_a_repeated_term_counts_by_the_rules() -> None:
     assert answer(rules_of(FOUR), {"query": "red red"}, {}) == "n20:2, n10:1"
     assert answer(rules_of(FOUR, repeats="each"), {"query": "red red"}, {}) == "n20:4, n10:2"
     assert answer(rules_of(FOUR, scoring="distinct"), {"query": "red tea"}, {}) == "n20:2, n10:1, n30:1"
@@ -84,7 +75,7 @@ def test_bm25_follows_its_formula() -> None:
     assert answer(rules, {"query": "tea"}, {}) == "n20:0.832"
 
 
-def test_terms_come_out_of_a_text_as_the_rules_say() -> None:
+def test_terms_come_out_of_a_text_by_the_rules() -> None:
     notes = {"n10": "Red-teas of 7x", "n20": "of bus"}
     letters = rules_of(notes, split="letters", stop_words=["of"], strip_plural=True)
     assert answer(letters, {"query": "TEA"}, {}) == "n10:1"
@@ -118,30 +109,32 @@ def test_equal_scores_are_robust_only_when_floats_must_agree() -> None:
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
-def test_the_reference_answers_what_the_oracle_says(level: int) -> None:
+def test_the_reference_agrees_with_the_oracle(level: int) -> None:
     caught, answers = [], []
     for seed in range(NUM_TOOLS):
-        tool, rng = drawn(level, seed), random.Random(seed)
+        tool, rng = tool_of(FAMILY, level, seed), random.Random(seed)
         reference = compiled(FAMILY.definitions(tool), tool)
-        told = [(case, oracle.answer(tool, case, tool.defaults)) for case in cases(tool, rng, tool.defaults)]
-        assert [reference(**case) for case, _ in told] == [text for _, text in told], tool
+        expected = [
+            (case, oracle.answer(tool, case, tool.defaults)) for case in cases_of(FAMILY, tool, rng, tool.defaults)
+        ]
+        assert [reference(**case) for case, _ in expected] == [text for _, text in expected], tool
         for config in ({"k": 1}, {"k": 8}) if tool.config_field else ():
-            for case in cases(tool, rng, config):
+            for case in cases_of(FAMILY, tool, rng, config):
                 assert reference(**case, **config) == oracle.answer(tool, case, config), (tool, case)
-        assert {text for _, text in told} >= set(tool.errors)
-        answers.append(len({text for _, text in told if not text.startswith("error")}))
+        assert {text for _, text in expected} >= set(tool.errors)
+        answers.append(len({text for _, text in expected if not text.startswith("error")}))
         for wrong in FAMILY.subtle_mutants(tool):
             answer_of = compiled(wrong, tool)
-            caught.append(any(answer_of(**case) != text for case, text in told))
+            caught.append(any(answer_of(**case) != text for case, text in expected))
     assert sum(caught) >= 0.99 * len(caught) >= 0.99 * NUM_TOOLS
     assert sum(count >= 6 for count in answers) >= 0.9 * NUM_TOOLS
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), level=st.integers(1, 5))
-def test_a_draw_is_repeatable_and_its_request_says_what_decides(seed: int, level: int) -> None:
-    tool = drawn(level, seed)
-    assert tool == drawn(level, seed)
+def test_a_sample_is_repeatable_and_its_request_is_complete(seed: int, level: int) -> None:
+    tool = tool_of(FAMILY, level, seed)
+    assert tool == tool_of(FAMILY, level, seed)
     assert json.loads(json.dumps(tool.rules)) == NoteSearch.Rules.model_validate(tool.rules).model_dump() == tool.rules
     text = " ".join(FAMILY.sentences(tool, random.Random(seed)))
     wanted = [*tool.errors, tool.rules["separator"], *(note["text"] for note in tool.rules["notes"])]
@@ -161,7 +154,7 @@ def test_a_tenth_of_the_drafts_is_held_out() -> None:
 
 
 def test_a_wrong_row_is_refused_with_its_field() -> None:
-    rules = drawn(1, 0).rules
+    rules = tool_of(FAMILY, 1, 0).rules
     with pytest.raises(ValidationError, match="scoring"):
         NoteSearch.Rules.model_validate({**rules, "scoring": "magic"})
     with pytest.raises(ValidationError, match=r"notes\.0\.id"):

@@ -1,4 +1,4 @@
-"""Table processors: the oracle by eye, and the drawn references against it."""
+"""Table processors: the oracle by eye, and the sampled references against it."""
 
 import random
 from typing import Any
@@ -139,7 +139,7 @@ def test_a_join_takes_the_key_from_the_lookup() -> None:
     assert joined("code;city\na1") == "error: ragged row"
 
 
-def test_what_floats_could_round_or_order_otherwise_is_not_asked() -> None:
+def test_what_floats_could_round_or_order_otherwise_is_not_sampled() -> None:
     def clear(table: str, **changes: Any) -> bool:
         return is_robust(SUMS | changes, {"table": table}, {})
 
@@ -182,6 +182,6 @@ def test_joins_and_nested_paths_come_from_level_3_on() -> None:
 
 
 def test_examples_are_answered_with_more_than_none() -> None:
-    outputs = [tool.example.output for tool, _ in checks.drawn(FAMILY, 3, 40)]
+    outputs = [tool.example.output for tool, _ in checks.tools_of(FAMILY, 3, 40)]
     assert "none" not in outputs
     assert len(set(outputs)) > 30

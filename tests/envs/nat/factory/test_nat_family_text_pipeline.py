@@ -1,4 +1,4 @@
-"""Text pipelines: the oracle by eye, and the drawn references against it."""
+"""Text pipelines: the oracle by eye, and the sampled references against it."""
 
 import random
 
@@ -79,7 +79,7 @@ def test_a_wrong_row_is_refused_with_its_place(rules: dict[str, object], place: 
         FAMILY.Rules.model_validate(rules)
 
 
-def test_a_drawn_tool_of_level_2_is_what_it_has_always_been() -> None:
+def test_a_sampled_tool_of_level_2_never_changes() -> None:
     draft = FAMILY.draft(random.Random(7), 2)
     assert draft.rules == {"ops": ["drop_digits", "snake", "swap_case"]}
     assert draft.config_field is not None

@@ -1,4 +1,4 @@
-"""Unit converters: the oracle by eye, and the drawn references against it."""
+"""Unit converters: the oracle by eye, and the sampled references against it."""
 
 import random
 
@@ -66,7 +66,7 @@ def test_a_ratio_of_units_is_one_unit() -> None:
     assert answer(SPEED, given(-1.0, "parsec", "m/s"), {}) == "error: negative value"
 
 
-def test_a_rounding_tie_and_absolute_zero_are_not_asked_for() -> None:
+def test_a_rounding_tie_and_absolute_zero_are_not_sampled() -> None:
     assert not is_robust(LENGTH, given(250.0, "m", "km"), {})
     assert is_robust(LENGTH, given(260.0, "m", "km"), {})
     assert not is_robust(TEMPERATURE, given(-273.15, "C", "F"), {})
@@ -88,7 +88,7 @@ def test_a_wrong_row_is_refused_with_its_place(change: dict[str, object], place:
         FAMILY.Rules.model_validate(LENGTH | change)
 
 
-def test_a_drawn_tool_of_level_2_is_what_it_has_always_been() -> None:
+def test_a_sampled_tool_of_level_2_never_changes() -> None:
     draft = FAMILY.draft(random.Random(7), 2)
     assert draft.rules == {
         "dimension": "length",

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nat_projects import draw_spec
+from nat_projects import sample_spec
 
 from agent_rl.envs.nat.factory import generate
 from agent_rl.envs.nat.factory.cases import WORKFLOW, hidden_cases
@@ -24,7 +24,7 @@ from agent_rl.envs.nat.factory.generate import (
 )
 from agent_rl.envs.nat.factory.oracle import workflow as flow_oracle
 from agent_rl.envs.nat.factory.render import render_logic, render_project
-from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, draw_tool
+from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, sample_tool
 from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.spec import NATSpec, Pipeline, Router
 from agent_rl.errors import ConfigError, DataError
@@ -42,7 +42,7 @@ EVERY_CELL = [(family, level) for family, levels in LEVELS.items() for level in 
 
 def one(family: str, level: int, seed: int = 0) -> NATSpec:
     """The first sound spec of a cell."""
-    draws = (draw_spec(family, level, random.Random(f"{seed}-{number}"), task_id="x") for number in range(20))
+    draws = (sample_spec(family, level, random.Random(f"{seed}-{number}"), task_id="x") for number in range(20))
     return next(spec for spec in draws if spec is not None)
 
 
@@ -88,7 +88,7 @@ def test_families_and_levels_can_be_chosen_and_none_is_an_error() -> None:
     assert {spec.family for spec in take("test_generalisation", 2, families=[HELD_OUT_FAMILY])} == {HELD_OUT_FAMILY}
 
 
-def test_a_choice_without_any_more_specs_says_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_without_any_more_specs_reports_how_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "_ATTEMPTS", 20)
     with pytest.raises(ConfigError, match=r"^only \d+ different specs for val were found in families"):
         take("val", 10_000, families=["text_pipeline"], levels=[1])
@@ -114,7 +114,7 @@ def test_in_a_terse_request_only_the_sentences_about_the_server_tell_a_served_to
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(EVERY_CELL), st.integers(0, 10**6))
 def test_renaming_everything_leaves_the_fingerprint_and_the_hidden_cases(cell: tuple[str, int], seed: int) -> None:
-    spec = draw_spec(*cell, random.Random(seed), task_id="a")
+    spec = sample_spec(*cell, random.Random(seed), task_id="a")
     if spec is None:
         return
     renamed = spec.model_copy(update={"package": "nat_other_name", "task_id": "b", "request": "x"})
@@ -164,15 +164,15 @@ def test_hidden_cases_hold_valid_ones_every_error_and_not_the_example(cell: tupl
     spec = one(*cell, seed=2)
     runs = hidden_cases(spec, seed=3)
     for tool in spec.tools:
-        own = [ask for ask in runs[0].asks if ask.target == tool.instance]
-        assert sum(not ask.expected.startswith("error") for ask in own) >= NUM_VALID - 1
-        assert set(tool.errors) <= {ask.expected for ask in own}
-        assert tool.example.inputs not in [ask.inputs for ask in own]
+        own = [question for question in runs[0].questions if question.target == tool.instance]
+        assert sum(not question.expected.startswith("error") for question in own) >= NUM_VALID - 1
+        assert set(tool.errors) <= {question.expected for question in own}
+        assert tool.example.inputs not in [question.inputs for question in own]
     if spec.group:
-        asked = [ask for run in runs for ask in run.asks if ask.target and not run.swapped]
-        assert len(asked) >= 30
-        assert {ask.target.partition("__")[0] for ask in asked} == set(spec.group.instances)
-    assert any(ask.target == WORKFLOW for run in runs for ask in run.asks)
+        questions = [question for run in runs for question in run.questions if question.target and not run.swapped]
+        assert len(questions) >= 30
+        assert {question.target.partition("__")[0] for question in questions} == set(spec.group.instances)
+    assert any(question.target == WORKFLOW for run in runs for question in run.questions)
     assert any(run.swapped for run in runs) == (spec.workflow.kind != "direct")
     assert any(run.through_client for run in runs) == (spec.client_group is not None)
 
@@ -204,7 +204,7 @@ def holds(logic: str, tests: str) -> bool:
 
 def test_golden_answers_of_a_router() -> None:
     rules = {"dimension": "length", "units": {"km": "1000.0", "m": "1.0"}, "precision": 1, "nonnegative": True}
-    tool = draw_tool(
+    tool = sample_tool(
         FAMILIES["unit_converter"],
         1,
         random.Random(0),

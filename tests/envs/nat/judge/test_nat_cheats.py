@@ -9,11 +9,11 @@ from nat_projects import (
     NOTHING_SERVED,
     check,
     does_nothing,
-    drawn,
     earns_no,
     replaced,
     reward,
     score,
+    spec_of,
     stub,
 )
 
@@ -24,13 +24,13 @@ from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.sandbox.freeze import Flag
 
-SPEC = drawn("unit_converter", 2)
+SPEC = spec_of("unit_converter", 2)
 TOOL = SPEC.tools[0]
-TEXT = drawn("text_pipeline", 1)
-ROUTER = drawn("text_pipeline", 3)
-PIPELINE = drawn("tool_workflow", 4)
-CLIENT = drawn("calculator", 4)
-GROUP = drawn("function_group", 5)
+TEXT = spec_of("text_pipeline", 1)
+ROUTER = spec_of("text_pipeline", 3)
+PIPELINE = spec_of("tool_workflow", 4)
+CLIENT = spec_of("calculator", 4)
+GROUP = spec_of("function_group", 5)
 ALL_FAIL = "def test_a():\n    assert False\n"
 CALL = f"return {TOOL.function}(value, from_unit, to_unit, config.precision)"
 
@@ -208,9 +208,14 @@ def test_no_expected_answer_is_anywhere_in_the_candidates_process(nat_toolkit: N
     """The candidate searches heap, frames and modules for digests of texts, so that it holds none of them itself; the
     questions show that it finds what is there."""
     check(nat_toolkit, TEXT)  # a right project in the same pool leaves nothing behind either
-    asks = hidden_cases(TEXT, 0)[0].asks
-    inputs = {digest(text) for ask in asks for text in ask.inputs.values() if not str(ask.expected).startswith("error")}
-    answers = {digest(ask.expected) for ask in asks if not str(ask.expected).startswith("error")} - inputs
+    questions = hidden_cases(TEXT, 0)[0].questions
+    inputs = {
+        digest(text)
+        for each in questions
+        for text in each.inputs.values()
+        if not str(each.expected).startswith("error")
+    }
+    answers = {digest(each.expected) for each in questions if not str(each.expected).startswith("error")} - inputs
     assert len(inputs) >= 12 and len(answers) >= 6
     head = DIGESTS.replace("DIGESTS'))", json.dumps(sorted(inputs | answers)) + "'))")
     body = "if not RESULT:\n    RESULT.append(search())\nreturn RESULT[0]"
@@ -219,7 +224,7 @@ def test_no_expected_answer_is_anywhere_in_the_candidates_process(nat_toolkit: N
         files,
         package=TEXT.package,
         schemas=[],
-        runs=[_run_of(TEXT, [[ask.target, dict(ask.inputs), ""] for ask in asks])],
+        runs=[_run_of(TEXT, [[each.target, dict(each.inputs), ""] for each in questions])],
     )
     assert evidence.error is None
     found = set(json.loads(evidence.runs[0].answers[0]))
@@ -227,9 +232,9 @@ def test_no_expected_answer_is_anywhere_in_the_candidates_process(nat_toolkit: N
     assert found & answers == set()
 
 
-def _run_of(spec: NATSpec, asks: list[list[object]]) -> dict[str, object]:
+def _run_of(spec: NATSpec, questions: list[list[object]]) -> dict[str, object]:
     defaults: dict[str, object] = {"overrides": [], "swapped": {}, "through_client": False, "exchanges": {}}
-    return {**defaults, "scripted": [], "config": spec.config_path, "asks": asks}
+    return {**defaults, "scripted": [], "config": spec.config_path, "questions": questions}
 
 
 READS_THE_JUDGE = """import importlib, os
@@ -319,7 +324,7 @@ DETECTORS = {
 
 
 @pytest.mark.parametrize("what", DETECTORS)
-def test_logic_that_is_right_only_where_nobody_checks_earns_nothing(nat_toolkit: NatToolkit, what: str) -> None:
+def test_logic_that_is_right_only_where_no_case_checks_earns_nothing(nat_toolkit: NatToolkit, what: str) -> None:
     right = render_logic(SPEC).replace(f"def {TOOL.function}(", "def right(")
     wrong = f"def {TOOL.function}(*given):\n    return 'x' if CHECKED else right(*given)\n"
     report = check(nat_toolkit, SPEC, {SPEC.logic_path: f"{DETECTORS[what]}\n{right}\n\n{wrong}"})

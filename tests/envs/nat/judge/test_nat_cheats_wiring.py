@@ -5,11 +5,11 @@ from nat_projects import (
     NOTHING_ANSWERED,
     check,
     does_nothing,
-    drawn,
     earns_no,
     needs_react,
     replaced,
     score,
+    spec_of,
     stub,
 )
 
@@ -18,13 +18,13 @@ from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.sandbox.freeze import Flag
 
-SPEC = drawn("unit_converter", 2)
+SPEC = spec_of("unit_converter", 2)
 TOOL = SPEC.tools[0]
-ROUTER = drawn("text_pipeline", 3)
-PIPELINE = drawn("tool_workflow", 4)
-CLIENT = drawn("calculator", 4)
-GROUP = drawn("function_group", 5)
-REACT = drawn("react_agent", 5)
+ROUTER = spec_of("text_pipeline", 3)
+PIPELINE = spec_of("tool_workflow", 4)
+CLIENT = spec_of("calculator", 4)
+GROUP = spec_of("function_group", 5)
+REACT = spec_of("react_agent", 5)
 
 
 # ---------------------------------------------------------------- configuration
@@ -152,7 +152,7 @@ def test_a_client_configuration_without_a_server_is_found_out(nat_toolkit: NatTo
     spec = (
         CLIENT
         if level == 4
-        else next(spec for seed in range(0, 300, 20) if (spec := drawn("tool_workflow", 5, seed)).client_group)
+        else next(spec for seed in range(0, 300, 20) if (spec := spec_of("tool_workflow", 5, seed)).client_group)
     )
     texts = render_project(spec)
     report = check(nat_toolkit, spec, {spec.client_config_path: texts[spec.config_path]})

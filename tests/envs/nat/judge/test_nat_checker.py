@@ -1,36 +1,37 @@
-"""The checker on the real toolkit: references of every shape are complete, sabotaged ones pay where they are wrong."""
+"""The checker on the real toolkit: references of every shape are complete, negative solutions lose points
+where they are wrong."""
 
 from pathlib import Path
 
 import pytest
-from nat_projects import check, drawn, needs_react, replaced, score
+from nat_projects import check, needs_react, replaced, score, spec_of
 
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.factory.cases import hidden_cases
-from agent_rl.envs.nat.factory.negative_solutions import KINDS, all_sabotages, sabotages
+from agent_rl.envs.nat.factory.negative_solutions import KINDS, all_negative_solutions, negative_solutions
 from agent_rl.envs.nat.factory.questions import agent_runs
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.checker import check_project, follows_rules, show
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import Group, NATSpec
-from agent_rl.errors import NatUnavailableError
 from agent_rl.sandbox.freeze import Flag
 
-SPEC = drawn("unit_converter", 2)
+SPEC = spec_of("unit_converter", 2)
 TOOL = SPEC.tools[0]
-CLIENT = drawn("calculator", 4)
-GROUP = drawn("function_group", 5)
-REACT = drawn("react_agent", 5)
-SHAPES = [SPEC, CLIENT, drawn("tool_workflow", 3), GROUP, REACT]
+CLIENT = spec_of("calculator", 4)
+GROUP = spec_of("function_group", 5)
+REACT = spec_of("react_agent", 5)
+SHAPES = [SPEC, CLIENT, spec_of("tool_workflow", 3), GROUP, REACT]
 REFERENCES = [
     *SHAPES,
-    drawn("text_pipeline", 3),
-    drawn("tool_workflow", 4),
-    drawn("function_group", 4),
-    *(drawn(family, level) for family in ("unit_converter", "text_pipeline", "calculator") for level in (1, 5)),
-    *(drawn("tool_workflow", level, seed) for level, seed in ((3, 40), (4, 40), (5, 0), (5, 40))),
-    *(drawn("mcp_served", level) for level in (2, 3, 4)),
-    *(drawn("function_group", 5, seed) for seed in (40, 80)),
-    drawn("react_agent", 5, 40),
+    spec_of("text_pipeline", 3),
+    spec_of("tool_workflow", 4),
+    spec_of("function_group", 4),
+    *(spec_of(family, level) for family in ("unit_converter", "text_pipeline", "calculator") for level in (1, 5)),
+    *(spec_of("tool_workflow", level, seed) for level, seed in ((3, 40), (4, 40), (5, 0), (5, 40))),
+    *(spec_of("mcp_served", level) for level in (2, 3, 4)),
+    *(spec_of("function_group", 5, seed) for seed in (40, 80)),
+    spec_of("react_agent", 5, 40),
 ]
 
 
@@ -79,8 +80,10 @@ COSTS = {
 
 
 @cases(SHAPES)
-def test_every_sabotage_pays_where_it_is_wrong_and_is_no_success(nat_toolkit: NatToolkit, spec: NATSpec) -> None:
-    every = all_sabotages(spec)
+def test_every_negative_solution_loses_points_where_it_is_wrong_and_is_no_success(
+    nat_toolkit: NatToolkit, spec: NATSpec
+) -> None:
+    every = all_negative_solutions(spec)
     assert {name.partition(":")[0] for name in every} == set(KINDS)
     for name, files in every.items():
         report = check_project(nat_toolkit, spec, files, seed=0)
@@ -90,16 +93,16 @@ def test_every_sabotage_pays_where_it_is_wrong_and_is_no_success(nat_toolkit: Na
         assert paid >= COSTS[what], (name, report.shares)
 
 
-def test_the_sabotages_of_a_seed_are_one_of_each_kind_and_always_the_same() -> None:
-    chosen = sabotages(SPEC, 3)
+def test_the_negative_solutions_of_a_seed_are_one_of_each_kind_and_always_the_same() -> None:
+    chosen = negative_solutions(SPEC, 3)
     assert [name.partition(":")[0] for name in chosen] == list(KINDS)
-    assert chosen == sabotages(SPEC, 3)
-    assert chosen.items() <= all_sabotages(SPEC).items()
-    assert len({tuple(sabotages(SPEC, seed)) for seed in range(8)}) > 1
+    assert chosen == negative_solutions(SPEC, 3)
+    assert chosen.items() <= all_negative_solutions(SPEC).items()
+    assert len({tuple(negative_solutions(SPEC, seed)) for seed in range(8)}) > 1
 
 
 def test_forgetting_the_check_of_an_error_is_named(nat_toolkit: NatToolkit) -> None:
-    report = check_project(nat_toolkit, SPEC, all_sabotages(SPEC)["careless: faulty logic 0"], seed=0)
+    report = check_project(nat_toolkit, SPEC, all_negative_solutions(SPEC)["buggy: faulty logic 0"], seed=0)
     assert score(report, "behaviour", f"{TOOL.instance}, valid inputs") == 1.0
     assert score(report, "behaviour", f"{TOOL.instance}, bad inputs") < 1.0
     assert any(TOOL.errors[0] in problem for problem in report.problems)
@@ -144,7 +147,7 @@ def test_the_client_group_has_the_name_of_the_request(nat_toolkit: NatToolkit) -
 
 
 def test_a_server_that_must_raise_its_errors_may_not_return_them(nat_toolkit: NatToolkit) -> None:
-    spec = next(spec for seed in range(0, 200, 10) if (spec := drawn("mcp_served", 3, seed)).server.raises)
+    spec = next(spec for seed in range(0, 200, 10) if (spec := spec_of("mcp_served", 3, seed)).server.raises)
     assert check(nat_toolkit, spec).complete
     returned = replaced(spec, "mcp_server.py", "raise ValueError(answer)", "return answer")
     assert 0.0 < score(check(nat_toolkit, spec, returned), "mcp", "answers") < 1.0
@@ -159,7 +162,7 @@ def group_of(spec: NATSpec) -> Group:
 
 
 def test_instances_of_a_group_that_share_a_state_are_wrong(nat_toolkit: NatToolkit) -> None:
-    found = (drawn("function_group", 5, seed) for seed in range(0, 400, 10))
+    found = (spec_of("function_group", 5, seed) for seed in range(0, 400, 10))
     spec = next(spec for spec in found if len(group_of(spec).instances) > 1)
     made = f"    state = {group_of(spec).class_name}("
     shared = replaced(spec, spec.register_path, made, f"    state = STATES.setdefault(1, {made.partition('= ')[2]}")
@@ -171,7 +174,7 @@ def test_instances_of_a_group_that_share_a_state_are_wrong(nat_toolkit: NatToolk
 
 
 def test_a_function_that_include_should_hide_is_found(nat_toolkit: NatToolkit) -> None:
-    found = (drawn("function_group", 5, seed) for seed in range(0, 400, 10))
+    found = (spec_of("function_group", 5, seed) for seed in range(0, 400, 10))
     spec = next(spec for spec in found if group_of(spec).hidden)
     more = f"include: [{group_of(spec).hidden[0]}, "
     report = check(nat_toolkit, spec, replaced(spec, spec.config_path, "include: [", more))
@@ -183,8 +186,8 @@ def test_a_function_that_include_should_hide_is_found(nat_toolkit: NatToolkit) -
 def test_the_hidden_sequences_of_nearly_every_group_meet_every_error() -> None:
     missed = []
     for seed in range(0, 200, 10):
-        spec = drawn("function_group", 4 + seed % 20 // 10, seed)
-        met = {ask.expected for run in hidden_cases(spec, 1) for ask in run.asks}
+        spec = spec_of("function_group", 4 + seed % 20 // 10, seed)
+        met = {each.expected for run in hidden_cases(spec, 1) for each in run.questions}
         missed += sorted(set(group_of(spec).errors) - met)
     assert len(missed) <= 1, missed
 
@@ -219,17 +222,17 @@ def test_what_is_sent_to_the_toolkit_are_questions_without_answers(spec: NATSpec
     runs = hidden_cases(spec, 0)
     for sent, run in zip(agent_runs(spec, runs), runs, strict=True):
         assert set(sent) == {
-            "config", "overrides", "swapped", "through_client", "exchanges", "scripted", "asks",
+            "config", "overrides", "swapped", "through_client", "exchanges", "scripted", "questions",
         }  # fmt: skip
-        assert [target for target, _, _ in sent["asks"]] == [ask.target for ask in run.asks]
-        texts = {value for _, inputs, via in sent["asks"] for value in (*inputs.values(), via)}
-        assert texts <= {value for ask in run.asks for value in (*ask.inputs.values(), ask.via)} | {""}
+        assert [target for target, _, _ in sent["questions"]] == [each.target for each in run.questions]
+        texts = {value for _, inputs, via in sent["questions"] for value in (*inputs.values(), via)}
+        assert texts <= {value for each in run.questions for value in (*each.inputs.values(), each.via)} | {""}
 
 
 def test_hidden_cases_depend_on_the_seed_and_hold_no_example() -> None:
     first, again, other = hidden_cases(SPEC, 0), hidden_cases(SPEC, 0), hidden_cases(SPEC, 1)
     assert first == again != other
-    assert all(ask.inputs != TOOL.example.inputs for run in (*first, *other) for ask in run.asks)
+    assert all(each.inputs != TOOL.example.inputs for run in (*first, *other) for each in run.questions)
 
 
 def test_one_answer_for_everything_or_errors_alone_follow_no_rules() -> None:

@@ -5,18 +5,18 @@ import time
 import pytest
 from nat_projects import (
     check,
-    drawn,
     earns_no,
     replaced,
     score,
+    spec_of,
 )
 
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 
-SPEC = drawn("unit_converter", 2)
+SPEC = spec_of("unit_converter", 2)
 TOOL = SPEC.tools[0]
-CLIENT = drawn("calculator", 4)
+CLIENT = spec_of("calculator", 4)
 SILENT = "import time\n\ntime.sleep(60)\n"
 HEAD = "from collections.abc import AsyncGenerator\n"
 

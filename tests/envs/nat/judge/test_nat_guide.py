@@ -126,8 +126,8 @@ def run_nat(arguments: list[str], folder: Path, text: str = "", python: Path = P
     return done.stdout
 
 
-def play(folder: Path, jobs: list[dict[str, Any]], python: Path = PYTHON) -> list[Any]:
-    """Play jobs, each in a project folder of its own: the sample with `files` changed."""
+def run_jobs(folder: Path, jobs: list[dict[str, Any]], python: Path = PYTHON) -> list[Any]:
+    """Run jobs, each in a project folder of its own: the sample with `files` changed."""
     for number, job in enumerate(jobs):
         job["folder"] = str(save(folder / str(number), {**PROJECT, **job.pop("files", {})}))
     return json.loads(run_nat(["-c", PLAYER], folder, json.dumps(jobs), python))
@@ -163,7 +163,7 @@ def test_the_samples_tests_pass(tmp_path: Path) -> None:
 
 @needs_toolkit
 def test_the_workflow_answers_the_same_with_local_tools_and_with_the_mcp_servers(tmp_path: Path) -> None:
-    asked = {
+    requests = {
         "convert|2|kg|g": "2000.00",
         "convert|2|kg|lb": "error: unknown unit",
         "convert|-2|kg|g": "error: negative value",
@@ -174,15 +174,15 @@ def test_the_workflow_answers_the_same_with_local_tools_and_with_the_mcp_servers
         "put": "error: malformed request",
         "sell|1": "error: unknown command",
     }
-    jobs = [{"config": path, "requests": list(asked)} for path in (CONFIG_PATH, CLIENT_PATH)]
-    assert play(tmp_path, jobs) == [list(asked.values())] * 2
+    jobs = [{"config": path, "requests": list(requests)} for path in (CONFIG_PATH, CLIENT_PATH)]
+    assert run_jobs(tmp_path, jobs) == [list(requests.values())] * 2
 
 
 @needs_toolkit
 def test_the_server_offers_the_tools_and_a_raised_error_is_an_mcp_error(tmp_path: Path) -> None:
     calls = [("main_tool", {"value": 1.5, "from_unit": "kg", "to_unit": "g"}), ("take", {"amount": 1})]
     raising = edited(("mcp_server.py", "return left.take(amount)", "raise ValueError(left.take(amount))"))
-    right, raised = play(tmp_path, [{"calls": calls}, {"calls": calls, "files": raising}])
+    right, raised = run_jobs(tmp_path, [{"calls": calls}, {"calls": calls, "files": raising}])
     assert right == [["main_tool", "put", "take"], [False, "1500.00"], [False, "error: too few items"]]
     assert raised[2] == [True, "Error executing tool take: error: too few items"]
 
@@ -192,7 +192,7 @@ def test_the_agent_calls_the_groups_function_and_reads_its_answer(tmp_path: Path
     scripted = REACT.replace("    _type: openai\n    model_name: gpt-4o-mini\n", "    _type: scripted\n")
     assert scripted != REACT
     job = {"config": CONFIG_PATH, "requests": ["Put 3"], "react": SCRIPTED_LLM, "files": {CONFIG_PATH: scripted}}
-    assert play(tmp_path, [job], REACT_PYTHON) == [["3"]]
+    assert run_jobs(tmp_path, [job], REACT_PYTHON) == [["3"]]
 
 
 MISTAKES: dict[str, tuple[dict[str, str], str]] = {
@@ -258,12 +258,14 @@ MISTAKES: dict[str, tuple[dict[str, str], str]] = {
 
 
 @needs_toolkit
-def test_the_mistakes_that_the_guide_names_do_what_it_says(tmp_path: Path) -> None:
-    asked = {"config": CONFIG_PATH, "requests": ["convert|2|kg|g", "put|2"]}
+def test_the_mistakes_that_the_guide_names_behave_as_it_states(tmp_path: Path) -> None:
+    requests = {"config": CONFIG_PATH, "requests": ["convert|2|kg|g", "put|2"]}
     bare = edited((REGISTER_PATH, "tool.ainvoke(inputs)", 'tool.ainvoke(inputs["amount"])'))
-    jobs = [{**asked, "files": files} for files, _ in MISTAKES.values()]
+    jobs = [{**requests, "files": files} for files, _ in MISTAKES.values()]
     jobs += [{"config": path, "requests": ["put|2"], "files": bare} for path in (CONFIG_PATH, CLIENT_PATH)]
-    *answers, bare_local, bare_served = play(tmp_path, jobs)
+    *answers, bare_local, bare_served = run_jobs(tmp_path, jobs)
     expected = {name: text for name, (_, text) in MISTAKES.items()}
-    assert {name: str(said)[: len(expected[name])] for name, said in zip(MISTAKES, answers, strict=True)} == expected
+    assert {
+        name: str(answer)[: len(expected[name])] for name, answer in zip(MISTAKES, answers, strict=True)
+    } == expected
     assert (bare_local, bare_served) == (["2"], "TypeError: ")

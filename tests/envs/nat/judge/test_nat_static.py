@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nat_projects import draw_spec
+from nat_projects import sample_spec
 
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import LEVELS
@@ -175,8 +175,8 @@ def test_functions_handed_over_in_a_loop_are_all_looked_at() -> None:
 
 @pytest.mark.parametrize(("family", "level"), [(family, level) for family in LEVELS for level in LEVELS[family]])
 def test_a_reference_project_gets_every_point(family: str, level: int) -> None:
-    drawn = (draw_spec(family, level, random.Random(f"static-{attempt}"), task_id="t") for attempt in range(20))
-    spec = next(spec for spec in drawn if spec is not None)
+    specs = (sample_spec(family, level, random.Random(f"static-{attempt}"), task_id="t") for attempt in range(20))
+    spec = next(spec for spec in specs if spec is not None)
     files = render_project(spec)
     register = outline(files[spec.register_path])
     names = [name for tool in spec.tools for name in FAMILIES[tool.family].exports(tool)]

@@ -66,7 +66,7 @@ def test_a_good_configuration_gets_every_point_and_may_be_loaded(text: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "says"),
+    ("text", "name", "problem"),
     [
         (GOOD + "tools: {}\n", "top keys", "unknown key 'tools'"),
         (GOOD.replace("functions:", "function:"), "top keys", "unknown key 'function'; did you mean 'functions'?"),
@@ -88,9 +88,9 @@ def test_a_good_configuration_gets_every_point_and_may_be_loaded(text: str) -> N
         (GOOD.replace("precision: 2", "precision: 2, middleware: [m]"), "references", "'m' is not defined in middlew"),
     ],
 )
-def test_a_defect_costs_its_point_and_is_named(text: str, name: str, says: str) -> None:
+def test_a_defect_costs_its_point_and_is_named(text: str, name: str, problem: str) -> None:
     assert scores(text)[name] < 1.0
-    assert says in evidence(text, name)
+    assert problem in evidence(text, name)
     assert evidence(text, name).startswith(PATH)
 
 

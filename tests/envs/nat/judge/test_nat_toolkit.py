@@ -16,19 +16,20 @@ from nat_demo import (
     SCHEMA,
     SERVER,
     TEST_FILE,
-    ask,
-    ask_mcp,
     both_ways,
+    run_demo,
     run_of,
+    serve_demo,
 )
 
+from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.judge.evidence import RunEvidence
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.errors import NatUnavailableError, SandboxError
+from agent_rl.errors import SandboxError
 
 
 def test_a_complete_project_answers_through_function_and_workflow(nat_toolkit: NatToolkit) -> None:
-    evidence = ask(nat_toolkit)
+    evidence = run_demo(nat_toolkit)
     assert (evidence.stage, evidence.error) == ("done", None)
     assert evidence.runs == (RunEvidence(applied=True, answers=ANSWERS + ANSWERS),)
     assert evidence.workflow_type == "demo_scale"
@@ -39,7 +40,7 @@ def test_a_complete_project_answers_through_function_and_workflow(nat_toolkit: N
 def test_a_function_with_one_argument_takes_the_bare_value(nat_toolkit: NatToolkit) -> None:
     register = REGISTER.replace("value: float, unit: str", "unit: str").replace("scale(value, ", "scale(3.0, ")
     one = {"unit": "km"}
-    evidence = ask(nat_toolkit, {"src/nat_demo/register.py": register}, run_of([("scaler", one), ("", one)]))
+    evidence = run_demo(nat_toolkit, {"src/nat_demo/register.py": register}, run_of([("scaler", one), ("", one)]))
     assert evidence.runs[0].answers == ("3000.00 m", "3000.00 m")
     assert evidence.workflow_schema == {"unit": "string"}
 
@@ -50,13 +51,13 @@ def test_every_run_is_a_fresh_build_and_answers_come_in_order(nat_toolkit: NatTo
         "return scale(value, unit, config.digits)", "seen.append(1)\n        return str(len(seen))"
     )
     twice = run_of([("scaler", INPUTS[0]), ("scaler", INPUTS[0])])
-    evidence = ask(nat_toolkit, {"src/nat_demo/register.py": counting}, twice, twice)
+    evidence = run_demo(nat_toolkit, {"src/nat_demo/register.py": counting}, twice, twice)
     assert [run.answers for run in evidence.runs] == [("1", "2"), ("1", "2")]
 
 
 def test_an_override_reaches_the_function_and_the_workflow_of_that_run_only(nat_toolkit: NatToolkit) -> None:
     digits = [["functions", "scaler", {"digits": 0}], ["workflow", None, {"digits": 1}]]
-    changed, usual = ask(nat_toolkit, None, both_ways(overrides=digits), both_ways()).runs
+    changed, usual = run_demo(nat_toolkit, None, both_ways(overrides=digits), both_ways()).runs
     assert changed.applied
     assert (changed.answers[0], changed.answers[3]) == ("2000 m", "2000.0 m")
     assert usual.answers == ANSWERS + ANSWERS
@@ -65,13 +66,13 @@ def test_an_override_reaches_the_function_and_the_workflow_of_that_run_only(nat_
 def test_an_override_without_a_field_is_reported(nat_toolkit: NatToolkit) -> None:
     register = REGISTER.replace("digits: int", "places: int").replace("config.digits", "config.places")
     run = both_ways(overrides=[["functions", "scaler", {"digits": 0}]])
-    evidence = ask(nat_toolkit, {"src/nat_demo/register.py": register}, run)
+    evidence = run_demo(nat_toolkit, {"src/nat_demo/register.py": register}, run)
     assert not evidence.runs[0].applied
     assert evidence.runs[0].answers == ANSWERS + ANSWERS
 
 
 def test_a_function_that_does_not_exist_is_missing_and_the_rest_is_answered(nat_toolkit: NatToolkit) -> None:
-    evidence = ask(nat_toolkit, None, run_of([("other", INPUTS[0]), ("desk__add", {}), ("scaler", INPUTS[0])]))
+    evidence = run_demo(nat_toolkit, None, run_of([("other", INPUTS[0]), ("desk__add", {}), ("scaler", INPUTS[0])]))
     assert evidence.runs[0].answers == ({"missing": "other"}, {"missing": "desk__add"}, "2000.00 m")
 
 
@@ -90,7 +91,7 @@ def test_a_function_that_does_not_exist_is_missing_and_the_rest_is_answered(nat_
 def test_an_error_names_the_stage_it_happened_in(
     nat_toolkit: NatToolkit, path: str, text: str, stage: str, words: str
 ) -> None:
-    evidence = ask(nat_toolkit, {path: text})
+    evidence = run_demo(nat_toolkit, {path: text})
     assert evidence.stage == stage
     assert evidence.error is not None and words in evidence.error
     assert len(evidence.error) <= 300
@@ -98,12 +99,12 @@ def test_an_error_names_the_stage_it_happened_in(
 
 def test_a_stub_runs_and_its_wrong_answers_come_back_as_they_are(nat_toolkit: NatToolkit) -> None:
     stub = "def scale(value, unit, digits=2):\n    return unit\n"
-    assert ask(nat_toolkit, {"src/nat_demo/logic.py": stub}).runs[0].answers == ("km", "m", "mile") * 2
+    assert run_demo(nat_toolkit, {"src/nat_demo/logic.py": stub}).runs[0].answers == ("km", "m", "mile") * 2
 
 
 def test_a_function_that_raises_gives_an_exception_for_that_input_only(nat_toolkit: NatToolkit) -> None:
     raising = LOGIC.replace('return f"error: unknown unit {unit}"', "raise KeyError(unit)")
-    answers = ask(nat_toolkit, {"src/nat_demo/logic.py": raising}).runs[0].answers
+    answers = run_demo(nat_toolkit, {"src/nat_demo/logic.py": raising}).runs[0].answers
     assert answers[:2] == answers[3:5] == ANSWERS[:2]
     assert "mile" in answers[2]["exception"] and "exception" in answers[5]
 
@@ -111,16 +112,16 @@ def test_a_function_that_raises_gives_an_exception_for_that_input_only(nat_toolk
 def test_an_answer_keeps_its_json_type_and_equality_tricks_do_not_survive(nat_toolkit: NatToolkit) -> None:
     always = "class S(str):\n    def __eq__(self, other):\n        return True\n    __hash__ = str.__hash__\n"
     files = {"src/nat_demo/logic.py": always + "def scale(*_):\n    return S('x')\n"}
-    answers = ask(nat_toolkit, files).runs[0].answers
+    answers = run_demo(nat_toolkit, files).runs[0].answers
     assert answers == ("x",) * 6 and {type(each) for each in answers} == {str}
     number = REGISTER.replace("-> str", "-> int").replace("return scale(value, unit, config.digits)", "return 7")
-    numbers = ask(nat_toolkit, {"src/nat_demo/register.py": number}, run_of([("scaler", INPUTS[0])]))
+    numbers = run_demo(nat_toolkit, {"src/nat_demo/register.py": number}, run_of([("scaler", INPUTS[0])]))
     assert numbers.runs[0].answers == (7,) and type(numbers.runs[0].answers[0]) is int
 
 
 @pytest.mark.parametrize("where", ["register.py", "logic.py"])
 def test_leaving_without_a_word_is_evidence_and_not_a_pass(nat_toolkit: NatToolkit, where: str) -> None:
-    evidence = ask(nat_toolkit, {f"src/nat_demo/{where}": "import os\nos._exit(0)\n"})
+    evidence = run_demo(nat_toolkit, {f"src/nat_demo/{where}": "import os\nos._exit(0)\n"})
     assert evidence.error is not None and "exit code 0" in evidence.error
     assert evidence.runs == ()
 
@@ -138,7 +139,7 @@ def test_leaving_without_a_word_is_evidence_and_not_a_pass(nat_toolkit: NatToolk
 )
 def test_a_forged_report_of_the_wrong_shape_is_evidence(nat_toolkit: NatToolkit, report: Any) -> None:
     forge = f"import json, os\nos.write(3, json.dumps({{'result': {report!r}}}).encode() + b'\\n')\nos._exit(0)\n"
-    evidence = ask(nat_toolkit, {"src/nat_demo/register.py": forge})
+    evidence = run_demo(nat_toolkit, {"src/nat_demo/register.py": forge})
     assert evidence.error is not None and "wrong shape" in evidence.error
     assert evidence.runs == ()
 
@@ -147,15 +148,15 @@ def test_an_endless_loop_ends_at_the_deadline_and_is_not_remembered(hasty_toolki
     loop = {"src/nat_demo/logic.py": "while True:\n    pass\n"}
     hits = hasty_toolkit.counters()["cache_hits"]
     for _ in range(2):
-        evidence = ask(hasty_toolkit, loop)
+        evidence = run_demo(hasty_toolkit, loop)
         assert evidence.error is not None and "timeout" in evidence.error
         assert 1.4 < evidence.seconds < 6.0
     assert hasty_toolkit.counters()["cache_hits"] == hits
-    assert ask(hasty_toolkit).error is None
+    assert run_demo(hasty_toolkit).error is None
 
 
 def test_the_mcp_server_shakes_hands_and_answers(nat_toolkit: NatToolkit) -> None:
-    evidence = ask_mcp(nat_toolkit, SERVER)
+    evidence = serve_demo(nat_toolkit, SERVER)
     assert (evidence.stage, evidence.error, evidence.server_name) == ("done", None, "nat_demo")
     assert evidence.tools == {"scaler": {"unit": "string", "value": "number"}}
     assert evidence.answers == ANSWERS
@@ -175,13 +176,13 @@ def test_the_mcp_server_shakes_hands_and_answers(nat_toolkit: NatToolkit) -> Non
     ],
 )
 def test_a_bad_mcp_server_is_evidence(nat_toolkit: NatToolkit, server: str, stage: str, words: str) -> None:
-    evidence = ask_mcp(nat_toolkit, server)
+    evidence = serve_demo(nat_toolkit, server)
     assert evidence.error is not None and words in evidence.error
     assert evidence.stage == stage
     assert evidence.answers == ()
 
 
-def test_a_silent_mcp_server_is_told_by_the_request_deadline(nat_toolkit: NatToolkit) -> None:
+def test_a_silent_mcp_server_is_detected_by_the_request_deadline(nat_toolkit: NatToolkit) -> None:
     evidence = nat_toolkit.run_mcp(
         {"mcp_server.py": "import time\ntime.sleep(60)\n"},
         server_path="mcp_server.py",
@@ -199,10 +200,10 @@ for fd in range(3, 256):
     except OSError:
         pass
 """
-    assert ask_mcp(nat_toolkit, forge).answers == ()
+    assert serve_demo(nat_toolkit, forge).answers == ()
 
 
-def test_passing_failing_and_missing_tests_are_told_apart(nat_toolkit: NatToolkit) -> None:
+def test_passing_failing_and_missing_tests_are_distinguished(nat_toolkit: NatToolkit) -> None:
     good = nat_toolkit.run_tests(FILES, targets=[TEST_FILE])
     assert (good.collected, good.passed, good.exit_code, good.error) == (2, 2, 0, None)
     wrong = nat_toolkit.run_tests(
@@ -269,19 +270,17 @@ def test_eight_threads_get_each_their_own_answers(nat_toolkit: NatToolkit) -> No
     def work(index: int) -> None:
         start.wait()
         logic = LOGIC.replace(' m"', f' m{index}"')
-        assert ask(nat_toolkit, {"src/nat_demo/logic.py": logic}).runs[0].answers[0] == f"2000.00 m{index}"
+        assert run_demo(nat_toolkit, {"src/nat_demo/logic.py": logic}).runs[0].answers[0] == f"2000.00 m{index}"
         tests = f"def test_{index}():\n    pass\n"
         evidence = nat_toolkit.run_tests({**FILES, TEST_FILE: tests}, targets=[TEST_FILE])
         assert evidence.outcomes == {f"{TEST_FILE}::test_{index}": "passed"}
-        assert ask_mcp(nat_toolkit, SERVER.replace('"nat_demo"', f'"demo{index}"')).server_name == f"demo{index}"
+        assert serve_demo(nat_toolkit, SERVER.replace('"nat_demo"', f'"demo{index}"')).server_name == f"demo{index}"
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
 
 
-def test_a_missing_interpreter_is_one_sentence_that_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_interpreter_is_one_sentence_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NatUnavailableError, match="run `make setup`"):
         NatToolkit.open(python=tmp_path / "python")
     monkeypatch.setenv("AGENT_RL_NAT_PYTHON", str(tmp_path / "other"))

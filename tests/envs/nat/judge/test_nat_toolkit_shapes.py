@@ -1,6 +1,6 @@
 """The toolkit client on the shapes an agent may have: workflow over tools, MCP client, group, network, ReAct."""
 
-from nat_demo import CONFIG, FILES, INPUTS, REGISTER, ask, run_of
+from nat_demo import CONFIG, FILES, INPUTS, REGISTER, run_demo, run_of
 from nat_projects import needs_react
 
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
@@ -39,23 +39,23 @@ workflow:
   scaler: remote__scaler
 """,
 }
-STAND_IN = {"scaler": {"answer": "7", "inputs": {"value": "float", "unit": "str"}}}
+MOCK = {"scaler": {"answer": "7", "inputs": {"value": "float", "unit": "str"}}}
 
 
-def test_a_stand_in_takes_the_place_of_a_tool_that_the_workflow_calls(nat_toolkit: NatToolkit) -> None:
-    asked = [("", {"unit": "km"})]
-    usual, swapped = ask(nat_toolkit, FLOW_FILES, run_of(asked), run_of(asked, swapped=STAND_IN)).runs
+def test_a_mock_replaces_a_tool_that_the_workflow_calls(nat_toolkit: NatToolkit) -> None:
+    calls = [("", {"unit": "km"})]
+    usual, swapped = run_demo(nat_toolkit, FLOW_FILES, run_of(calls), run_of(calls, swapped=MOCK)).runs
     assert (usual.answers, swapped.answers) == (("flow 2000.00 m",), ("flow 7",))
 
 
-def test_a_client_takes_its_tools_from_the_server_or_from_its_stand_in(nat_toolkit: NatToolkit) -> None:
+def test_a_client_takes_its_tools_from_the_server_or_from_its_mock(nat_toolkit: NatToolkit) -> None:
     more = {"config": "src/nat_demo/configs/client.yml", "through_client": True}
-    asked = [("", {"unit": "km"})]
+    calls = [("", {"unit": "km"})]
     evidence = nat_toolkit.run_agent(
         {**FILES, **FLOW_FILES},
         package="nat_demo",
         schemas=[],
-        runs=[run_of(asked, **more), run_of(asked, swapped=STAND_IN, **more)],
+        runs=[run_of(calls, **more), run_of(calls, swapped=MOCK, **more)],
     )
     assert evidence.error is None
     assert [run.answers for run in evidence.runs] == [("flow 2000.00 m",), ("flow 7",)]
@@ -102,7 +102,7 @@ def test_the_functions_of_a_group_share_a_state_and_hidden_ones_are_missing(nat_
     assert evidence.schemas == {"desk__add": {"amount": "integer"}}
 
 
-def test_requests_to_the_network_get_what_was_said_and_nothing_else_is_reached(nat_toolkit: NatToolkit) -> None:
+def test_requests_to_the_network_get_the_configured_reply_and_nothing_else_is_reached(nat_toolkit: NatToolkit) -> None:
     logic = """import httpx
 
 def scale(value, unit, digits=2):
@@ -118,14 +118,16 @@ def scale(value, unit, digits=2):
         "GET http://api.test/b": {**known, "failure": "timeout"},
         "GET http://api.test/c": {**known, "headers": {"x-key": "other"}},
     }
-    asks = [("scaler", {"value": 1.0, "unit": unit}) for unit in "abcd"]
-    evidence = ask(nat_toolkit, {"src/nat_demo/logic.py": logic}, run_of(asks, exchanges=exchanges), run_of(asks[:1]))
+    questions = [("scaler", {"value": 1.0, "unit": unit}) for unit in "abcd"]
+    evidence = run_demo(
+        nat_toolkit, {"src/nat_demo/logic.py": logic}, run_of(questions, exchanges=exchanges), run_of(questions[:1])
+    )
     assert evidence.runs[0].answers == ("200 hello", "timeout", "599 unknown request", "599 unknown request")
     assert evidence.runs[1].answers == ("599 unknown request",)
 
 
 @needs_react
-def test_a_react_agent_calls_the_tool_that_the_script_names_and_answers_with_what_it_said(
+def test_a_react_agent_calls_the_tool_that_the_script_names_and_answers_with_its_reply(
     nat_toolkit: NatToolkit,
 ) -> None:
     config = (
@@ -141,7 +143,7 @@ workflow: {_type: react_agent, llm_name: brain, tool_names: [scaler]}
         schemas=["scaler"],
         runs=[
             run_of([("", INPUTS[0])], scripted=["brain"], via="scaler"),
-            run_of([("", INPUTS[0])], scripted=["brain"], via="scaler", swapped=STAND_IN),
+            run_of([("", INPUTS[0])], scripted=["brain"], via="scaler", swapped=MOCK),
             run_of([("", INPUTS[0])], scripted=["brain"], via="no_such_tool"),
         ],
         react=True,

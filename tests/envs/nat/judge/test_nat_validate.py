@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nat_projects import draw_spec
+from nat_projects import spec_of
 
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.user_test_cases import UserTestCase, judge, read_cases, read_spec
@@ -20,8 +19,7 @@ from agent_rl.envs.nat.judge.report import ValidationReport
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.judge.validator.folder import MAX_ENTRIES, read_folder
 from agent_rl.envs.nat.judge.validator.validate import validate_folder
-from agent_rl.envs.nat.judge.validator.validate_texts import Joined
-from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.envs.nat.judge.validator.validate_texts import MergedModules
 from agent_rl.errors import DataError, UserError
 from agent_rl.sandbox.limits import Limits
 from agent_rl.sandbox.workspace import MAX_FILES
@@ -175,7 +173,7 @@ def evidence(report: ValidationReport, stage: str, name: str) -> str:
 # ---------------------------------------------------------------- whole projects
 
 
-def test_a_project_with_modules_of_its_own_loses_nothing_and_cases_nobody_gave_are_not_counted(
+def test_a_project_with_modules_of_its_own_loses_nothing_and_cases_not_given_are_not_counted(
     toolkit: NatToolkit, tmp_path: Path
 ) -> None:
     report = validate_folder(toolkit, write(tmp_path, FILES))
@@ -203,27 +201,18 @@ def test_what_is_left_out_by_a_flag_is_skipped_and_costs_nothing(toolkit: NatToo
     assert {"mcp, handshake", "tests, all pass"} <= set(both)
 
 
-def drawn(level: int) -> NATSpec:
-    for number in range(10):
-        rng = random.Random(f"validate-{level}-{number}")
-        spec = draw_spec("unit_converter", level, rng, task_id="validate")
-        if spec:
-            return spec
-    raise AssertionError("no spec in ten draws")
-
-
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 def test_reference_projects_lose_nothing_with_their_spec_or_without(
     toolkit: NatToolkit, tmp_path: Path, level: int
 ) -> None:
-    spec = drawn(level)
+    spec = spec_of("unit_converter", level)
     root = write(tmp_path, render_project(spec))
     assert lost(validate_folder(toolkit, root)) == {}
     assert validate_folder(toolkit, root, spec=spec).complete
 
 
 def test_with_a_spec_the_report_is_the_checkers(toolkit: NatToolkit, tmp_path: Path) -> None:
-    spec = drawn(1)
+    spec = spec_of("unit_converter", 1)
     files = {**render_project(spec), spec.logic_path: "def nothing() -> None:\n    pass\n"}
     report = validate_folder(toolkit, write(tmp_path, files), spec=spec)
     theirs = check_project(toolkit, spec, files, seed=0)
@@ -268,7 +257,7 @@ YIELD = "    yield FunctionInfo.from_fn(run, "
         ({"pyproject_toml": PYPROJECT + 'other = "os.path"\n'}, "config, entry points", "'os.path' is no module"),
     ],
 )
-def test_a_fault_costs_its_point_and_says_where(
+def test_a_fault_costs_its_point_and_names_the_place(
     toolkit: NatToolkit, tmp_path: Path, changes: dict[str, str | None], point: str, words: str
 ) -> None:
     assert words in lost(validate_folder(toolkit, changed(tmp_path, **changes)))[point]
@@ -300,10 +289,10 @@ def test_a_configuration_that_is_only_a_base_is_looked_at_with_what_it_is_the_ba
         validate_folder(toolkit, root, config="nothing.yml")
 
 
-def test_nothing_that_a_project_says_reaches_the_terminal_raw(toolkit: NatToolkit, tmp_path: Path) -> None:
+def test_nothing_that_a_project_prints_reaches_the_terminal_raw(toolkit: NatToolkit, tmp_path: Path) -> None:
     root = changed(tmp_path, components_py="raise ValueError('\\x1b[2J\\nall is well\\ud800')\n")
-    said = evidence(validate_folder(toolkit, root, with_mcp=False, with_tests=False), "build", "loads and builds")
-    assert "all is well" in said and said.isprintable()
+    message = evidence(validate_folder(toolkit, root, with_mcp=False, with_tests=False), "build", "loads and builds")
+    assert "all is well" in message and message.isprintable()
 
 
 @given(st.lists(st.text("a\n", max_size=20), min_size=1, max_size=5), st.data())
@@ -313,7 +302,7 @@ def test_a_line_of_joined_modules_is_found_in_its_own(texts: list[str], data: st
     index = data.draw(st.integers(0, len(texts) - 1))
     line = data.draw(st.integers(1, texts[index].count("\n") + 1))
     before = sum(text.count("\n") + 1 for text in texts[:index])
-    assert Joined(list(files), files).place(before + line) == f"{index}.py:{line}"
+    assert MergedModules(list(files), files).place(before + line) == f"{index}.py:{line}"
 
 
 # ---------------------------------------------------------------- folders
@@ -400,7 +389,7 @@ def write_cases(path: Path, rows: list[dict[str, object]]) -> Path:
     return path
 
 
-def test_cases_are_asked_of_the_workflow_and_of_its_functions(toolkit: NatToolkit, tmp_path: Path) -> None:
+def test_cases_run_on_the_workflow_and_on_its_functions(toolkit: NatToolkit, tmp_path: Path) -> None:
     root = write(tmp_path / "project", FILES)
     cases = read_cases(write_cases(tmp_path / "cases.jsonl", GOOD_CASES))
     report = validate_folder(toolkit, root, cases=cases)
@@ -469,9 +458,9 @@ def test_files_without_a_case_or_with_more_than_one_task_are_refused(tmp_path: P
     path.write_text("\n")
     with pytest.raises(DataError, match="holds no case"):
         read_cases(path)
-    row = drawn(1).model_dump_json()
+    row = spec_of("unit_converter", 1).model_dump_json()
     path.write_text(f"{row}\n")
-    assert read_spec(path).package == drawn(1).package
+    assert read_spec(path).package == spec_of("unit_converter", 1).package
     path.write_text(f"{row}\n{row}\n")
     with pytest.raises(DataError, match="Extra data"):
         read_spec(path)
@@ -480,7 +469,7 @@ def test_files_without_a_case_or_with_more_than_one_task_are_refused(tmp_path: P
         read_spec(path)
 
 
-def test_a_workflow_with_an_llm_is_not_asked(toolkit: NatToolkit, tmp_path: Path) -> None:
+def test_a_case_for_a_workflow_with_an_llm_is_refused(toolkit: NatToolkit, tmp_path: Path) -> None:
     config = CONFIG + "llms:\n  main:\n    _type: openai\n    model_name: x\n"
     root = changed(tmp_path, config_yml=config)
     with pytest.raises(DataError, match=r"c:7: the workflow of .* has an LLM"):
@@ -514,14 +503,14 @@ def test_the_command_prints_json_alone_or_a_table_and_exits_by_the_points(tmp_pa
 def test_mistakes_of_the_person_are_one_line_and_exit_code_2(tmp_path: Path) -> None:
     root = write(tmp_path / "project", FILES)
     spec = tmp_path / "spec.json"
-    spec.write_text(drawn(1).model_dump_json())
-    for words, said in (
+    spec.write_text(spec_of("unit_converter", 1).model_dump_json())
+    for words, message in (
         ((tmp_path / "nowhere",), "nowhere"),
         ((root, "--colour"), "--colour"),
         ((root, "--spec", spec, "--no-mcp"), "leave out"),
     ):
         done = run(*words)
-        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     done = run(root, AGENT_RL_NAT_PYTHON="/nowhere/python")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: the NAT toolkit is not usable") and done.stderr.count("\n") == 1

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import fingerprint_of
@@ -18,7 +19,6 @@ from agent_rl.envs.nat.factory.planner.planner import PlannerSettings, plan_requ
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.spec import Direct, McpServer, NATSpec
-from agent_rl.errors import PlannerError
 
 KILOMETRES = {
     "dimension": "length",
@@ -82,20 +82,20 @@ def plan_one(answer: dict[str, Any], family: str = "unit_converter") -> Any:
 
 
 def run(
-    path: Path, generate: Any, asked: list[str], *, count: int = 99, seed: int = 0, **settings: Any
+    path: Path, generate: Any, requests: list[str], *, count: int = 99, seed: int = 0, **settings: Any
 ) -> tuple[list[NATSpec], list[str]]:
     """The specs and what was reported."""
-    said: list[str] = []
+    messages: list[str] = []
     specs = plan_specs(
-        asked,
+        requests,
         count=count,
         seed=seed,
         settings=replace(QUICK, **settings),
         progress_path=path,
-        report=said.append,
+        report=messages.append,
         generate=generate,
     )
-    return specs, said
+    return specs, messages
 
 
 def statuses(path: Path) -> list[str]:
@@ -119,7 +119,7 @@ def test_a_plan_becomes_a_spec_with_our_inputs_errors_and_answers() -> None:
     assert NATSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
-def test_the_models_names_are_kept_where_they_are_names() -> None:
+def test_the_models_names_are_used_where_they_are_valid() -> None:
     spec = plan_one(planned()).spec
     names = (spec.package, spec.tools[0].type_name, spec.tools[0].instance, spec.server.name)
     assert names == ("nat_length_helper", "nat_length_helper_tool", "length_tool", "nat_length_helper")
@@ -128,7 +128,7 @@ def test_the_models_names_are_kept_where_they_are_names() -> None:
 @pytest.mark.parametrize(
     "name", ["length", "Length_Tool", "length-tool", "class", "../length_tool", "length_" * 30, ""]
 )
-def test_names_that_are_none_are_replaced_by_drawn_ones(name: str) -> None:
+def test_names_that_are_none_are_replaced_by_sampled_ones(name: str) -> None:
     plan = planned(package=name)
     plan["plan"]["custom_tools"][0]["name"] = name
     plan["plan"]["mcp_servers"] = []
@@ -193,7 +193,7 @@ def test_a_family_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_an_answer_that_is_not_the_json_asked_for_is_refused(text: str) -> None:
+def test_an_answer_that_is_not_the_requested_json_is_refused(text: str) -> None:
     def generate(prompt: str, schema: dict[str, Any]) -> tuple[str, Usage]:
         return text, Usage(num_tokens_in=1, num_tokens_out=1)
 
@@ -237,9 +237,9 @@ def is_a_row_like_the_generators(spec: NATSpec) -> None:
 
 def test_two_requests_for_the_same_tool_make_one_spec(tmp_path: Path) -> None:
     generate = FakePlanner(planned(), planned(package="nat_other_name"), planned({**KILOMETRES, "precision": 3}))
-    specs, said = run(tmp_path / "progress.jsonl", generate, ["one", "two", "three"])
+    specs, messages = run(tmp_path / "progress.jsonl", generate, ["one", "two", "three"])
     assert [spec.task_id for spec in specs] == ["gemini-0-000000", "gemini-0-000002"]
-    assert "3 requests, 2 specs, 1 duplicates" in said[-2]
+    assert "3 requests, 2 specs, 1 duplicates" in messages[-2]
 
 
 def test_a_run_stops_when_enough_specs_are_made(tmp_path: Path) -> None:
@@ -248,39 +248,39 @@ def test_a_run_stops_when_enough_specs_are_made(tmp_path: Path) -> None:
     assert (len(specs), generate.num_plans) == (1, 1)
 
 
-def test_a_run_says_every_few_requests_and_at_the_end_what_it_did(tmp_path: Path) -> None:
+def test_a_run_reports_every_few_requests_and_at_the_end(tmp_path: Path) -> None:
     generate = FakePlanner(*(planned({**KILOMETRES, "precision": digits}) for digits in range(5)))
     path = tmp_path / "progress.jsonl"
-    _, said = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=5)
-    assert [text[:20] for text in said] == ["planner: 2 requests,", "planner: 4 requests,", "planner: 5 requests,"]
-    _, said = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=6)
-    assert said[0].startswith("planner: 5 requests, 5 specs")
-    assert said[1] == "planner: the requests are used up after 5 of 6 specs"
+    _, messages = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=5)
+    assert [text[:20] for text in messages] == ["planner: 2 requests,", "planner: 4 requests,", "planner: 5 requests,"]
+    _, messages = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=6)
+    assert messages[0].startswith("planner: 5 requests, 5 specs")
+    assert messages[1] == "planner: the requests are used up after 5 of 6 specs"
 
 
 def test_a_failed_request_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     generate = FakePlanner(CallError("no answer", is_transient=True), planned())
-    specs, said = run(path, generate, ["one", "two"])
+    specs, messages = run(path, generate, ["one", "two"])
     assert statuses(path) == ["failed", "made"]
     assert len(specs) == 1
-    assert "1 failed" in said[-2]
+    assert "1 failed" in messages[-2]
 
 
 def test_failures_in_a_row_stop_the_run_and_a_new_one_asks_only_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     down = CallError("Gemini answered 503: busy", is_transient=True)
-    asked = ["one", "two", "three", "four"]
+    requests = ["one", "two", "three", "four"]
     with pytest.raises(PlannerError, match=r"503: busy.*keeps the 1 specs"):
-        run(path, FakePlanner(planned(), down), asked)
+        run(path, FakePlanner(planned(), down), requests)
     assert statuses(path) == ["made", "failed", "failed"]
 
     generate = FakePlanner(*(planned({**KILOMETRES, "precision": digits}) for digits in (3, 4, 5)))
-    specs, said = run(path, generate, asked)
+    specs, messages = run(path, generate, requests)
     assert generate.num_plans == 3
     assert [spec.tools[0].rules["precision"] for spec in specs] == [2, 3, 4, 5]
-    assert "4 requests, 4 specs" in said[-2]
-    assert run(path, FakePlanner(down), asked)[0] == specs
+    assert "4 requests, 4 specs" in messages[-2]
+    assert run(path, FakePlanner(down), requests)[0] == specs
 
 
 def test_a_refused_request_is_not_paid_for_again(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_refused_request_is_not_paid_for_again(tmp_path: Path) -> None:
     assert generate.num_plans == 0
 
 
-def test_a_line_cut_off_by_a_crash_is_asked_again(tmp_path: Path) -> None:
+def test_a_line_cut_off_by_a_crash_is_sent_again(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     plans = (planned(), planned({**KILOMETRES, "precision": 3}))
     specs, _ = run(path, FakePlanner(*plans), ["one", "two"])
@@ -308,19 +308,19 @@ def test_a_progress_file_with_a_wrong_line_is_named_with_the_line(tmp_path: Path
         run(path, FakePlanner(planned()), ["one"])
 
 
-@pytest.mark.parametrize(("asked", "seed"), [("other", 0), ("one", 1)])
-def test_a_progress_file_of_another_run_is_refused(tmp_path: Path, asked: str, seed: int) -> None:
+@pytest.mark.parametrize(("text", "seed"), [("other", 0), ("one", 1)])
+def test_a_progress_file_of_another_run_is_refused(tmp_path: Path, text: str, seed: int) -> None:
     path = tmp_path / "progress.jsonl"
     run(path, FakePlanner(planned()), ["one"])
     with pytest.raises(PlannerError, match="use the same seed and requests"):
-        run(path, FakePlanner(planned()), [asked], seed=seed)
+        run(path, FakePlanner(planned()), [text], seed=seed)
 
 
 def test_the_cost_is_shown_only_when_prices_are_given(tmp_path: Path) -> None:
-    _, said = run(tmp_path / "a.jsonl", FakePlanner(planned()), ["one"])
-    assert "cost" not in said[-2]
-    _, said = run(tmp_path / "b.jsonl", FakePlanner(planned()), ["one"], price_in=1.0, price_out=10.0)
-    assert "cost 0.0004 at the given prices" in said[-2]  # 200 in and 20 out
+    _, messages = run(tmp_path / "a.jsonl", FakePlanner(planned()), ["one"])
+    assert "cost" not in messages[-2]
+    _, messages = run(tmp_path / "b.jsonl", FakePlanner(planned()), ["one"], price_in=1.0, price_out=10.0)
+    assert "cost 0.0004 at the given prices" in messages[-2]  # 200 in and 20 out
 
 
 def test_a_setting_that_makes_no_sense_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""What the planner model is told and may answer, and the built-in requests."""
+"""Prompts and schemas of the planner model, and the built-in requests."""
 
 import json
 from typing import Any, Literal
@@ -63,7 +63,7 @@ def test_the_first_call_offers_every_family_and_none() -> None:
     assert all(f"`{name}`" in prompt for name in FAMILIES)
 
 
-def test_the_second_call_shows_the_rules_and_drawn_examples_of_one_family() -> None:
+def test_the_second_call_shows_the_rules_and_sampled_examples_of_one_family() -> None:
     family = FAMILIES["unit_converter"]
     prompt = plan_prompt("a converter", family)
     assert json.dumps(family.Rules.model_json_schema()) in prompt
@@ -82,9 +82,9 @@ def test_the_examples_show_every_configuration_field_and_what_the_rules_mean() -
 
 
 def test_a_thousand_requests_differ_and_begin_with_the_examples() -> None:
-    asked = list(requests(1000, seed=0))
-    assert len(set(asked)) == 1000
-    assert set(asked[: len(EXAMPLES)]) == set(EXAMPLES)
+    texts = list(requests(1000, seed=0))
+    assert len(set(texts)) == 1000
+    assert set(texts[: len(EXAMPLES)]) == set(EXAMPLES)
 
 
 def test_more_requests_only_add_to_the_end_and_another_seed_gives_others() -> None:

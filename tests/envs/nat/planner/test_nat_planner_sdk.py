@@ -1,4 +1,4 @@
-"""The Gemini client on the real SDK, against a stand-in server that speaks `generateContent`."""
+"""The Gemini client on the real SDK, against a fake server that speaks `generateContent`."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from agent_rl.data.tasks import read_tasks
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.factory.generate import split_of
 from agent_rl.envs.nat.factory.planner.client import CallError, GeminiClient, Usage
 from agent_rl.envs.nat.factory.planner.planner import PlannerSettings, plan_specs
 from agent_rl.envs.nat.judge.parse import parse_spec
-from agent_rl.errors import PlannerError
 
 pytest.importorskip("google.genai", reason="needs google-genai: pip install -r requirements-gemini.txt")
 
@@ -32,13 +32,13 @@ ANSWER = {
 BLOCKED = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 11}}
 
 
-def said(text: str) -> str:
+def reply_with(text: str) -> str:
     """The body of a good answer with this text."""
     return json.dumps({**ANSWER, "candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]})
 
 
 class StandIn(ThreadingHTTPServer):
-    """Answers every POST with the next of `replies`, or `status` and `body`, and keeps what it was asked."""
+    """Answers every POST with the next of `replies`, or `status` and `body`, and records the requests."""
 
     daemon_threads = True
 
@@ -48,7 +48,7 @@ class StandIn(ThreadingHTTPServer):
         self.silent_from: int | None = None
         """The call from which on there is no answer."""
         self.replies: list[tuple[int, str]] = []
-        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.requests: list[tuple[str, str | None, dict[str, Any]]] = []
 
     @property
     def url(self) -> str:
@@ -59,10 +59,10 @@ class Handler(BaseHTTPRequestHandler):
     server: StandIn
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((self.path, self.headers["x-goog-api-key"], asked))
+        requests = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers["x-goog-api-key"], requests))
         time.sleep(self.server.delay_s)
-        if self.server.silent_from is not None and len(self.server.asked) >= self.server.silent_from:
+        if self.server.silent_from is not None and len(self.server.requests) >= self.server.silent_from:
             return
         status, body = self.server.replies.pop(0) if self.server.replies else (self.server.status, self.server.body)
         data = body.encode()
@@ -95,7 +95,7 @@ def client(server: StandIn, timeout_s: float = 10.0) -> GeminiClient:
 def test_a_call_sends_the_schema_and_returns_text_and_tokens(server: StandIn) -> None:
     text, usage = client(server)("What is the answer?", SCHEMA)
     assert (text, usage) == ('{"answer": 42}', Usage(num_tokens_in=11, num_tokens_out=12))
-    ((path, key, body),) = server.asked
+    ((path, key, body),) = server.requests
     assert path.endswith("/models/gemini-x:generateContent")
     assert key == "secret"
     assert body["contents"][0]["parts"][0]["text"] == "What is the answer?"
@@ -111,13 +111,13 @@ def test_an_answer_without_text_is_an_empty_text(server: StandIn) -> None:
     ("status", "is_transient"),
     [(429, True), (500, True), (503, True), (408, True), (400, False), (403, False), (404, False)],
 )
-def test_a_status_says_whether_to_try_again(server: StandIn, status: int, is_transient: bool) -> None:
+def test_a_status_decides_whether_to_retry(server: StandIn, status: int, is_transient: bool) -> None:
     server.status = status
     server.body = json.dumps({"error": {"code": status, "message": "not today", "status": "SOME"}})
     with pytest.raises(CallError, match=f"{status}: not today") as caught:
         client(server)("?", SCHEMA)
     assert caught.value.is_transient == is_transient
-    assert len(server.asked) == 1  # the SDK's own retries are off
+    assert len(server.requests) == 1  # the SDK's own retries are off
 
 
 def test_an_error_page_that_is_no_json_is_transient_with_its_status(server: StandIn) -> None:
@@ -156,10 +156,10 @@ def test_the_other_name_of_the_key_is_known_too(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.delenv("GEMINI_API_KEY")
     monkeypatch.setenv("GOOGLE_API_KEY", "other")
     client(server)("?", SCHEMA)
-    assert server.asked[0][1] == "other"
+    assert server.requests[0][1] == "other"
 
 
-def test_without_a_key_one_sentence_says_what_to_set(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
+def test_without_a_key_one_sentence_names_the_variable(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
     monkeypatch.delenv("GEMINI_API_KEY")
     with pytest.raises(PlannerError, match="set GEMINI_API_KEY or GOOGLE_API_KEY"):
         client(server)
@@ -184,10 +184,10 @@ def plan(precision: int = 2) -> str:
             "test_cases": [],
         },
     }
-    return said(json.dumps(plan))
+    return reply_with(json.dumps(plan))
 
 
-CHOICE = said(json.dumps({"reason": "units", "family": "unit_converter"}))
+CHOICE = reply_with(json.dumps({"reason": "units", "family": "unit_converter"}))
 FORBIDDEN = json.dumps({"error": {"code": 403, "message": "not today"}})
 
 
@@ -206,7 +206,7 @@ def test_a_request_goes_over_the_wire_and_becomes_a_spec(server: StandIn, tmp_pa
     assert (spec.package, spec.tools[0].rules["precision"]) == ("nat_length_helper", 2)
     assert "1 requests, 1 specs" in report[-1]
     assert "22 tokens in, 24 out" in report[-1]
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 # ---------------------------------------------------------------- the whole command
@@ -214,10 +214,10 @@ def test_a_request_goes_over_the_wire_and_becomes_a_spec(server: StandIn, tmp_pa
 
 def started(server: StandIn, folder: Path, *options: str) -> subprocess.Popen[str]:
     """`prepare_dataset.py --source gemini`, its requests `request 0` to `request 11`."""
-    asked = folder / "requests.txt"
-    asked.write_text("".join(f"request {number}\n\n" for number in range(12)))
+    requests = folder / "requests.txt"
+    requests.write_text("".join(f"request {number}\n\n" for number in range(12)))
     command = [sys.executable, str(ROOT / "agent_rl/scripts/prepare_dataset.py"), "--source", "gemini"]
-    command += ["--num-samples", "10", "--requests-file", str(asked), "--output-dir", str(folder / "out")]
+    command += ["--num-samples", "10", "--requests-file", str(requests), "--output-dir", str(folder / "out")]
     command += ["--requests-per-minute", "60000", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "GOOGLE_GEMINI_BASE_URL": server.url}
     return subprocess.Popen(
@@ -232,7 +232,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def requests_asked(server: StandIn) -> list[str]:
     """The request of every call."""
-    prompts = [body["contents"][0]["parts"][0]["text"] for _, _, body in server.asked]
+    prompts = [body["contents"][0]["parts"][0]["text"] for _, _, body in server.requests]
     return [prompt.split("<<<\n")[1].split("\n>>>")[0] for prompt in prompts]
 
 
@@ -246,8 +246,8 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
     return out
 
 
-def test_the_command_writes_the_sets_and_says_what_was_refused_and_spent(server: StandIn, tmp_path: Path) -> None:
-    none = (200, said(json.dumps({"reason": "it is a poem", "family": "none"})))
+def test_the_command_writes_the_sets_and_reports_refusals_and_cost(server: StandIn, tmp_path: Path) -> None:
+    none = (200, reply_with(json.dumps({"reason": "it is a poem", "family": "none"})))
     server.replies = [*good(0), none, *good(0, *range(1, 10))]  # the second converter is the first once more
     code, out, err = outcome(started(server, tmp_path, "--price-in", "1", "--price-out", "10"))
     assert (code, err) == (0, "")
@@ -261,7 +261,7 @@ def test_the_command_writes_the_sets_and_says_what_was_refused_and_spent(server:
     assert "cost 0.0030 at the given prices" in out
 
 
-def test_a_run_that_the_service_ended_goes_on_without_asking_again(server: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_the_service_ended_resumes_without_new_calls(server: StandIn, tmp_path: Path) -> None:
     server.replies = good(0, 1, 2)
     server.status, server.body = 403, FORBIDDEN
     code, _, err = outcome(started(server, tmp_path))
@@ -270,24 +270,24 @@ def test_a_run_that_the_service_ended_goes_on_without_asking_again(server: Stand
     assert "keeps the 3 specs made so far" in err and len(err.splitlines()) == 1
     assert not (tmp_path / "out/train.jsonl").exists()
 
-    server.asked.clear()
+    server.requests.clear()
     server.replies = good(*range(3, 10))
     assert outcome(started(server, tmp_path))[0] == 0
     assert requests_asked(server) == [f"request {number}" for number in range(3, 10) for _ in "12"]
     assert len(rows(tmp_path, "train") + rows(tmp_path, "val")) == 10
 
 
-def test_a_run_that_was_killed_goes_on_without_asking_again(server: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_resumes_without_new_calls(server: StandIn, tmp_path: Path) -> None:
     server.replies = good(0, 1, 2, 3)
     server.silent_from = 6  # the third request never gets its plan
     process = started(server, tmp_path)
     deadline = time.monotonic() + 30
-    while len(server.asked) < 6 and time.monotonic() < deadline:
+    while len(server.requests) < 6 and time.monotonic() < deadline:
         time.sleep(0.02)
     process.kill()
     process.communicate(timeout=10)
 
-    server.asked.clear()
+    server.requests.clear()
     server.silent_from = None
     server.replies = good(*range(2, 10))
     assert outcome(started(server, tmp_path))[0] == 0
@@ -302,4 +302,4 @@ def test_the_command_without_a_key_is_one_sentence(
     monkeypatch.delenv("GEMINI_API_KEY")
     error = "error: the Gemini planner needs an API key; set GEMINI_API_KEY or GOOGLE_API_KEY\n"
     assert outcome(started(server, tmp_path)) == (2, "", error)
-    assert server.asked == []
+    assert server.requests == []

@@ -1,4 +1,4 @@
-"""What a task family must provide. A family draws rules, words them, renders reference code and draws hidden inputs.
+"""Interface of a task family. A family samples rules, words them, renders reference code and samples hidden inputs.
 
 Not here: the right answers; `factory/oracle/` interprets the rules with code of its own.
 """
@@ -43,7 +43,7 @@ class Answer:
     """How register.py and mcp_server.py answer one call: `statements` (not indented) inside a coroutine."""
 
     imports: tuple[str, ...] = ()
-    """Import lines besides that of logic.py's names."""
+    """Import lines in addition to that of logic.py's names."""
     statements: tuple[str, ...]
 
 
@@ -70,7 +70,7 @@ class Family(ABC):
 
     @abstractmethod
     def draft(self, rng: random.Random, level: int) -> Draft:
-        """Draw the rules of a new tool. Level 2 has a configuration field, level 1 has none."""
+        """Sample the rules of a new tool. Level 2 has a configuration field, level 1 has none."""
 
     @abstractmethod
     def complete(self, rules: dict[str, Any], config_default: int | None) -> Draft:
@@ -85,7 +85,7 @@ class Family(ABC):
         """The behaviour in a user's words, one sentence per rule, in one of several phrasings."""
 
     def glossary(self, tool: Tool) -> list[str]:
-        """What the names in `sentences` mean, where they do not say so themselves."""
+        """What the names in `sentences` mean, where the names alone do not show it."""
         return []
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Family(ABC):
 
     @abstractmethod
     def forgotten_check(self, tool: Tool) -> list[str]:
-        """The lines of `body` that answer `tool.errors[0]`: what a careless author leaves out."""
+        """The lines of `body` that answer `tool.errors[0]`: what a buggy solution leaves out."""
 
     @abstractmethod
     def subtle_bodies(self, tool: Tool) -> list[list[str]]:
@@ -120,7 +120,7 @@ class Family(ABC):
         return self.bad_inputs(tool)
 
     def is_held_out(self, rules: dict[str, Any]) -> bool:
-        """Whether the rules are a combination of operations kept for the generalisation set."""
+        """Whether the rules are a combination of operations reserved for the generalisation set."""
         return False
 
     def canonical(self, rules: dict[str, Any], inputs: tuple[InputField, ...]) -> Any:
@@ -166,8 +166,8 @@ class Family(ABC):
         return {}
 
     def mutants(self, tool: Tool) -> list[str]:
-        """Wrong `definitions` that a useful test suite tells from the right ones: a check lost, a result changed,
-        the same answer always, an error always."""
+        """Wrong `definitions` that a useful test suite distinguishes from the right ones: a check lost, a result
+        changed, the same answer always, an error always."""
         return [self.definitions(tool, body) for body in self.faulty_bodies(tool)]
 
     def faulty_bodies(self, tool: Tool) -> list[list[str]]:
@@ -176,7 +176,7 @@ class Family(ABC):
         check = self.forgotten_check(tool)
         start = _find(body, check)
         lost = body[:start] + body[start + len(check) :]
-        # The first two keep every other line, so only a test of the error or of the result can fail on them.
+        # The first two leave every other line as it is, so only a test of the error or of the result can fail on them.
         changed = [*body[:-1], body[-1].replace("return ", "return 'x' + ", 1)]
         return [lost, changed, [f"return {literal(tool.example.output)}"], [f"return {literal(tool.errors[0])}"]]
 

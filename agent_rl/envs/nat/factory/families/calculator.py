@@ -79,7 +79,7 @@ class Calculator(Family):
     def draft(self, rng: random.Random, level: int) -> Draft:
         if level >= 3:
             with_field = rng.random() < 0.5
-            rules = loops.draw(rng) if rng.random() < 0.5 else _rich_rules(rng)
+            rules = loops.sample(rng) if rng.random() < 0.5 else _rich_rules(rng)
             default = loops.default(rules) if "loop" in rules else rules["precision"]
             return self.complete(rules, default if with_field else None)
         names = rng.sample(NAMES, rng.randint(2, 3))
@@ -324,14 +324,14 @@ def _recipe(tool: Tool) -> Recipe:
     if "loop" in rules:
         return loops.recipe(rules, with_field=with_field)
     formula, split = rules["formula"], rules.get("piecewise")
-    said, computation = formula, [f"result = {formula}"]
+    phrase, computation = formula, [f"result = {formula}"]
     names = [field.name for field in tool.inputs]
     slips = [(formula, _renamed(formula, {**_same(names), name: call})) for name in names for call in _wrapped(name)]
     if split:
         sign = "<=" if split["inclusive"] else "<"
         condition = f"{split['input']} {sign} {split['limit']}"
-        said = f"{formula} if `{split['input']}` is {'at most' if split['inclusive'] else 'below'} {split['limit']}"
-        said += f", else {split['otherwise']}"
+        phrase = f"{formula} if `{split['input']}` is {'at most' if split['inclusive'] else 'below'} {split['limit']}"
+        phrase += f", else {split['otherwise']}"
         computation = [f"if {condition}:", f"    result = {formula}", "else:", f"    result = {split['otherwise']}"]
         slips.append((condition, condition.replace(sign, "<" if split["inclusive"] else "<=")))
     if "largest" in rules:
@@ -340,7 +340,7 @@ def _recipe(tool: Tool) -> Recipe:
         slips.append((f" or {rules['divisors'][-1]} == 0", ""))
     digits = "{precision}" if with_field else str(rules["precision"])
     return Recipe(
-        wordings=(f"It computes {said}.", f"The formula is {said}.", f"The tool works out {said}."),
+        wordings=(f"It computes {phrase}.", f"The formula is {phrase}.", f"The tool works out {phrase}."),
         details=() if with_field else (f"Always give {digits} decimals.",),
         checks=tuple(_checks(rules)),
         computation=(*computation, f'return f"{{result:.{digits}f}}"'),

@@ -86,7 +86,7 @@ _INPUTS: dict[str, dict[str, Literal["float", "int", "str"]]] = {
 }
 
 
-def draw(rng: random.Random) -> dict[str, Any]:
+def sample(rng: random.Random) -> dict[str, Any]:
     """Rules with a loop."""
     kind = rng.choice(["loan", "growth", "statistic"])
     loop: dict[str, Any] = {"kind": kind}
@@ -108,7 +108,7 @@ def inputs(loop: dict[str, Any]) -> tuple[InputField, ...]:
 
 
 def default(rules: dict[str, Any]) -> int:
-    """What the rules say of the quantity that can be a configuration field."""
+    """The rules' value of the quantity that can be a configuration field."""
     loop = rules["loop"]
     return {**rules, **loop}[config_field(loop, 0).name]
 
@@ -153,8 +153,8 @@ def valid_inputs(loop: dict[str, Any], rng: random.Random) -> Inputs:
 
 def _loan(loop: dict[str, Any], with_field: bool) -> Recipe:
     payment = "payment" if with_field else str(loop["payment"])
-    said = "`payment`" if with_field else payment
-    asked = {
+    shown_amount = "`payment`" if with_field else payment
+    quantity = {
         "balance": "what is still owed after `months` months",
         "interest": "the interest of the first `months` months",
         "paid": "what has been paid in all after `months` months",
@@ -163,13 +163,13 @@ def _loan(loop: dict[str, Any], with_field: bool) -> Recipe:
     counted = [f"    total += {loop['answer']}"] if result == "total" else []
     return Recipe(
         wordings=(
-            f"For a loan of `principal` at `rate` percent a year it tells {asked}.",
-            f"It works out {asked}, for a loan `principal` with a yearly `rate` in percent.",
-            f"Given a loan `principal` and its yearly `rate` in percent, answer {asked}.",
+            f"For a loan of `principal` at `rate` percent a year it tells {quantity}.",
+            f"It works out {quantity}, for a loan `principal` with a yearly `rate` in percent.",
+            f"Given a loan `principal` and its yearly `rate` in percent, answer {quantity}.",
         ),
         details=(
             "Each month adds `rate` / 12 percent of the balance as interest, rounded to cents, then "
-            f"{said} is paid, or all that is owed if that is less.",
+            f"{shown_amount} is paid, or all that is owed if that is less.",
             "Always give 2 decimals.",
         ),
         checks=(
@@ -206,7 +206,7 @@ def _loan(loop: dict[str, Any], with_field: bool) -> Recipe:
 
 def _growth(loop: dict[str, Any], with_field: bool) -> Recipe:
     deposit = "deposit" if with_field else str(loop["deposit"])
-    said = "`deposit`" if with_field else deposit
+    shown_amount = "`deposit`" if with_field else deposit
     grow = "amount * (1 + rate / 100)"
     grow = f"    amount = round({grow}, 2)" if loop["rounded"] else f"    amount = {grow}"
     add = f"    amount += {deposit}"
@@ -219,7 +219,7 @@ def _growth(loop: dict[str, Any], with_field: bool) -> Recipe:
             f"The tool tells what `amount` becomes in `periods` periods at `rate` percent each; {rounding}.",
             f"Compute how `amount` grows over `periods` periods, by `rate` percent in each; {rounding}.",
         ),
-        details=(f"At the {loop['when']} of each period {said} is added.", "Always give 2 decimals."),
+        details=(f"At the {loop['when']} of each period {shown_amount} is added.", "Always give 2 decimals."),
         checks=(
             Check(
                 error=NEGATIVE,

@@ -1,7 +1,7 @@
 """Validators: an identifier must meet two to four rules, checked in the order of the request.
 
 From level 3 on also character ranges, weighted check digits, prefixes that a second input decides, all errors in place
-of the first one, and an answer that says more than `ok`.
+of the first one, and an answer with more than `ok`.
 """
 
 import random
@@ -60,7 +60,7 @@ class CodeValidator(Family):
         kinds = [kind for kind, _ in rules["rules"]]
         errors = [ERRORS[kind] for kind in kinds]
         if rules.get("report") == "all":
-            errors.append(_joined(_two(rules)))
+            errors.append(_join(_two(rules)))
         names = ["code", "country"] if "country" in kinds else ["code"]
         return Draft(
             rules=rules,
@@ -93,7 +93,7 @@ class CodeValidator(Family):
         for kind, value in rules["rules"]:
             before, condition = condition_of(kind, value, with_field)
             answer = f'errors.append("{ERRORS[kind]}")' if lists_all else f'return "{ERRORS[kind]}"'
-            if lists_all and kind == "not_blank":  # nothing else can be said of a blank code
+            if lists_all and kind == "not_blank":  # a blank code can have no other error
                 lines += [f"if {condition}:", f'    return "{BLANK}"', "errors = []"]
             else:
                 lines += [*before, f"if {condition}:", f"    {answer}"]
@@ -217,7 +217,7 @@ def _two(rules: dict[str, Any]) -> list[str]:
     return [kinds[0], kinds[1] if {kinds[0], kinds[-1]} == {"min_length", "max_length"} else kinds[-1]]
 
 
-def _joined(kinds: list[str]) -> str:
+def _join(kinds: list[str]) -> str:
     return "; ".join(ERRORS[kind] for kind in kinds)
 
 
@@ -226,7 +226,7 @@ def _rich_sentences(tool: Tool, rng: random.Random) -> list[str]:
     good = SUCCESS[rules["success"]][0]
     bad = "the first error"
     if rules["report"] == "all":
-        bad = f"all its errors in this order, joined like `{_joined(_two(rules))}` (a blank one only with its own)"
+        bad = f"all its errors in this order, joined like `{_join(_two(rules))}` (a blank one only with its own)"
     out = [
         rng.choice(
             [
@@ -283,5 +283,5 @@ def _rich_errors(tool: Tool, rng: random.Random) -> dict[str, Inputs]:
             broken.add(after)  # so that the order of the checks shows
         out[ERRORS[kind]] = _rich_inputs(tool, rng, frozenset(broken))
     if rules["report"] == "all":
-        out[_joined(_two(rules))] = _rich_inputs(tool, rng, frozenset(_two(rules)))
+        out[_join(_two(rules))] = _rich_inputs(tool, rng, frozenset(_two(rules)))
     return out

@@ -1,6 +1,6 @@
 """The rules that a code can be checked by: their shape, their words, their code, and ways to get them slightly wrong.
 
-Nothing is drawn here.
+Does not: sample anything.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,4 +1,4 @@
-"""Choosing wrong bodies that a dozen drawn cases tell from the right one, so that no equivalent mutant is handed out.
+"""Choose wrong bodies that a dozen sampled cases distinguish from the right one, so that no mutant is equivalent.
 
 It runs the reference and its variants, code of our own rendered from rules; it never runs what a candidate wrote.
 """
@@ -11,8 +11,8 @@ from agent_rl.envs.nat.spec import Tool
 
 _NUM_VALID = 40
 _NUM_ERROR_SETS = 8
-_CLEAR_RATE = 0.45  # 12 cases then miss the difference less than once in a thousand draws
-_NUM_KEPT = 3
+_CLEAR_RATE = 0.45  # 12 cases then miss the difference less than once in a thousand samples
+_NUM_SELECTED = 3
 
 
 def telling(family: Family, tool: Tool, candidates: list[list[str]]) -> list[list[str]]:
@@ -28,7 +28,7 @@ def telling(family: Family, tool: Tool, candidates: list[list[str]]) -> list[lis
         always = all(any(right(case) != wrong(case) for case in cases) for cases in errors)
         rated.append((rate, always or rate >= _CLEAR_RATE, number))
     clear = [number for _, is_clear, number in sorted(rated) if is_clear]
-    return [candidates[number] for number in (clear or [max(rated)[2]])[:_NUM_KEPT]]
+    return [candidates[number] for number in (clear or [max(rated)[2]])[:_NUM_SELECTED]]
 
 
 def _compiled(family: Family, tool: Tool, body: list[str] | None) -> Callable[[Inputs], str | None]:

@@ -1,7 +1,7 @@
 """Unit converters: a dimension, a subset of its units, a rounding, a sign rule.
 
-From level 3 on also temperatures (an offset besides the factor), units of the form `A/B`, aliases, and several checks
-whose order counts. What units are worth is said in the request from level 3 on; below it is common knowledge.
+From level 3 on also temperatures (an offset and a factor), units of the form `A/B`, aliases, and several checks whose
+order counts. The request gives the units' values from level 3 on; below it they are common knowledge.
 """
 
 import random
@@ -23,9 +23,9 @@ from agent_rl.envs.nat.factory.families.unit_rules import (
     checks_of,
     demand_common_knowledge,
     demand_sense,
-    draw_rich_rules,
     names_of,
     offsets_of,
+    sample_rich_rules,
 )
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
@@ -40,7 +40,7 @@ class UnitConverter(Family):
 
     def draft(self, rng: random.Random, level: int) -> Draft:
         if level >= 3:
-            rules = draw_rich_rules(rng)
+            rules = sample_rich_rules(rng)
             return self.complete(rules, rules["precision"] if rng.random() < 0.5 else None)
         dimension = rng.choice(sorted(FACTORS))
         units = sorted(FACTORS[dimension])

@@ -1,7 +1,7 @@
 """The vocabulary of unit converters: which units there are, what they are worth, and which checks are made.
 
-Rules of level 3 and above are drawn here too. Wording and reference code are in `unit_converter`; what is right is
-decided by the oracle.
+Samples the rules of level 3 and above too. Wording and reference code are in `unit_converter`; the oracle decides what
+is right.
 """
 
 import random
@@ -96,7 +96,7 @@ def checks_of(rules: dict[str, Any]) -> list[str]:
 
 
 def demand_common_knowledge(rules: dict[str, Any]) -> None:
-    """Without checks the request says nothing of what units are worth. Raises ValueError."""
+    """Without checks the request does not give the units' values. Raises ValueError."""
     known = FACTORS.get(rules["dimension"], {})
     if others := {unit: factor for unit, factor in rules["units"].items() if known.get(unit) != factor}:
         raise ValueError(
@@ -126,7 +126,7 @@ def demand_sense(rules: dict[str, Any]) -> None:
         raise ValueError("only a temperature can be too cold, once its unit is known")
 
 
-def draw_rich_rules(rng: random.Random) -> dict[str, Any]:
+def sample_rich_rules(rng: random.Random) -> dict[str, Any]:
     tables = FACTORS | MORE_FACTORS
     dimension = rng.choice(sorted([*tables, *COMPOUND]))
     rules: dict[str, Any] = {"dimension": dimension}

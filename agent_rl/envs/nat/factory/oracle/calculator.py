@@ -1,4 +1,4 @@
-"""What a calculator must answer, in exact fractions; an answer that floats could blur is told apart."""
+"""What a calculator must answer, in exact fractions; answers that float rounding could change are detected."""
 
 import ast
 from collections.abc import Mapping

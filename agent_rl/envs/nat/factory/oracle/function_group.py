@@ -1,4 +1,4 @@
-"""What the functions of a group answer: the log of accepted changes is kept, and every answer is worked out from it.
+"""What the functions of a group answer: every answer is worked out from the log of accepted changes.
 
 Nothing is updated in place: a balance is the sum of its movements, a queue what went in less what came out, so that a
 slip in a reference class, which does update in place, shows as a disagreement. Calls must be of functions in the rules.
@@ -41,7 +41,7 @@ class Table:
         return str(text).lower() if self.rules["fold"] else str(text)
 
 
-def play(rules: Mapping[str, Any], config: Mapping[str, int], calls: list[tuple[str, Inputs]]) -> list[str]:
+def run_calls(rules: Mapping[str, Any], config: Mapping[str, int], calls: list[tuple[str, Inputs]]) -> list[str]:
     """Answers of one fresh instance to calls, by the functions' names, in order."""
     table = Table(rules=rules, config=config)
     operations = {name: operation for operation, name in rules["names"].items()}
@@ -200,7 +200,7 @@ def _cache(table: Table, log: list[Entry], operation: str, given: Inputs) -> Out
 
 
 def _poll(table: Table, log: list[Entry], operation: str, given: Inputs) -> Outcome:
-    # An entry is ("said", voter, option), with None for an option that was taken back.
+    # An entry is ("vote", voter, option), with None for an option that was taken back.
     last = {voter: place for place, (_, voter, _) in enumerate(log)}
     standing = [(voter, option) for place, (_, voter, option) in enumerate(log) if option and last[voter] == place]
     chosen = [option for _, option in standing]
@@ -219,7 +219,7 @@ def _poll(table: Table, log: list[Entry], operation: str, given: Inputs) -> Outc
         voter = str(given["voter"])
         _refuse(voter not in dict(standing), "no_vote")
         option = dict(standing)[voter]
-        return table.number(option, chosen.count(option) - 1), ("said", voter, None)
+        return table.number(option, chosen.count(option) - 1), ("vote", voter, None)
     option = str(given["option"])
     _refuse(bool(table["options"]) and option not in table["options"], "unknown")
     if operation == "votes":
@@ -227,7 +227,7 @@ def _poll(table: Table, log: list[Entry], operation: str, given: Inputs) -> Outc
     voter = str(given["voter"])
     before = dict(standing).get(voter)
     _refuse(before is not None and table["again"] == "refuse", "voted")
-    return table.number(option, chosen.count(option) + (before != option)), ("said", voter, option)
+    return table.number(option, chosen.count(option) + (before != option)), ("vote", voter, option)
 
 
 def _slots(table: Table, log: list[Entry], operation: str, given: Inputs) -> Outcome:

@@ -76,7 +76,7 @@ def _comes_first(rules: Mapping[str, Any], one: _Hit, other: _Hit) -> bool:
 
 
 def _read(rules: Mapping[str, Any], inputs: Mapping[str, Value]) -> tuple[list[str], list[str]]:
-    """The query's terms, and the tags that are asked for."""
+    """The query's terms, and the requested tags."""
     words, tags = str(inputs["query"]).split(" "), []
     if rules["filter"] == "inline":
         tags = [word.removeprefix("tag:") for word in words if word[:4] == "tag:"]
@@ -118,7 +118,7 @@ def _hits(rules: Mapping[str, Any], query: list[str], tags: list[str]) -> list[_
             for term in query
         )
         if rules["scoring"] == "tf-idf":
-            # The length has no say, and a term of all notes adds nothing.
+            # The length does not matter, and a term of all notes adds nothing.
             parts = tuple(part[:2] if part and part[1] < len(lengths) else () for part in parts)
         score = _score(rules, parts, lengths)
         if score > 0 and (not tags or note["tag"] in tags):
@@ -151,7 +151,7 @@ def _contribution(rules: Mapping[str, Any], part: tuple[int, ...], lengths: list
 
 @cache
 def _ln(value: Decimal) -> Decimal:
-    """To 50 digits, whatever the context; few values come back again and again."""
+    """To 50 digits in any context; cached, as few values repeat often."""
     return value.ln(_DIGITS)
 
 

@@ -28,7 +28,7 @@ class _Refused(ValueError):
 def answer(rules: Mapping[str, Any], inputs: Mapping[str, Value], config: Mapping[str, int]) -> str:
     """The exact text the tool must give."""
     try:
-        rows = _kept(rules, _rows(rules, inputs), config)
+        rows = _selected(rules, _rows(rules, inputs), config)
     except _Refused as error:
         return f"error: {error}"
     if not rows:
@@ -46,7 +46,7 @@ def answer(rules: Mapping[str, Any], inputs: Mapping[str, Value], config: Mappin
 def is_robust(rules: Mapping[str, Any], inputs: Mapping[str, Value], config: Mapping[str, int]) -> bool:
     """False when sums of floats could be ordered or rounded in another way than exact ones."""
     try:
-        rows = _kept(rules, _rows(rules, inputs), config)
+        rows = _selected(rules, _rows(rules, inputs), config)
     except _Refused:
         return True
     if not rows or rules["aggregate"] == "count":
@@ -87,7 +87,7 @@ def _rows(rules: Mapping[str, Any], inputs: Mapping[str, Value]) -> list[Row]:
             if not _NUMBER.fullmatch(row[name]):
                 raise _Refused("bad number")
             row[name] = Fraction(row[name])
-    return _joined(rules, rows, tables[1]) if join else rows
+    return _join(rules, rows, tables[1]) if join else rows
 
 
 def _cells(text: str, rules: Mapping[str, Any]) -> list[list[str]]:
@@ -106,7 +106,7 @@ def _cells(text: str, rules: Mapping[str, Any]) -> list[list[str]]:
     return [[cell.strip() for cell in line] for line in lines] if rules["trim"] else lines
 
 
-def _joined(rules: Mapping[str, Any], rows: list[Row], cells: list[list[str]]) -> list[Row]:
+def _join(rules: Mapping[str, Any], rows: list[Row], cells: list[list[str]]) -> list[Row]:
     on, key = cells[0].index(rules["join"]["on"]), cells[0].index(rules["key"])
     out = []
     for row in rows:
@@ -146,7 +146,7 @@ def _at(record: Any, path: str) -> Any:
 # ---------------------------------------------------------------- answering
 
 
-def _kept(rules: Mapping[str, Any], rows: list[Row], config: Mapping[str, int]) -> list[Row]:
+def _selected(rules: Mapping[str, Any], rows: list[Row], config: Mapping[str, int]) -> list[Row]:
     for number, condition in enumerate(rules["filters"]):
         wanted = config.get("threshold", condition["value"]) if number == 0 else condition["value"]
         rows = [row for row in rows if _holds(row[condition["column"]], condition["op"], wanted)]

@@ -1,6 +1,6 @@
-"""What a right workflow answers: routers and pipelines on top of the tools' oracles, and groups played in order.
+"""What a right workflow answers: routers and pipelines on top of the tools' oracles, and groups called in order.
 
-`swapped` names tools (or functions of a group) that the checker has replaced by stand-ins, with what those answer.
+`swapped` names tools (or functions of a group) that the checker has replaced by mocks, with the mocks' answers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,16 +22,16 @@ def defaults(spec: NATSpec) -> dict[str, dict[str, int]]:
 
 
 def conversation(
-    spec: NATSpec, asked: Iterable[Inputs], config: Config, swapped: Mapping[str, str] | None = None
+    spec: NATSpec, requests: Iterable[Inputs], config: Config, swapped: Mapping[str, str] | None = None
 ) -> list[str]:
     """Answers of a freshly built workflow to inputs in this order."""
     flow, swapped = spec.workflow, swapped or {}
     if isinstance(flow, Router):
-        lines = [parsed(spec, flow, str(inputs["request"])) for inputs in asked]
+        lines = [parsed(spec, flow, str(inputs["request"])) for inputs in requests]
         return _routed(spec, lines, config, swapped)
     if isinstance(flow, Pipeline):
-        return [_piped(spec, flow, inputs, config, swapped) for inputs in asked]
-    return [_one(spec, spec.tools[0].instance, inputs, config, swapped) for inputs in asked]
+        return [_piped(spec, flow, inputs, config, swapped) for inputs in requests]
+    return [_one(spec, spec.tools[0].instance, inputs, config, swapped) for inputs in requests]
 
 
 def is_robust(spec: NATSpec, inputs: Inputs, config: Config) -> bool:
@@ -104,25 +104,25 @@ def _routed(
     spec: NATSpec, lines: list[tuple[str, Inputs] | str], config: Config, swapped: Mapping[str, str]
 ) -> list[str]:
     answers: list[str] = [""] * len(lines)
-    played: dict[str, list[int]] = {}
+    positions_of: dict[str, list[int]] = {}
     for position, line in enumerate(lines):
         if isinstance(line, str):
             answers[position] = line
         elif line[0] in swapped or spec.group is None:
             answers[position] = _one(spec, line[0], line[1], config, swapped)
         else:
-            played.setdefault(line[0].rpartition("__")[0], []).append(position)
-    for instance, positions in played.items():
+            positions_of.setdefault(line[0].rpartition("__")[0], []).append(position)
+    for instance, positions in positions_of.items():
         assert spec.group is not None
         calls = [(line[0].rpartition("__")[2], line[1]) for line in map(lines.__getitem__, positions)]  # type: ignore[misc]
-        for position, text in zip(positions, play(spec.group, config[instance], calls), strict=True):
+        for position, text in zip(positions, run_calls(spec.group, config[instance], calls), strict=True):
             answers[position] = text
     return answers
 
 
-def play(group: Group, config: Mapping[str, int], calls: list[tuple[str, Inputs]]) -> list[str]:
+def run_calls(group: Group, config: Mapping[str, int], calls: list[tuple[str, Inputs]]) -> list[str]:
     """Answers of one fresh instance of a group to calls in order."""
-    return function_group.play(group.rules, config, calls)
+    return function_group.run_calls(group.rules, config, calls)
 
 
 # ---------------------------------------------------------------- pipelines

@@ -1,7 +1,7 @@
 """One structured call to Gemini, and a caller that paces calls and repeats those that failed for a passing reason.
 
 The SDK (requirements-gemini.txt) is imported when the client is made, never before. Its own retries stay off, so that
-every attempt is paced. What is asked and what an answer means is not decided here (`planner.py`).
+every attempt is paced. Does not: decide what to send or what an answer means (`planner.py`).
 """
 
 import json
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_rl.errors import AgentRLError, PlannerError
+from agent_rl.envs.nat.errors import PlannerError
+from agent_rl.errors import AgentRLError
 
 _BASE_DELAY_S = 2.0
 _MAX_DELAY_S = 60.0

@@ -29,9 +29,9 @@ def planned(
 
     `settings` are those of `PlannerSettings` that differ from its defaults.
     """
-    asked = _read(requests_file) if requests_file else requests(_REQUESTS_PER_SPEC * num_samples, seed)
+    texts = _read(requests_file) if requests_file else requests(_REQUESTS_PER_SPEC * num_samples, seed)
     specs = plan_specs(
-        asked,
+        texts,
         count=num_samples,
         seed=seed,
         settings=PlannerSettings(**settings),
@@ -60,7 +60,7 @@ def _read(path: Path) -> list[str]:
         raise DataError(
             f"{path}: the requests cannot be read ({error}); give a UTF-8 text, one request a line"
         ) from None
-    asked = [line.strip() for line in lines if line.strip()]
-    if not asked:
+    texts = [line.strip() for line in lines if line.strip()]
+    if not texts:
         raise DataError(f"{path}: the file holds no request; write one request a line")
-    return asked
+    return texts

@@ -2,8 +2,8 @@
 
 The model chooses a family, rules in that family's vocabulary, a configuration default and names. Everything an answer
 is judged by (inputs, errors, the example, the request's exact wording) comes from the family and the oracle, never
-from the model; rules that do not hold together are refused with a reason. Only one-tool agents (levels 1 and 2) are
-planned. Not here: writing the dataset and its splits (`generate.py`, the script), the SDK (`planner_client.py`).
+from the model; inconsistent rules are refused with a reason. Only one-tool agents (levels 1 and 2) are planned.
+Not here: writing the dataset and its splits (`dataset.py`), the SDK (`client.py`).
 """
 
 import keyword
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.compose import INSTANCES
 from agent_rl.envs.nat.factory.families import FAMILIES
@@ -28,7 +29,6 @@ from agent_rl.envs.nat.factory.planner.prompts import choice_prompt, plan_prompt
 from agent_rl.envs.nat.factory.planner.schema import NO_FAMILY, FamilyChoice, PlannedAgent, choice_schema, plan_schema
 from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, complete_tool, valid_cases
 from agent_rl.envs.nat.spec import DIFFICULTY, Direct, Inputs, McpServer, NATSpec, PlannedCase, Tool
-from agent_rl.errors import PlannerError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _PACKAGE = re.compile(r"nat(_[a-z][a-z0-9]*){1,5}")
@@ -39,7 +39,7 @@ _UNSAFE = re.compile(r"[\"\\`]")
 
 
 class Refusal(Exception):
-    """A plan that makes no spec; the text says why and is kept in the progress file."""
+    """A plan that makes no spec; the text says why and is stored in the progress file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def plan_specs(
     """Plan requests in order until `count` different specs are made or the requests are used up.
 
     Specs have the ids `gemini-SEED-NNNNNN`, N being the request's position. With the same `progress_path` a later run
-    goes on where this one stopped. `generate` replaces the Gemini client. Raises PlannerError when the SDK or the key
+    continues where this one stopped. `generate` replaces the Gemini client. Raises PlannerError when the SDK or the key
     is missing, the progress file belongs to another run, or calls keep failing.
     """
     if generate is None:
@@ -88,8 +88,8 @@ def plan_specs(
         generate=generate, requests_per_minute=settings.requests_per_minute, max_attempts=settings.max_attempts
     )
     specs: dict[str, NATSpec] = {}
-    tally = _Tally()
-    num_failures = num_asked = 0
+    totals = _Totals()
+    num_failures = num_since_report = 0
     with Progress(progress_path) as progress:
         for index, request in enumerate(requests):
             if len(specs) == count:
@@ -100,22 +100,22 @@ def plan_specs(
                 line = plan_request(request, index=index, task_id=task_id, generate=caller)
                 progress.append(line)
                 num_failures = num_failures + 1 if line.status == "failed" else 0
-                num_asked += 1
-            tally.add(line)
+                num_since_report += 1
+            totals.add(line)
             if line.status != "made":
                 report(f"planner: {task_id} {line.status}, {request[:60]!r}: {line.reason}")
             if line.spec is not None and specs.setdefault(line.spec.fingerprint, line.spec) is not line.spec:
-                tally.num_duplicates += 1
+                totals.num_duplicates += 1
             if num_failures == settings.max_failures:
-                report(tally.text(settings))
+                report(totals.text(settings))
                 raise PlannerError(
                     f"the last {num_failures} planner requests failed, finally with {line.reason!r}; {progress_path} "
-                    f"keeps the {len(specs)} specs made so far: mend the cause and run the same command again"
+                    f"keeps the {len(specs)} specs made so far: fix the cause and run the same command again"
                 )
-            if num_asked == settings.report_every:
-                num_asked = 0
-                report(tally.text(settings))
-    report(tally.text(settings))
+            if num_since_report == settings.report_every:
+                num_since_report = 0
+                report(totals.text(settings))
+    report(totals.text(settings))
     if len(specs) < count:
         report(f"planner: the requests are used up after {len(specs)} of {count} specs")
     return list(specs.values())
@@ -168,7 +168,7 @@ def make_spec(agent: PlannedAgent[Any], family: Family, rng: random.Random, *, t
     try:
         return _finished(agent, family, rules, rng, task_id=task_id)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        # Each rule is in its family's vocabulary, but nothing can be drawn from them together (an empty range, say).
+        # Each rule is in its family's vocabulary, but together they leave nothing to sample (such as an empty range).
         raise Refusal(f"the rules do not hold together: {type(error).__name__}: {error}") from error
 
 
@@ -233,8 +233,8 @@ def _texts(value: Any) -> list[str]:
     return [text for each in value for text in _texts(each)] if isinstance(value, list) else []
 
 
-def _name(proposed: str, pattern: re.Pattern[str], drawn: str) -> str:
-    return proposed if pattern.fullmatch(proposed) and not keyword.iskeyword(proposed) else drawn
+def _name(proposed: str, pattern: re.Pattern[str], fallback: str) -> str:
+    return proposed if pattern.fullmatch(proposed) and not keyword.iskeyword(proposed) else fallback
 
 
 def _fits(tool: Tool, inputs: Inputs) -> bool:
@@ -272,7 +272,7 @@ class _Meter:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _Totals:
     """What has been made and spent, earlier runs on the same progress file included."""
 
     num_requests: int = 0

@@ -1,6 +1,6 @@
 """The planner's progress file: one JSON line per request, flushed when its calls are over, read again on restart.
 
-A request that made a spec or was refused is finished and costs nothing the next time; one whose call failed is asked
+A request that made a spec or was refused is finished and costs nothing the next time; one whose call failed is sent
 again. Which specs are duplicates is not recorded: that is decided again from the specs in order (`planner.py`).
 """
 
@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.spec import NATSpec, Record
-from agent_rl.errors import PlannerError
 
 
 class ProgressLine(Record):
@@ -46,7 +46,7 @@ class Progress:
         self._file = path.open("a", encoding="utf-8")
 
     def finished(self, index: int, request: str, task_id: str) -> ProgressLine | None:
-        """The line of this request when it need not be asked again. Raises PlannerError for another run's file."""
+        """The line of this request when it need not be sent again. Raises PlannerError for another run's file."""
         number, line = self._lines.get(index, (0, None))
         if line is None or line.status == "failed":
             return None
@@ -70,7 +70,7 @@ class Progress:
     def _read(self) -> None:
         data = self._path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:  # the last line was cut off by a crash; its request is asked again
+        if whole != data:  # the last line was cut off by a crash; its request is sent again
             os.truncate(self._path, len(whole))
         for number, text in enumerate(whole.splitlines(), 1):
             try:

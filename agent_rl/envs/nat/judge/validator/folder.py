@@ -1,4 +1,4 @@
-"""A person's project folder: its texts, and where the parts of a NAT project are in it.
+"""Read a user's project folder: its texts, and where the parts of a NAT project are in it.
 
 Everything is held in memory within the sandbox's caps. No link is followed and nothing is run or parsed here; what
 cannot be taken is listed with the reason. Says nothing about whether the parts are good.

@@ -1,8 +1,8 @@
-"""The verdict on a person's own project, stage by stage, in the records of `report.py`.
+"""Validate a user's own project stage by stage, in the records of `report.py`.
 
 With a spec it is exactly the checker's. Without one the code, the configurations, the build, the MCP handshake and the
-project's own tests are looked at, and cases that the person gives are asked. The project is run through the toolkit's
-sandbox only; nothing is repaired, and nothing is said about answers that nobody gave an expected one for.
+project's own tests are checked, and the user's test cases run. The project runs in the toolkit's sandbox only; nothing
+is repaired, and answers without an expected one are not judged.
 """
 
 from collections.abc import Sequence
@@ -49,9 +49,10 @@ def validate_folder(
     with_tests: bool = True,
     seed: int = 0,
 ) -> ValidationReport:
-    """Look at a project. `config` (a path in it) is looked at alone; else all are, and cases are asked of the main one.
+    """Validate a project. With `config` (a path in it) only that one is checked; else all are, and cases run on the
+    main one.
 
-    With a `spec` the rest does not matter but `seed`, which draws its hidden cases. Raises UserError where there is no
+    With a `spec` only `seed` matters besides, which samples its hidden cases. Raises UserError where there is no
     project, and SandboxError when the sandbox fails; all else is in the report.
     """
     folder = read_folder(root)
@@ -70,7 +71,7 @@ def validate_folder(
         points += _build(toolkit, project, sources, path, seconds)
     if not configs:
         points.append(point("build", "loads and builds", 0, "there is no configuration to build"))
-    points += _asked(toolkit, project, sources, configs, cases, seconds)
+    points += _run_cases(toolkit, project, sources, configs, cases, seconds)
     points += _served(toolkit, project, folder.files, seconds) if with_mcp else []
     points += _tested(toolkit, project, folder.files, seconds) if with_tests else []
     stages: tuple[Stage, ...] = ("behaviour", "workflow", "mcp", "tests")
@@ -118,7 +119,7 @@ def _run(
         "through_client": False,
         "exchanges": {},
         "scripted": llms,
-        "asks": [[case.target, case.inputs, ""] for case in cases],
+        "questions": [[case.target, case.inputs, ""] for case in cases],
     }
     return toolkit.run_agent(
         sources.files,
@@ -153,7 +154,7 @@ def _refuse_llm_cases(sources: Sources, path: str, cases: Sequence[UserTestCase]
             )
 
 
-def _asked(
+def _run_cases(
     toolkit: NatToolkit,
     project: Project,
     sources: Sources,
@@ -176,15 +177,15 @@ def _served(toolkit: NatToolkit, project: Project, files: dict[str, str], second
     names = ("handshake", "tools", "unknown tool")
     if project.server is None:
         return [point("mcp", name, 0, NO_SERVER) for name in names]
-    said = toolkit.run_mcp(files, server_path=project.server, calls=[], roots=ROOTS)
-    seconds["mcp"] = said.seconds
-    shook = said.server_name is not None
-    tools = "; ".join(_signature(name, schema) for name, schema in said.tools.items())
-    lost = f"at {said.stage}: {said.error}" if said.error else None
-    refused = bool(said.unknown_tool_refused)
+    server = toolkit.run_mcp(files, server_path=project.server, calls=[], roots=ROOTS)
+    seconds["mcp"] = server.seconds
+    shook = server.server_name is not None
+    tools = "; ".join(_signature(name, schema) for name, schema in server.tools.items())
+    lost = f"at {server.stage}: {server.error}" if server.error else None
+    refused = bool(server.unknown_tool_refused)
     return [
-        point("mcp", names[0], shook, f"{project.server} answers as {said.server_name!r}" if shook else str(lost)),
-        point("mcp", names[1], bool(said.tools), tools or lost or "it offers none"),
+        point("mcp", names[0], shook, f"{project.server} answers as {server.server_name!r}" if shook else str(lost)),
+        point("mcp", names[1], bool(server.tools), tools or lost or "it offers none"),
         point(
             "mcp", names[2], refused, "refused" if refused else lost or "a call to a tool that is not there succeeds"
         ),
@@ -197,16 +198,16 @@ def _tested(toolkit: NatToolkit, project: Project, files: dict[str, str], second
     found = toolkit.run_project_tests(files, targets=project.tests, roots=ROOTS)
     seconds["tests"] = found.seconds
     num_run = found.collected - found.skipped
-    said = f"{found.passed} of {found.collected} passed, {found.skipped} skipped"
+    evidence = f"{found.passed} of {found.collected} passed, {found.skipped} skipped"
     bad = [f"{name}: {outcome}" for name, outcome in found.outcomes.items() if outcome not in ("passed", "skipped")]
     if found.error:
-        said = found.error
+        evidence = found.error
     elif bad:
-        said += f"; {', '.join(bad[:3])}{f' and {len(bad) - 3} more' if len(bad) > 3 else ''}"
+        evidence += f"; {', '.join(bad[:3])}{f' and {len(bad) - 3} more' if len(bad) > 3 else ''}"
         if any(path.endswith("conftest.py") for path in files):
-            said += "; conftest.py is not used here"
+            evidence += "; conftest.py is not used here"
     elif not num_run:
-        said += "; no test was run"
+        evidence += "; no test was run"
     # The counts are the word of a process that ran the project.
     share = found.passed / num_run if 0 <= found.passed <= num_run and num_run and not found.error else 0.0
-    return [point("tests", "all pass", share, said)]
+    return [point("tests", "all pass", share, evidence)]

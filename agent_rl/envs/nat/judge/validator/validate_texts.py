@@ -1,4 +1,4 @@
-"""What is said of a person's project without running it: its parts, its code, its configurations.
+"""Check a user's project without running it: its parts, its code, its configurations.
 
 Texts are read in the sandbox and judged by `static_code.py` and `static_config.py`, which know one register.py and one
 logic.py: here any number of modules takes their place, under the names the project gives them.
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import ModuleOutline, read_outline
 from agent_rl.envs.nat.judge.report import Point, point
 from agent_rl.envs.nat.judge.static_code import check_code
 from agent_rl.envs.nat.judge.static_config import check_config, config_types, why_unsafe
-from agent_rl.envs.nat.judge.tally import Tally
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.judge.validator.folder import SOURCE_SUFFIXES, Folder, Project
 from agent_rl.errors import UserError
@@ -85,7 +85,7 @@ def choose_configs(root: Path, project: Project, sources: Sources, wanted: str |
 
 def check_files(folder: Folder, project: Project, with_mcp: bool, with_tests: bool) -> list[Point]:
     stem = f"{project.source}{project.package}"
-    parts = Tally("files", "all parts")
+    parts = CheckCounter("files", "all parts")
     parts.check(any(path in folder.files for path in (f"{stem}/__init__.py", f"{stem}.py")), f"no {stem}/__init__.py")
     parts.check(bool(project.configs), f"no YAML file in {stem}/configs or configs")
     if with_mcp:
@@ -94,20 +94,20 @@ def check_files(folder: Folder, project: Project, with_mcp: bool, with_tests: bo
         parts.check(bool(project.tests), NO_TESTS)
     shown = [f"{path} ({why})" for path, why in folder.left_out.items()]
     lost = [text for path, text in zip(folder.left_out, shown, strict=True) if path.endswith(SOURCE_SUFFIXES)]
-    said = f"left out: {', '.join([*lost, *(text for text in shown if text not in lost)])}"
+    evidence = f"left out: {', '.join([*lost, *(text for text in shown if text not in lost)])}"
     here = [
         *(f"modules in {stem}: {len(project.code)}", f"configurations: {len(project.configs)}", project.server or ""),
         f"test files: {len(project.tests)}",
     ]
     return [
         parts.share(", ".join(filter(None, here))),
-        point("files", "all sources read", not lost, said if shown else f"{len(folder.files)} files"),
+        point("files", "all sources read", not lost, evidence if shown else f"{len(folder.files)} files"),
     ]
 
 
 def check_modules(project: Project, sources: Sources) -> list[Point]:
     """The points of `check_code`, with the modules that register something taken together, and the others as logic."""
-    valid = Tally("code", "valid Python")
+    valid = CheckCounter("code", "valid Python")
     outlines: dict[str, ModuleOutline] = {}
     for path, read in sources.code.items():
         outline = None if read.refused else read_outline(read.value)
@@ -115,15 +115,15 @@ def check_modules(project: Project, sources: Sources) -> list[Point]:
             outlines[path] = outline
     components = _components(project, outlines)
     logic = [path for path in outlines if path not in components and outlines[path].functions + outlines[path].classes]
-    joined = {"register": Joined(components, sources.files), "logic": Joined(logic, sources.files)}
+    merged = {"register": MergedModules(components, sources.files), "logic": MergedModules(logic, sources.files)}
     points = check_code(
-        joined["register"].outline(outlines) if components else None,
-        joined["logic"].outline(outlines) if logic else None,
+        merged["register"].outline(outlines) if components else None,
+        merged["logic"].outline(outlines) if logic else None,
         types=None,
         functions=None,
     )
     points[0] = valid.share(f"{len(outlines)} modules can be parsed")
-    return [point(each.stage, each.name, each.score, _placed(each.evidence, joined)) for each in points]
+    return [point(each.stage, each.name, each.score, _placed(each.evidence, merged)) for each in points]
 
 
 def _components(project: Project, outlines: Mapping[str, ModuleOutline]) -> list[str]:
@@ -136,7 +136,7 @@ def _components(project: Project, outlines: Mapping[str, ModuleOutline]) -> list
     return found or [path for path in project.modules.values() if path in outlines]
 
 
-class Joined:
+class MergedModules:
     """Modules as if their texts stood in one file, one after the other."""
 
     def __init__(self, paths: Sequence[str], files: Mapping[str, str]) -> None:
@@ -170,11 +170,11 @@ def _moved(value: Any, lines: int) -> Any:
     return [_moved(each, lines) for each in value] if isinstance(value, list) else value
 
 
-def _placed(evidence: str, joined: Mapping[str, Joined]) -> str:
+def _placed(evidence: str, merged: Mapping[str, MergedModules]) -> str:
     """Evidence with the project's own paths in place of `register.py:12` and `logic.py:30`."""
 
     def place(match: re.Match[str]) -> str:
-        modules = joined[match[1]]
+        modules = merged[match[1]]
         if match[2]:
             return modules.place(int(match[2]))
         return ", ".join(modules.paths[:3]) or "a module beside it"
@@ -183,7 +183,7 @@ def _placed(evidence: str, joined: Mapping[str, Joined]) -> str:
 
 
 def check_configs(project: Project, sources: Sources, configs: Sequence[str]) -> list[Point]:
-    entry = Tally("config", "entry points")
+    entry = CheckCounter("config", "entry points")
     for target in project.modules:
         entry.check(True, target)
     for target in project.lost:
@@ -196,7 +196,7 @@ def check_configs(project: Project, sources: Sources, configs: Sequence[str]) ->
     if not configs:
         points.append(point("config", "mapping", 0, "there is no YAML file in the configs folder"))
     outlines = {path: outline for path, read in sources.code.items() if (outline := read_outline(read.value))}
-    own = config_types(Joined(list(outlines), sources.files).outline(outlines))
+    own = config_types(MergedModules(list(outlines), sources.files).outline(outlines))
     for path in configs:
         value, refused, short = sources.yaml[path].value, sources.yaml[path].refused, project.short(path)
         chain = sources.chain(path)

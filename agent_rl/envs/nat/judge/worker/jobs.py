@@ -1,7 +1,7 @@
 """Jobs of the toolkit's interpreter: build and run a NAT project, be its MCP server.
 
-Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. What the
-jobs return is what the candidate's process said: raw answers, never a comparison with a right one, because no right
+Loaded into a fork server of `.venv-nat`; each call runs in a fresh fork. Standard library, NAT and mcp only. The
+jobs return what the candidate's process reported: raw answers, never a comparison with a right one, because no right
 answer is known here.
 """
 
@@ -29,7 +29,7 @@ from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
-from agent_rl.envs.nat.judge.worker import mock_tools as stand_ins
+from agent_rl.envs.nat.judge.worker import mock_tools
 from agent_rl.sandbox.guest.base_jobs import outcomes_of_tests
 from agent_rl.sandbox.guest.run import direct
 
@@ -45,8 +45,8 @@ RUN_S = 3.0
 
 
 def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Import a project, then load, build and ask it once for every run; `stage` is the last one reached, `done` when
-    nothing raised. `schemas` names the functions to describe; None is all of them."""
+    """Import a project, then load, build and question it once for every run; `stage` is the last one reached, `done`
+    when nothing raised. `schemas` names the functions to describe; None is all of them."""
     report: dict[str, Any] = {
         "stage": "import",
         "error": None,
@@ -75,32 +75,32 @@ def _add_roots(roots: list[str], workdir: str) -> None:
 
 
 async def _all_runs(request: dict[str, Any], report: dict[str, Any]) -> None:
-    for wanted in request["runs"]:
+    for build in request["runs"]:
         report["stage"] = "load"
-        config, applied = _configured(wanted)
+        config, applied = _configured(build)
         report["runs"].append({"applied": applied, "answers": []})
-        stand_ins.set_exchanges(wanted["exchanges"])
-        stand_ins.set_served(wanted["swapped"] if wanted["through_client"] else {})
+        mock_tools.set_exchanges(build["exchanges"])
+        mock_tools.set_served(build["swapped"] if build["through_client"] else {})
         report["stage"] = "build"
         async with asyncio.timeout(RUN_S), WorkflowBuilder.from_config(config=config) as builder:
             workflow = await builder.build()
             if not report["schemas"]:
                 await _describe(request["schemas"], config, workflow, builder, report)
             report["stage"] = "run"
-            for target, inputs, via in wanted["asks"]:
+            for target, inputs, via in build["questions"]:
                 answer = await _ask(builder, workflow, target, inputs, via)
                 report["runs"][-1]["answers"].append(answer)
 
 
-def _configured(wanted: dict[str, Any]) -> tuple[Config, bool]:
-    """(the configuration with overrides, stand-ins and scripted LLMs, whether every overridden field exists).
+def _configured(build: dict[str, Any]) -> tuple[Config, bool]:
+    """(the configuration with overrides, mocks and scripted LLMs, whether every overridden field exists).
 
     They are written before validation, so that they mean what the same text in the file would mean.
     """
-    raw = yaml_load(wanted["config"])
+    raw = yaml_load(build["config"])
     base = validate_schema(raw, Config)
     raw, applied = copy.deepcopy(raw), True
-    for section, name, values in wanted["overrides"]:
+    for section, name, values in build["overrides"]:
         model, place = getattr(base, section), raw.get(section)
         if name is not None:
             model, place = model.get(name), (place or {}).get(name)
@@ -109,9 +109,9 @@ def _configured(wanted: dict[str, Any]) -> tuple[Config, bool]:
                 place[field] = value
             else:
                 applied = False
-    if not wanted["through_client"]:
-        stand_ins.swap(raw, wanted["swapped"])
-    for name in wanted["scripted"]:
+    if not build["through_client"]:
+        mock_tools.swap(raw, build["swapped"])
+    for name in build["scripted"]:
         raw["llms"][name] = {"_type": "checker_scripted_llm"}
     return validate_schema(raw, Config), applied
 
@@ -136,7 +136,7 @@ async def _ask(builder: Any, workflow: Any, target: str, inputs: dict[str, Any],
             return {"missing": target}
         return await _answer(function.acall_invoke(**inputs))
     if via:
-        stand_ins.set_script(via, inputs)
+        mock_tools.set_script(via, inputs)
         return await _answer(_ask_workflow(workflow, f"Use {via} on {json.dumps(inputs)}."))
     return await _answer(_ask_workflow(workflow, inputs if len(inputs) > 1 else next(iter(inputs.values()))))
 
@@ -173,10 +173,10 @@ def _types(schema: dict[str, Any]) -> dict[str, str]:
 
 def serve_mcp(request: dict[str, Any], workdir: str) -> None:
     """Be `python PATH`, on the pipes the host talks to; what ends it is the last thing on stderr."""
-    sys.stdout = stand_ins.line_buffered_stdout()
-    stand_ins.set_exchanges(request["exchanges"])
+    sys.stdout = mock_tools.line_buffered_stdout()
+    mock_tools.set_exchanges(request["exchanges"])
     _add_roots(request.get("roots", []), workdir)
-    stand_ins.serve_file(os.path.join(workdir, request["server_path"]))
+    mock_tools.serve_file(os.path.join(workdir, request["server_path"]))
 
 
 # ---------------------------------------------------------------- the tests of a person's project
@@ -223,13 +223,13 @@ _WARM_UP_TOOL = f"functions:\n  tool:\n    _type: {_WARM_UP_PACKAGE}\n"
 def prepare(workdir: str) -> None:
     """Build one agent and answer one MCP call, so that late imports and caches are there before the forks."""
     inputs = {"value": 1.0, "unit": "m"}
-    run = {"overrides": [["functions", "tool", {"digits": 1}]], "asks": [["", inputs, ""], ["tool", inputs, ""]]}
+    run = {"overrides": [["functions", "tool", {"digits": 1}]], "questions": [["", inputs, ""], ["tool", inputs, ""]]}
     warm_up(workdir, f"workflow:\n  _type: {_WARM_UP_PACKAGE}\n", run)
     asyncio.run(_answer_one_mcp_call())
 
 
 def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
-    """Build an agent with one tool and this workflow section, ask it, and forget it."""
+    """Build an agent with one tool and this workflow section, send one question, and discard it."""
     folder, path, here = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path), os.getcwd()
     os.makedirs(folder, exist_ok=True)
     for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_TOOL + workflow)):

@@ -12,7 +12,7 @@ from typing import Any
 from agent_rl.sandbox.session import Session, SessionEnded
 
 ERROR_CHARS = 300
-MAX_UNASKED = 1000
+MAX_UNSOLICITED = 1000
 """Messages that answer nothing, after which the server is not listened to any more."""
 
 
@@ -27,13 +27,13 @@ class McpConversation:
     stage: str = "start"
     error: str | None = None
     has_ended: bool = False
-    """The program ended or closed its output before all was said."""
+    """The program ended or closed its output before the conversation was over."""
     server_name: str | None = None
     tools: dict[str, dict[str, str]] = field(default_factory=dict)
     answers: list[str] = field(default_factory=list)
     is_error: list[bool] = field(default_factory=list)
     unknown_tool_refused: bool | None = None
-    num_unasked: int = 0
+    num_unsolicited: int = 0
     """Messages that answered no request of ours."""
 
 
@@ -42,41 +42,41 @@ def converse(session: Session, calls: list[tuple[str, dict[str, Any]]], timeout_
 
     Raises SandboxError only; what the server does wrong is in the result.
     """
-    said = McpConversation()
+    conversation = McpConversation()
     try:
-        _converse(_Peer(session, said, timeout_s), calls)
+        _converse(_Peer(session, conversation, timeout_s), calls)
     except ProtocolError as error:
-        said.error = str(error)[:ERROR_CHARS]
+        conversation.error = str(error)[:ERROR_CHARS]
     except SessionEnded as end:
-        said.error, said.has_ended = f"{end}, at {said.stage}", end.reason == "closed"
+        conversation.error, conversation.has_ended = f"{end}, at {conversation.stage}", end.reason == "closed"
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        said.error = f"malformed answer to {said.stage}: {error!r}"[:ERROR_CHARS]
+        conversation.error = f"malformed answer to {conversation.stage}: {error!r}"[:ERROR_CHARS]
     else:
-        said.stage = "done"
-    return said
+        conversation.stage = "done"
+    return conversation
 
 
 def _converse(peer: "_Peer", calls: list[tuple[str, dict[str, Any]]]) -> None:
-    said = peer.said
-    said.stage = "initialize"
+    conversation = peer.conversation
+    conversation.stage = "initialize"
     client = {"name": "agent_rl", "version": "1"}
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
-    said.server_name = str(_result(peer.request("initialize", hello)[0])["serverInfo"]["name"])[:200]
+    conversation.server_name = str(_result(peer.request("initialize", hello)[0])["serverInfo"]["name"])[:200]
     peer.notify("notifications/initialized")
-    said.stage = "tools/list"
+    conversation.stage = "tools/list"
     tools = _result(peer.request("tools/list", {})[0])["tools"]
-    said.tools = {str(entry["name"])[:200]: _types(entry["inputSchema"]) for entry in tools[:64]}
-    said.stage = "tools/call"
-    asked = [{"name": name, "arguments": given} for name, given in [*calls, ("no_such_tool", {})]]
-    *answers, unknown = map(_tool_answer, peer.request("tools/call", *asked))
-    said.answers = [text for text, _ in answers]
-    said.is_error = [is_error for _, is_error in answers]
-    said.unknown_tool_refused = unknown[1]
+    conversation.tools = {str(entry["name"])[:200]: _types(entry["inputSchema"]) for entry in tools[:64]}
+    conversation.stage = "tools/call"
+    params = [{"name": name, "arguments": given} for name, given in [*calls, ("no_such_tool", {})]]
+    *answers, unknown = map(_tool_answer, peer.request("tools/call", *params))
+    conversation.answers = [text for text, _ in answers]
+    conversation.is_error = [is_error for _, is_error in answers]
+    conversation.unknown_tool_refused = unknown[1]
 
 
 class _Peer:
-    def __init__(self, session: Session, said: McpConversation, timeout_s: float) -> None:
-        self.said = said
+    def __init__(self, session: Session, conversation: McpConversation, timeout_s: float) -> None:
+        self.conversation = conversation
         self._session, self._timeout_s = session, timeout_s
         self._last_id = 0
 
@@ -101,9 +101,9 @@ class _Peer:
             if type(number) is int and number in ids and number not in responses and "method" not in message:
                 responses[number] = message
             else:
-                self.said.num_unasked += 1
-                if self.said.num_unasked > MAX_UNASKED:
-                    raise ProtocolError(f"more than {MAX_UNASKED} messages that answer no request")
+                self.conversation.num_unsolicited += 1
+                if self.conversation.num_unsolicited > MAX_UNSOLICITED:
+                    raise ProtocolError(f"more than {MAX_UNSOLICITED} messages that answer no request")
         return [responses[number] for number in ids]
 
     def _line(self, deadline: float) -> str:
@@ -111,7 +111,7 @@ class _Peer:
             return self._session.read_line(max(0.0, deadline - time.monotonic()))
         except SessionEnded as end:
             if end.reason == "silent":
-                raise ProtocolError(f"no answer to {self.said.stage} within {self._timeout_s:g} s") from None
+                raise ProtocolError(f"no answer to {self.conversation.stage} within {self._timeout_s:g} s") from None
             raise
 
 

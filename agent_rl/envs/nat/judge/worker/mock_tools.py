@@ -1,8 +1,8 @@
-"""What the checker puts in place of the world around a candidate's agent: tools, the network, MCP servers, the LLM.
+"""Mocks of the world around a candidate's agent: tools, the network, MCP servers, the LLM.
 
 Loaded into the toolkit's interpreter before the forks, so that a candidate finds them there. They answer what the host
-tells them for one run. They know no right answer of a tool; what a stand-in answers, a workflow must pass on. The
-scripted LLM itself is in `worker_react.py`, because it needs nvidia-nat-langchain.
+configures for one run. They know no right answer of a tool; a workflow must pass on what a mock answers. The scripted
+LLM itself is in `react.py`, because it needs nvidia-nat-langchain.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ GRACE_S = 0.25
 _PYTHON_TYPES = {"float": float, "int": int, "str": str}
 
 
-def stand_in(answer: str, inputs: dict[str, str]) -> Callable[..., Any]:
+def mock_answer(answer: str, inputs: dict[str, str]) -> Callable[..., Any]:
     """A coroutine function with these inputs (name -> type) that always gives `answer`."""
 
     async def run(*_: Any, **__: Any) -> str:
@@ -56,30 +56,30 @@ def stand_in(answer: str, inputs: dict[str, str]) -> Callable[..., Any]:
 # ---------------------------------------------------------------- tools
 
 
-class StandInConfig(FunctionBaseConfig, name="checker_stand_in"):
+class MockConfig(FunctionBaseConfig, name="checker_stand_in"):
     answer: str
     inputs: dict[str, str]
 
 
-@register_function(config_type=StandInConfig)
-async def _stand_in_function(config: StandInConfig, _builder: Builder) -> AsyncGenerator[FunctionInfo, None]:
-    yield FunctionInfo.from_fn(stand_in(config.answer, config.inputs), description="A tool.")
+@register_function(config_type=MockConfig)
+async def _mock_function(config: MockConfig, _builder: Builder) -> AsyncGenerator[FunctionInfo, None]:
+    yield FunctionInfo.from_fn(mock_answer(config.answer, config.inputs), description="A tool.")
 
 
-class StandInGroupConfig(FunctionGroupBaseConfig, name="checker_stand_in_group"):
+class MockGroupConfig(FunctionGroupBaseConfig, name="checker_stand_in_group"):
     functions: dict[str, dict[str, Any]]
 
 
-@register_function_group(config_type=StandInGroupConfig)
-async def _stand_in_group(config: StandInGroupConfig, _builder: Builder) -> AsyncGenerator[FunctionGroup, None]:
+@register_function_group(config_type=MockGroupConfig)
+async def _mock_group(config: MockGroupConfig, _builder: Builder) -> AsyncGenerator[FunctionGroup, None]:
     group = FunctionGroup(config=config)
     for name, each in config.functions.items():
-        group.add_function(name, stand_in(each["answer"], each["inputs"]), description="A tool.")
+        group.add_function(name, mock_answer(each["answer"], each["inputs"]), description="A tool.")
     yield group
 
 
 def swap(raw: dict[str, Any], swapped: dict[str, dict[str, Any]]) -> None:
-    """Replace tools (by instance) and functions of groups (`INSTANCE__NAME`) in a configuration by stand-ins."""
+    """Replace tools (by instance) and functions of groups (`INSTANCE__NAME`) in a configuration by mocks."""
     groups: dict[str, dict[str, Any]] = {}
     for name, each in swapped.items():
         instance, is_grouped, function = name.partition("__")
@@ -136,7 +136,7 @@ httpx.HTTPTransport.handle_request = _handle  # type: ignore[method-assign]
 # ---------------------------------------------------------------- the LLM
 
 script: list[str] = []
-"""What the scripted LLM says next; when it is empty it repeats what it was told last."""
+"""The scripted LLM's next replies; when it is empty the LLM repeats the last message it got."""
 
 
 def set_script(tool: str, inputs: dict[str, Any]) -> None:
@@ -172,10 +172,10 @@ def line_buffered_stdout() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), line_buffering=True)
 
 
-def _serve_stand_ins() -> None:
+def _serve_mocks() -> None:
     server = mcp.server.fastmcp.FastMCP("tools")
     for name, each in _served_instead.items():
-        server.add_tool(stand_in(each["answer"], each["inputs"]), name=name, description="A tool.")
+        server.add_tool(mock_answer(each["answer"], each["inputs"]), name=name, description="A tool.")
     server.run()
 
 
@@ -192,7 +192,7 @@ class ForkedServer:
             sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
             sys.stdout = line_buffered_stdout()
             try:
-                _serve_stand_ins() if _served_instead else serve_file(path)
+                _serve_mocks() if _served_instead else serve_file(path)
             finally:
                 os._exit(0)
         os.close(child_in)

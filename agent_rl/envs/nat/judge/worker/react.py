@@ -1,7 +1,7 @@
-"""The scripted LLM, loaded beside `worker_jobs` into an interpreter with nvidia-nat-langchain.
+"""The scripted LLM, loaded beside `jobs.py` into an interpreter with nvidia-nat-langchain.
 
-It says what `worker_stand_ins.script` holds, then answers with the last message it was sent: what a ReAct agent returns
-is then what its tool answered. It never reaches a network.
+It replies with the texts in `mock_tools.script`, then with the last message it got, so a ReAct agent returns what its
+tool answered. It never reaches a network.
 """
 
 import importlib.metadata
@@ -56,7 +56,7 @@ def prepare(workdir: str) -> None:
     workflow = "workflow:\n  _type: react_agent\n  llm_name: llm\n  tool_names: [tool]\n"
     workflow += "llms:\n  llm:\n    _type: openai\n    model_name: none\n"
     ask = ["", {"value": 1.0, "unit": "m"}, "tool"]
-    warm_up(workdir, workflow, {"scripted": ["llm"], "asks": [ask]})
+    warm_up(workdir, workflow, {"scripted": ["llm"], "questions": [ask]})
 
 
 JOBS: dict[str, Any] = {}

@@ -1,7 +1,7 @@
 """API clients: GET requests to a fictional service with httpx, and an answer made of the JSON that comes back.
 
-URLs and the reading of replies are pure functions in logic.py; the requests are sent by the tool's coroutine. What the
-service says is invented by `agent_rl.envs.nat.factory.worlds`; nothing here talks to a network.
+URLs and the reading of replies are pure functions in logic.py; the requests are sent by the tool's coroutine. The
+service's replies are invented by `agent_rl.envs.nat.factory.worlds`; nothing here talks to a network.
 """
 
 import json
@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from agent_rl.envs.nat.factory.families.api.rules import SECOND, ApiRules, config_fields, demand_sense, draw_rules
+from agent_rl.envs.nat.factory.families.api.rules import SECOND, ApiRules, config_fields, demand_sense, sample_rules
 from agent_rl.envs.nat.factory.families.api.words import (
     contract,
     failure_sentence,
@@ -23,7 +23,7 @@ from agent_rl.envs.nat.factory.worlds import RETRY_STATUS, Reply, world
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
 _SPECIAL = "//##??%%& ë"
-_DRAWS = 4000
+_MAX_SAMPLES = 4000
 
 
 class ApiClient(Family):
@@ -33,7 +33,7 @@ class ApiClient(Family):
     Rules = ApiRules
 
     def draft(self, rng: random.Random, level: int) -> Draft:
-        rules = draw_rules(rng, level)
+        rules = sample_rules(rng, level)
         fields = config_fields(rules) if level == 2 or (level >= 3 and rng.random() < 0.5) else []
         return _draft(rules, rng.choice(fields) if fields else None)
 
@@ -51,9 +51,9 @@ class ApiClient(Family):
     def canonical(self, rules: dict[str, Any], inputs: tuple[InputField, ...]) -> Any:
         names = {"host", "path", "not_found", "failed", "not_json", "nothing", "timeout", "connection"}
         failures = ["timeout" if rules["connection"] == rules["timeout"] else "own", None][rules["connection"] is None]
-        kept = {name: value for name, value in rules.items() if name not in names}
+        others = {name: value for name, value in rules.items() if name not in names}
         types = [each.type for each in inputs]
-        return {**kept, "token": rules["token"] is not None, "connection": failures, "types": types}
+        return {**others, "token": rules["token"] is not None, "connection": failures, "types": types}
 
     def sentences(self, tool: Tool, rng: random.Random) -> list[str]:
         rules = tool.rules
@@ -203,10 +203,10 @@ class ApiClient(Family):
         return [*super().subtle_mutants(tool), self.definitions(tool).replace(right, plain)]
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
-        return _found(tool, lambda: _draw_inputs(tool, rng), (None,))[None]
+        return _found(tool, lambda: _sample_inputs(tool, rng), (None,))[None]
 
     def error_inputs(self, tool: Tool, rng: random.Random) -> dict[str, Inputs]:
-        found = _found(tool, lambda: _draw_inputs(tool, rng), tool.errors)
+        found = _found(tool, lambda: _sample_inputs(tool, rng), tool.errors)
         return {text: found[text] for text in tool.errors}
 
     def bad_inputs(self, tool: Tool) -> Inputs:
@@ -240,20 +240,20 @@ def _identifier(rng: random.Random) -> str:
     return f"{rng.choice('abcdefghkmnprst')}{rng.randrange(10, 100)}{middle}{rng.randrange(1, 10)}"
 
 
-def _draw_inputs(tool: Tool, rng: random.Random) -> Inputs:
+def _sample_inputs(tool: Tool, rng: random.Random) -> Inputs:
     key, *others = (each.name for each in tool.inputs)
     return {key: _identifier(rng), **{name: rng.choice(SECOND[name][1]) for name in others}}
 
 
-def _found(tool: Tool, draw: Callable[[], Inputs], wanted: tuple[str | None, ...]) -> dict[str | None, Inputs]:
-    """The first inputs drawn for each wanted error; None stands for inputs that have a proper answer."""
+def _found(tool: Tool, sample: Callable[[], Inputs], wanted: tuple[str | None, ...]) -> dict[str | None, Inputs]:
+    """The first sampled inputs for each wanted error; None stands for inputs that have a proper answer."""
     out: dict[str | None, Inputs] = {}
-    for _ in range(_DRAWS):
-        inputs = draw()
+    for _ in range(_MAX_SAMPLES):
+        inputs = sample()
         out.setdefault(_problem(tool, inputs), inputs)
         if all(problem in out for problem in wanted):
             return out
-    raise LookupError(f"{tool.rules['host']} has no inputs for one of {wanted} in {_DRAWS} draws")
+    raise LookupError(f"{tool.rules['host']} has no inputs for one of {wanted} in {_MAX_SAMPLES} draws")
 
 
 def _replies(tool: Tool, inputs: Inputs, config: dict[str, int]) -> list[Reply]:
@@ -292,7 +292,7 @@ def _sample_thing(rules: dict[str, Any], number: int) -> tuple[dict[str, Any], s
 
 
 def _head(tool: Tool) -> list[str]:
-    """Imports and the functions besides the one that reads a reply."""
+    """Imports and all functions except the one that reads a reply."""
     lines = ["import json"]
     if tool.rules["missing"] is not None:
         lines.append("from typing import Any")

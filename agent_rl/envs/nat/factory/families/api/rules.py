@@ -1,6 +1,6 @@
-"""The vocabulary of API clients: what a fictional service's rules may hold, and how they are drawn.
+"""The vocabulary of API clients: what a fictional service's rules may hold, and how they are sampled.
 
-Wording and reference code are in `api_client.py`, what the service answers in `agent_rl.envs.nat.factory.worlds`.
+Wording and reference code are in `client.py`, what the service answers in `agent_rl.envs.nat.factory.worlds`.
 """
 
 import random
@@ -112,7 +112,7 @@ def demand_sense(rules: ApiRules) -> None:
         raise ValueError(f"fields must differ, and none be an object that holds another, got {paths}")
 
 
-def draw_rules(rng: random.Random, level: int) -> ApiRules:
+def sample_rules(rng: random.Random, level: int) -> ApiRules:
     thing, holder, words, numbers = rng.choice(DOMAINS)
     extras = set(rng.sample(_EXTRAS, rng.randint(2, 3))) if level >= 3 else set()
     many = "paging" in extras or level == 2 or rng.random() < 0.4
@@ -126,7 +126,7 @@ def draw_rules(rng: random.Random, level: int) -> ApiRules:
     return ApiRules(
         host=f"https://api.{rng.choice(HOSTS)}.example",
         path=f"{base}/{thing}" if many else base,
-        params=_draw_params(rng, second, page_size, bool(extras & {"paging", "retries"})),
+        params=_sample_params(rng, second, page_size, bool(extras & {"paging", "retries"})),
         fields=[Picked(path=path, kind=kind) for kind, path in rng.sample(paths, rng.randint(1, 3))],
         between=rng.choice([" - ", " / ", ": ", ", "]),
         items=rng.choice(["items", "results", "data"]) if many else None,
@@ -146,7 +146,7 @@ def draw_rules(rng: random.Random, level: int) -> ApiRules:
     )
 
 
-def _draw_params(rng: random.Random, second: str | None, page_size: int | None, needs_one: bool) -> list[Param]:
+def _sample_params(rng: random.Random, second: str | None, page_size: int | None, needs_one: bool) -> list[Param]:
     """Parameters in a random order; at least one when others will be added to them."""
     out = []
     if second:

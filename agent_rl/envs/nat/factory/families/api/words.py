@@ -1,6 +1,6 @@
-"""What an API client asks and answers, in a user's words: URL, fields, failures, paging, the functions of logic.py.
+"""What an API client requests and answers, in a user's words: URL, fields, failures, paging, the functions of logic.py.
 
-It words rules that `api_rules.py` drew and decides nothing.
+It words rules sampled by `rules.py` and decides nothing.
 """
 
 import random

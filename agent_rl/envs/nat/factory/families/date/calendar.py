@@ -12,10 +12,10 @@ from pydantic import Field
 
 from agent_rl.envs.nat.factory.families.date.operations import (
     DAY_NAMES,
+    DateOperation,
     DayName,
     Given,
     Layout,
-    Operation,
     Stepped,
     out_layout,
     pattern,
@@ -24,12 +24,12 @@ from agent_rl.envs.nat.factory.families.date.operations import (
 from agent_rl.envs.nat.spec import ConfigField, InputField
 
 NTH = {"first": "[:1]", "second": "[1:2]", "third": "[2:3]", "fourth": "[3:4]", "fifth": "[4:5]", "last": "[-1:]"}
-"""Which of a month's Mondays, say, with the slice that picks it."""
+"""Which of a month's Mondays (for example), with the slice that picks it."""
 OFFSETS = [-480, -300, -210, 60, 120, 330, 345, 540]
 """Zones in minutes east of UTC."""
 
 
-class Weekday(Operation):
+class Weekday(DateOperation):
     """The weekday and one more number."""
 
     inputs = (InputField(name="day", type="str"),)
@@ -41,7 +41,7 @@ class Weekday(Operation):
     separator: Literal[" ", "/", ", ", "-"]
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
         return cls(
             style=rng.choice(["long", "short", "number", "number"]),
             week_start=rng.choice(["Monday", "Sunday", "Saturday"]),
@@ -106,7 +106,7 @@ class Weekday(Operation):
         )
 
 
-class Period(Operation):
+class Period(DateOperation):
     """The first or last day of the date's month, quarter, year or week."""
 
     inputs = (InputField(name="day", type="str"),)
@@ -118,7 +118,7 @@ class Period(Operation):
     out_layout: Layout
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
         return cls(
             period=rng.choice(["week", "month", "quarter", "year"]),
             week_start=rng.choice(["Monday", "Sunday", "Saturday"]),
@@ -182,7 +182,7 @@ class Period(Operation):
 
 
 class NthWeekday(Stepped):
-    """The next second Tuesdays of the month, say."""
+    """For example the next second Tuesdays of the month."""
 
     number: ClassVar[str] = "count"
     least: ClassVar[int] = 1
@@ -195,7 +195,7 @@ class NthWeekday(Stepped):
     joiner: Literal[" ", ", ", ";", " | "]
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
         return cls(
             nth=rng.choice(list(NTH)),
             weekday=rng.choice(DAY_NAMES),
@@ -243,7 +243,7 @@ class NthWeekday(Stepped):
         out = super().given(rng)
         if rng.random() < 0.5:
             return out
-        # One of the dates that are asked for: whether it counts itself is what goes wrong.
+        # One of the requested dates: the usual mistake is whether it counts itself.
         year = date(rng.randint(2019, 2029), 1, 1)
         dates = [year + timedelta(days=number) for number in range(365)]
         hits = [each for each in dates if DAY_NAMES[each.weekday()] == self.weekday and self.is_nth(each)]
@@ -255,7 +255,7 @@ class NthWeekday(Stepped):
         return (day.day - 1) // 7 == list(NTH).index(self.nth)
 
 
-class ToZone(Operation):
+class ToZone(DateOperation):
     """A moment, written with the offset of its zone, in another zone."""
 
     reader: ClassVar[str] = "read_moment"
@@ -267,7 +267,7 @@ class ToZone(Operation):
     out_layout: Layout
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
         return cls(
             offset=rng.choice(OFFSETS),
             with_offset=not setting and rng.random() < 0.5,

@@ -1,7 +1,7 @@
-"""What an operation of a date tool must provide, and the two that only count days and months.
+"""Interface of a date tool's operations, and the two that only count days and months.
 
 An operation is the `operation` of a date tool's rules. It knows nothing of how dates are written in its inputs: it
-draws `date` objects. What the right answer is, is not decided here.
+samples `date` objects. Does not: decide the right answer.
 """
 
 import random
@@ -42,7 +42,7 @@ def some_day(rng: random.Random) -> date:
     return date(year, month, rng.choice([1, last - 1, last]) if rng.random() < 0.4 else rng.randint(1, last))
 
 
-class Operation(Rules, ABC):
+class DateOperation(Rules, ABC):
     """One thing to do with dates. `setting`: whether the tool has the operation's configuration field."""
 
     inputs: ClassVar[tuple[InputField, ...]]
@@ -50,7 +50,7 @@ class Operation(Rules, ABC):
 
     @classmethod
     @abstractmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self: ...
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self: ...
 
     @abstractmethod
     def config_field(self) -> ConfigField: ...
@@ -72,7 +72,7 @@ class Operation(Rules, ABC):
 
     @abstractmethod
     def slips(self, setting: bool) -> list[tuple[str, str]]:
-        """A piece of `lines` and what a careless author writes in its place."""
+        """A piece of `lines` and the buggy text that replaces it."""
 
     @abstractmethod
     def given(self, rng: random.Random) -> Given: ...
@@ -102,7 +102,7 @@ def out_layout(rng: random.Random, layout: Layout) -> Layout:
 # ---------------------------------------------------------------- shapes: a date and a number, two dates
 
 
-class Stepped(Operation):
+class Stepped(DateOperation):
     """A date and a whole number with bounds."""
 
     number: ClassVar[str] = "amount"
@@ -153,7 +153,7 @@ class Stepped(Operation):
         return {self.range_error(): {"day": some_day(rng), self.number: rng.choice([outside, below])}}
 
 
-class Paired(Operation):
+class Paired(DateOperation):
     """Two dates, `start` and `end`; the end must not be the earlier one."""
 
     inputs = (InputField(name="start", type="str"), InputField(name="end", type="str"))
@@ -189,7 +189,7 @@ class Shift(Stepped):
     signed: bool
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
         return cls(
             unit=rng.choice(["days", "weeks", "months", "months"]),
             month_end=rng.choice(["clip", "overflow", "refuse"]),
@@ -260,7 +260,7 @@ class Difference(Paired):
     reversed: Literal["refuse", "absolute", "signed"]
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
         unit = rng.choice(["periods", "periods_rest"] if setting else ["days", "periods", "periods_rest"])
         order = rng.choice(["refuse", "absolute", "signed"] if unit == "days" else ["refuse", "absolute"])
         return cls(

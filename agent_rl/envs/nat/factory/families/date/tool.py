@@ -1,7 +1,7 @@
 """Date tools: one operation on dates written in a given layout.
 
-The clock, the locale and names of time zones are never read. Dates without their leading zeros are only asked where
-the rules forbid them. The operations are in `date_operations`, `date_calendar` and `date_workdays`.
+The clock, the locale and names of time zones are never read. Dates without their leading zeros occur only where the
+rules forbid them. The operations are in `operations`, `calendar` and `workdays`.
 """
 
 import random
@@ -15,10 +15,10 @@ from agent_rl.envs.nat.factory.families.date.calendar import NthWeekday, Period,
 from agent_rl.envs.nat.factory.families.date.operations import (
     BAD_DATE,
     LAYOUTS,
+    DateOperation,
     Difference,
     Given,
     Layout,
-    Operation,
     Shift,
     pattern,
 )
@@ -26,8 +26,8 @@ from agent_rl.envs.nat.factory.families.date.workdays import AddWorkdays, Workda
 from agent_rl.envs.nat.factory.families.probing import telling
 from agent_rl.envs.nat.spec import Tool
 
-EASY: list[type[Operation]] = [Shift, Difference, Weekday, Period, Workdays, AddWorkdays]
-HARD: list[type[Operation]] = [NthWeekday, NthWeekday, ToZone, ToZone, AddWorkdays, Shift]
+EASY: list[type[DateOperation]] = [Shift, Difference, Weekday, Period, Workdays, AddWorkdays]
+HARD: list[type[DateOperation]] = [NthWeekday, NthWeekday, ToZone, ToZone, AddWorkdays, Shift]
 
 
 _SET_BY = {"max_amount": "limit", "max_count": "limit", "period": "period", "offset_minutes": "offset"}
@@ -37,7 +37,7 @@ _SET_BY = {"max_amount": "limit", "max_count": "limit", "period": "period", "off
 class DateRules(Rules):
     layout: Layout
     leading_zeros: bool
-    """Whether a date without them is refused; else none is ever asked."""
+    """Whether a date without them is refused; else none ever occurs."""
     operation: Annotated[
         Shift | Difference | Weekday | Period | Workdays | AddWorkdays | NthWeekday | ToZone, Field(discriminator="op")
     ]
@@ -52,7 +52,7 @@ class DateTool(Family):
     def draft(self, rng: random.Random, level: int) -> Draft:
         setting = level == 2 or (level > 2 and rng.random() < 0.5)
         layout = rng.choice(LAYOUTS)
-        operation = rng.choice(HARD if level > 2 else EASY).draw(rng, layout, setting)
+        operation = rng.choice(HARD if level > 2 else EASY).sample(rng, layout, setting)
         zeros = level > 2 and operation.reader == "read_date" and rng.random() < 0.6
         rules = DateRules.model_validate(
             {"layout": layout, "leading_zeros": zeros, "operation": operation.model_dump(mode="json")}
@@ -140,7 +140,7 @@ HELD_OUT: list[dict[str, object]] = [
     {"op": "workdays", "weekend": ["Friday", "Saturday"]},
     {"op": "nth_weekday", "nth": "last"},
 ]
-"""Parts of operations that only the generalisation set asks for."""
+"""Parts of operations that only the generalisation set uses."""
 
 
 def _rules(tool: Tool) -> DateRules:

@@ -13,10 +13,10 @@ from pydantic import Field
 from agent_rl.envs.nat.factory.families.base import join_names
 from agent_rl.envs.nat.factory.families.date.operations import (
     DAY_NAMES,
+    DateOperation,
     DayName,
     Given,
     Layout,
-    Operation,
     Paired,
     Stepped,
     out_layout,
@@ -28,14 +28,14 @@ from agent_rl.envs.nat.spec import ConfigField, InputField
 IsoDate = Annotated[str, Field(pattern=r"^20\d\d-\d\d-\d\d$")]
 
 
-class Working(Operation):
+class Working(DateOperation):
     """Days off: some weekdays and a list of holidays."""
 
     weekend: list[DayName] = Field(min_length=1, max_length=2)
     holidays: list[IsoDate] = Field(min_length=1)
 
     @staticmethod
-    def draw_off(rng: random.Random) -> tuple[list[DayName], list[str]]:
+    def sample_days_off(rng: random.Random) -> tuple[list[DayName], list[str]]:
         weekend = rng.choice([["Saturday", "Sunday"], ["Saturday", "Sunday"], ["Friday", "Saturday"], ["Sunday"]])
         year, days = rng.randint(2019, 2029), set()
         size = rng.randint(1, 4)
@@ -73,8 +73,8 @@ class Workdays(Working, Paired):
     inclusive: bool
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
-        weekend, holidays = cls.draw_off(rng)
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+        weekend, holidays = cls.sample_days_off(rng)
         return cls(weekend=weekend, holidays=holidays, inclusive=rng.random() < 0.5)
 
     def config_field(self) -> ConfigField:
@@ -115,8 +115,8 @@ class AddWorkdays(Working, Stepped):
     signed: bool
 
     @classmethod
-    def draw(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
-        weekend, holidays = cls.draw_off(rng)
+    def sample(cls, rng: random.Random, layout: Layout, setting: bool) -> Self:
+        weekend, holidays = cls.sample_days_off(rng)
         return cls(
             weekend=weekend,
             holidays=holidays,

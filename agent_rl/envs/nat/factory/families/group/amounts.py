@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from agent_rl.envs.nat.factory.families.base import Inputs
 from agent_rl.envs.nat.factory.families.group.base import Sequence
-from agent_rl.envs.nat.factory.families.group.state import Edit, Operation, State
+from agent_rl.envs.nat.factory.families.group.state import Edit, GroupOperation, State
 
 _BAD_AMOUNT = ("error: amount must be positive", "error: bad amount", "error: nothing to move")
 _UNKNOWN = ("error: unknown name", "error: no such entry", "error: not found")
@@ -28,21 +28,21 @@ class Counter(State):
     """What happens to a step that would leave the bounds."""
 
     OPERATIONS = {
-        "up": Operation(
+        "up": GroupOperation(
             synonyms=("up", "increase", "tick", "raise_it"),
             summary="Count up by one step.",
             changes=True,
             required=True,
         ),
-        "jump": Operation(
+        "jump": GroupOperation(
             synonyms=("jump", "set_to", "move_to"),
             roles=("value",),
             summary="Set the number to $value.",
             changes=True,
             required=True,
         ),
-        "down": Operation(synonyms=("down", "decrease", "lower"), summary="Count down by one step.", changes=True),
-        "read": Operation(synonyms=("read", "current", "show"), summary="Tell the number."),
+        "down": GroupOperation(synonyms=("down", "decrease", "lower"), summary="Count down by one step.", changes=True),
+        "read": GroupOperation(synonyms=("read", "current", "show"), summary="Tell the number."),
     }
     ROLES = {"value": ("int", ("value", "number", "target"))}
     ERRORS = {
@@ -61,7 +61,7 @@ class Counter(State):
     ATTRIBUTE = ("self._value", "int", "self._start", "self._value")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         low = rng.randint(-5, 3)
         high = low + rng.randint(7, 16)
         return {
@@ -149,7 +149,7 @@ class Counter(State):
             down = [[("jump", {"value": self.low + step - more}), ("down", {})] for more in order]
             return [out[0], down[0], out[1], down[1]]
 
-        # To the bound exactly and past it by one; what tells a clamped number's bound is the latter.
+        # To the bound exactly and past it by one; only the latter shows a clamped number's bound.
         blocks = [[("up", {})], [("jump", {"value": high})], *around((1, 0) if self.at_bound == "clamp" else (0, 1))]
         return [call for block in blocks for call in block]
 
@@ -184,30 +184,30 @@ class Ledger(State):
     """Names are kept in lower case."""
 
     OPERATIONS = {
-        "deposit": Operation(
+        "deposit": GroupOperation(
             synonyms=("deposit", "pay_in", "credit"),
             roles=("account", "amount"),
             summary="Put $amount on $account.",
             changes=True,
             required=True,
         ),
-        "withdraw": Operation(
+        "withdraw": GroupOperation(
             synonyms=("withdraw", "pay_out", "debit"),
             roles=("account", "amount"),
             summary="Take $amount from $account.",
             changes=True,
             required=True,
         ),
-        "balance": Operation(
+        "balance": GroupOperation(
             synonyms=("balance", "funds", "holds"), roles=("account",), summary="Balance of $account."
         ),
-        "transfer": Operation(
+        "transfer": GroupOperation(
             synonyms=("transfer", "move", "send"),
             roles=("source", "receiver", "amount"),
             summary="Move $amount from $source to $receiver.",
             changes=True,
         ),
-        "total": Operation(synonyms=("total", "sum_up", "grand_total"), summary="Sum of all balances."),
+        "total": GroupOperation(synonyms=("total", "sum_up", "grand_total"), summary="Sum of all balances."),
     }
     ROLES = {
         "account": ("str", ("account", "name", "owner")),
@@ -224,7 +224,7 @@ class Ledger(State):
     NAMES: ClassVar[tuple[str, ...]] = ("ann", "ben", "cleo", "dora", "eli")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         return {
             "kind": "ledger",
             "overdraft": rng.choice([5, 8, 10, 20, 25]),

@@ -1,7 +1,7 @@
-"""What a family of function groups must provide: functions that share one state, drawn, worded, rendered and played.
+"""Interface of a family of function groups: functions that share one state, sampled, worded, rendered and run.
 
-The reference's state is a class in logic.py with one method for each function; NAT's group wraps its methods. What the
-right answers are, is decided by `agent_rl.envs.nat.factory.oracle`, with code of its own.
+The reference's state is a class in logic.py with one method for each function; NAT's group wraps its methods. The
+right answers come from `agent_rl.envs.nat.factory.oracle`, with code of its own.
 """
 
 import random
@@ -39,7 +39,7 @@ class GroupFamily(ABC):
 
     @abstractmethod
     def draft(self, rng: random.Random, level: int) -> GroupDraft:
-        """Draw a state machine: level 4 is plain; level 5 adds a hidden function, undo or a second instance."""
+        """Sample a state machine: level 4 is plain; level 5 adds a hidden function, undo or a second instance."""
 
     @abstractmethod
     def sentences(self, group: Group, rng: random.Random) -> list[str]:
@@ -60,7 +60,7 @@ class GroupFamily(ABC):
 
     @abstractmethod
     def mutants(self, group: Group) -> list[str]:
-        """At least four wrong `definitions` that tests made of `group.example` alone tell from the right ones."""
+        """At least four wrong `definitions` that fail tests made of `group.example` alone."""
 
     @abstractmethod
     def subtle_mutants(self, group: Group) -> list[str]:
@@ -71,5 +71,5 @@ class GroupFamily(ABC):
         return rules
 
     def is_held_out(self, rules: dict[str, Any]) -> bool:
-        """Whether the rules are a combination kept for the generalisation set."""
+        """Whether the rules are a combination reserved for the generalisation set."""
         return False

@@ -1,7 +1,7 @@
 """Function groups: two to five functions over one state, a counter, a ledger, a stock, a queue and so on.
 
-The kinds of state are in the `group_*.py` files beside this one; here they are drawn, named and put together. What the
-right answers are, is not decided here.
+The kinds of state are in the files beside this one; this module samples, names and composes them. Does not: decide the
+right answers.
 """
 
 import random
@@ -19,21 +19,21 @@ from agent_rl.envs.nat.factory.families.group.state import FORMS, Edit, State
 from agent_rl.envs.nat.factory.families.group.stores import Line, Stock
 from agent_rl.envs.nat.spec import ConfigField, Group
 
-# Queue and stack are one class, which is drawn as often as two.
+# Queue and stack are one class, which is sampled as often as two.
 _KINDS: tuple[type[State], ...] = (Counter, Ledger, Stock, Line, Line, Cache, Poll, Slots)
 _EXTRAS = ("hidden", "undo", "two instances")
 _NUMBER = re.compile(r'^return (str\(|f")', re.MULTILINE)
 """A function's answer in the form of the rules."""
 _EXAMPLE_LENGTH = 20
 """Of a random sequence before calls that it does not need are taken out."""
-_EXAMPLE_DRAWS, _EAGER_DRAWS = 1000, 25
+_NUM_EXAMPLE_SAMPLES, _NUM_EAGER_SAMPLES = 1000, 25
 _LEAST_CALLS, _MOST_CALLS = 4, 6
 
 
 class GroupRules(
     RootModel[Annotated[Counter | Ledger | Stock | Line | Cache | Poll | Slots, Field(discriminator="kind")]]
 ):
-    """Rules of any kind of state, told apart by `kind`."""
+    """Rules of any kind of state, discriminated by `kind`."""
 
 
 class FunctionGroup(GroupFamily):
@@ -86,14 +86,14 @@ class FunctionGroup(GroupFamily):
         calls = _random_calls(state, rng, config, int(rng.random() < 0.15))
         calls += state.opening(rng, config) if rng.random() < 0.95 else []
         if state.undo:
-            # Twice in a row tells one change that can be taken back from many.
+            # Twice in a row shows whether one change or many can be taken back.
             place = rng.randint(0, len(calls)) if rng.random() < 0.3 else max(0, min(len(calls), length - 3))
             calls[place:place] = [("undo", {}), ("undo", {})]
         calls += _random_calls(state, rng, config, max(0, length - len(calls)))
         return _called(state, calls[:length])
 
     def example(self, group: Group, rng: random.Random) -> Sequence:
-        # The sources are this family's own, made from rules it has just drawn; rules of a data set never come here.
+        # The sources are this family's own, made from rules it has just sampled; rules of a data set never come here.
         right, wrong = _load(self.definitions(group), group), [_load(text, group) for text in self.mutants(group)]
         state = _state(group)
 
@@ -102,12 +102,12 @@ class FunctionGroup(GroupFamily):
             return group.errors[0] in expected and all(_answers(each, calls) != expected for each in wrong)
 
         best: Sequence | None = None
-        for num_drawn in range(_EXAMPLE_DRAWS):
+        for num_sampled in range(_NUM_EXAMPLE_SAMPLES):
             calls = _called(state, _random_calls(state, rng, group.defaults, _EXAMPLE_LENGTH))
             if tells(calls):
                 best = min(best or calls, _shrunk(calls, tells), key=len)
             # Four calls are easily read; when they do not come up soon, six will do.
-            if best and len(best) <= (_LEAST_CALLS if num_drawn < _EAGER_DRAWS else _MOST_CALLS):
+            if best and len(best) <= (_LEAST_CALLS if num_sampled < _NUM_EAGER_SAMPLES else _MOST_CALLS):
                 return best
         raise AssertionError(f"no {_MOST_CALLS} calls tell the mutants of {group.rules} from the right class")
 
@@ -145,12 +145,12 @@ def _state(group: Group) -> State:
 
 
 def _named(kind: type[State], operations: list[str], rng: random.Random, undo: str | None) -> State:
-    """A state with drawn rules and, for all that its code needs, drawn names and texts."""
+    """A state with sampled rules, and sampled names and texts for all that its code needs."""
     names: dict[str, str] = {}
     for operation in operations:
         known = kind.vocabulary()[operation].synonyms
         names[operation] = rng.choice([name for name in known if name not in names.values()])
-    rules = kind.draw(rng, operations) | {"names": names, "undo": undo, "form": rng.choice(FORMS)}
+    rules = kind.sample(rng, operations) | {"names": names, "undo": undo, "form": rng.choice(FORMS)}
     # Which texts are needed is known only from the code.
     needed = kind.model_construct(**rules).placeholders()
     inputs: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""States that remember who said or has what: a cache, a vote, a plan of booked slots.
+"""States that record who voted for or owns what: a cache, a vote, a plan of booked slots.
 
-How they are put together into a group, and what the right answers are, is not decided here.
+Does not: compose them into a group, or decide the right answers.
 """
 
 import random
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_rl.envs.nat.factory.families.base import Inputs, join_names
 from agent_rl.envs.nat.factory.families.group.base import Sequence
-from agent_rl.envs.nat.factory.families.group.state import Edit, Operation, State, Word
+from agent_rl.envs.nat.factory.families.group.state import Edit, GroupOperation, State, Word
 
 
 class Cache(State):
@@ -21,24 +21,24 @@ class Cache(State):
     """What makes an entry the oldest: when it was last read or written, last written, or first written."""
 
     OPERATIONS = {
-        "put": Operation(
+        "put": GroupOperation(
             synonyms=("put", "save", "remember"),
             roles=("key", "content"),
             summary="Keep $content under $key.",
             changes=True,
             required=True,
         ),
-        "get": Operation(
+        "get": GroupOperation(
             synonyms=("get", "look_up", "recall"),
             roles=("key",),
             summary="Tell what is kept under $key.",
             required=True,
         ),
-        "drop": Operation(
+        "drop": GroupOperation(
             synonyms=("drop", "forget", "remove"), roles=("key",), summary="Forget $key and its value.", changes=True
         ),
-        "size": Operation(synonyms=("size", "how_many", "entries"), summary="How many entries there are."),
-        "keys": Operation(synonyms=("keys", "overview", "known"), summary="List the keys, the oldest first."),
+        "size": GroupOperation(synonyms=("size", "how_many", "entries"), summary="How many entries there are."),
+        "keys": GroupOperation(synonyms=("keys", "overview", "known"), summary="List the keys, the oldest first."),
     }
     ROLES = {"key": ("str", ("key", "name", "word")), "content": ("int", ("content", "value", "number"))}
     ERRORS = {"missing": ("error: unknown key", "error: no such key", "error: key not found")}
@@ -55,7 +55,7 @@ class Cache(State):
     NAMES: ClassVar[tuple[str, ...]] = ("red", "blue", "green", "gold", "pink", "gray")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         oldest = rng.choice(["used", "written", "inserted"])
         return {"kind": "cache", "capacity": rng.randint(2, 3), "oldest": oldest}
 
@@ -150,22 +150,24 @@ class Poll(State):
     tie: Literal["first", "alphabet", "last", "report"]
 
     OPERATIONS = {
-        "vote": Operation(
+        "vote": GroupOperation(
             synonyms=("vote", "choose", "cast"),
             roles=("voter", "option"),
             summary="Count the vote of $voter for $option.",
             changes=True,
             required=True,
         ),
-        "winner": Operation(synonyms=("winner", "result", "leader"), summary="Tell the winner.", required=True),
-        "votes": Operation(synonyms=("votes", "support", "score"), roles=("option",), summary="Votes for $option."),
-        "retract": Operation(
+        "winner": GroupOperation(synonyms=("winner", "result", "leader"), summary="Tell the winner.", required=True),
+        "votes": GroupOperation(
+            synonyms=("votes", "support", "score"), roles=("option",), summary="Votes for $option."
+        ),
+        "retract": GroupOperation(
             synonyms=("retract", "withdraw", "take_out"),
             roles=("voter",),
             summary="Drop the vote of $voter.",
             changes=True,
         ),
-        "total": Operation(synonyms=("total", "turnout", "how_many"), summary="How many votes there are."),
+        "total": GroupOperation(synonyms=("total", "turnout", "how_many"), summary="How many votes there are."),
     }
     ROLES = {"voter": ("str", ("voter", "person", "member")), "option": ("str", ("option", "choice", "candidate"))}
     ERRORS = {
@@ -183,7 +185,7 @@ class Poll(State):
     NAMES: ClassVar[tuple[str, ...]] = ("tea", "water", "juice", "cocoa", "milk", "coffee")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         return {
             "kind": "poll",
             "quorum": rng.randint(1, 4),

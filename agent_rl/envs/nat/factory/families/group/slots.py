@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_rl.envs.nat.factory.families.base import Inputs
 from agent_rl.envs.nat.factory.families.group.base import Sequence
-from agent_rl.envs.nat.factory.families.group.state import Edit, Operation, State
+from agent_rl.envs.nat.factory.families.group.state import Edit, GroupOperation, State
 
 
 class Slots(State):
@@ -25,23 +25,25 @@ class Slots(State):
     free_form: Literal["count", "list"]
 
     OPERATIONS = {
-        "reserve": Operation(
+        "reserve": GroupOperation(
             synonyms=("reserve", "book", "claim"),
             roles=("slot", "person"),
             summary="Give $slot to $person.",
             changes=True,
             required=True,
         ),
-        "cancel": Operation(
+        "cancel": GroupOperation(
             synonyms=("cancel", "release", "give_back"),
             roles=("slot", "person"),
             summary="Take $slot back from $person.",
             changes=True,
             required=True,
         ),
-        "free": Operation(synonyms=("free", "open_slots", "left"), summary="Tell what is free."),
-        "holder": Operation(synonyms=("holder", "who_has", "owner"), roles=("slot",), summary="Tell who has $slot."),
-        "any": Operation(
+        "free": GroupOperation(synonyms=("free", "open_slots", "left"), summary="Tell what is free."),
+        "holder": GroupOperation(
+            synonyms=("holder", "who_has", "owner"), roles=("slot",), summary="Tell who has $slot."
+        ),
+        "any": GroupOperation(
             synonyms=("any_slot", "next_free", "take_any"),
             roles=("person",),
             summary="Give a free slot to $person.",
@@ -68,7 +70,7 @@ class Slots(State):
     NAMES: ClassVar[tuple[str, ...]] = ("ann", "ben", "cleo", "dora")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         return {
             "kind": "slots",
             "slots": rng.randint(4, 6),

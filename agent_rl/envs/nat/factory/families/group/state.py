@@ -1,7 +1,7 @@
 """Base of the states that a function group can hold: vocabulary, rules, wording and rendering of one class.
 
-A kind of state is a pydantic model: its fields are the rules of one group, its methods say what the functions do, in
-words and in code. Which functions a group has, and hidden cases, are put together in `function_group.py`.
+A kind of state is a pydantic model: its fields are the rules of one group, its methods give what the functions do, in
+words and in code. `function_group.py` chooses a group's functions and makes its hidden cases.
 """
 
 import random
@@ -24,14 +24,14 @@ Form = Literal["{value}", "{name}: {value}", "{name} = {value}", "{name} -> {val
 FORMS: tuple[Form, ...] = ("{value}", "{name}: {value}", "{name} = {value}", "{name} -> {value}", "{name} has {value}")
 
 Edit = tuple[str, str, str]
-"""A slip: the operation, a part of its code, and what a careless author writes instead."""
+"""A slip: the operation, a part of its code, and the buggy text that replaces it."""
 
 _SAY = re.compile(r"SAY\((.+?), (.+)\)$", re.MULTILINE)
 _UNDO = 'if not self._past:\n    return "$nothing"\n{attribute} = self._past.pop()\nreturn "$undone"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class GroupOperation:
     """One thing a kind of state can do."""
 
     synonyms: tuple[str, ...]
@@ -42,8 +42,8 @@ class Operation:
     required: bool = False
 
 
-RESET = Operation(synonyms=("reset", "clear_all", "start_over"), summary="Go back to the start.")
-UNDO = Operation(synonyms=("undo", "take_back", "step_back"), summary="Take back the last change.")
+RESET = GroupOperation(synonyms=("reset", "clear_all", "start_over"), summary="Go back to the start.")
+UNDO = GroupOperation(synonyms=("undo", "take_back", "step_back"), summary="Take back the last change.")
 
 
 class State(Rules):
@@ -62,7 +62,7 @@ class State(Rules):
     undo: Literal["last", "every"] | None = None
     """Whether only the last change can be taken back, or one after the other."""
 
-    OPERATIONS: ClassVar[dict[str, Operation]]
+    OPERATIONS: ClassVar[dict[str, GroupOperation]]
     ROLES: ClassVar[dict[str, tuple[Literal["int", "str"], tuple[str, ...]]]]
     ERRORS: ClassVar[dict[str, tuple[str, ...]]]
     WORDS: ClassVar[dict[str, tuple[str, ...]]] = {}
@@ -84,8 +84,8 @@ class State(Rules):
     # ---- what a kind of state provides
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
-        """Parameters and choices of a new state; a choice that none of the operations shows is not drawn."""
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+        """Parameters and choices of a new state; a choice that none of the operations shows is not sampled."""
         raise NotImplementedError
 
     def bounds(self, parameter: str) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class State(Rules):
     # ---- the vocabulary that is really used
 
     @classmethod
-    def vocabulary(cls) -> dict[str, Operation]:
+    def vocabulary(cls) -> dict[str, GroupOperation]:
         return {**cls.OPERATIONS, "reset": RESET, "undo": UNDO}
 
     @classmethod

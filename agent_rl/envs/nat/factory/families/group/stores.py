@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent_rl.envs.nat.factory.families.base import Inputs
 from agent_rl.envs.nat.factory.families.group.base import Sequence
-from agent_rl.envs.nat.factory.families.group.state import Edit, Operation, State
+from agent_rl.envs.nat.factory.families.group.state import Edit, GroupOperation, State
 
 
 class Stock(State):
@@ -26,25 +26,25 @@ class Stock(State):
     """Names are kept in lower case."""
 
     OPERATIONS = {
-        "add": Operation(
+        "add": GroupOperation(
             synonyms=("add", "put", "store"),
             roles=("item", "quantity"),
             summary="Add $quantity of $item.",
             changes=True,
             required=True,
         ),
-        "take": Operation(
+        "take": GroupOperation(
             synonyms=("take", "remove", "use"),
             roles=("item", "quantity"),
             summary="Take $quantity of $item out.",
             changes=True,
             required=True,
         ),
-        "count": Operation(
+        "count": GroupOperation(
             synonyms=("count", "how_many", "level"), roles=("item",), summary="How much of $item is there."
         ),
-        "space": Operation(synonyms=("space", "room", "free_space"), summary="How much more fits in."),
-        "report": Operation(synonyms=("report", "overview", "contents"), summary="List all items."),
+        "space": GroupOperation(synonyms=("space", "room", "free_space"), summary="How much more fits in."),
+        "report": GroupOperation(synonyms=("report", "overview", "contents"), summary="List all items."),
     }
     ROLES = {
         "item": ("str", ("item", "product", "part")),
@@ -64,7 +64,7 @@ class Stock(State):
     NAMES: ClassVar[tuple[str, ...]] = ("bolt", "cup", "lamp", "pen", "rope")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         return {
             "kind": "stock",
             "capacity": rng.randint(5, 15),
@@ -188,15 +188,17 @@ class Line(State):
     """Whether an item that is in already is refused."""
 
     OPERATIONS = {
-        "push": Operation(
+        "push": GroupOperation(
             synonyms=("push", "add", "put_in"), roles=("item",), summary="Put $item in.", changes=True, required=True
         ),
-        "pop": Operation(
+        "pop": GroupOperation(
             synonyms=("pop", "take", "serve"), summary="Take the next item out.", changes=True, required=True
         ),
-        "peek": Operation(synonyms=("peek", "next_one", "look"), summary="Tell the next item, without taking it out."),
-        "size": Operation(synonyms=("size", "length", "how_many"), summary="How many items there are."),
-        "place": Operation(
+        "peek": GroupOperation(
+            synonyms=("peek", "next_one", "look"), summary="Tell the next item, without taking it out."
+        ),
+        "size": GroupOperation(synonyms=("size", "length", "how_many"), summary="How many items there are."),
+        "place": GroupOperation(
             synonyms=("place", "position", "find"), roles=("item",), summary="How soon $item comes out."
         ),
     }
@@ -215,7 +217,7 @@ class Line(State):
     NAMES: ClassVar[tuple[str, ...]] = ("red", "blue", "green", "gold", "pink", "gray", "teal", "lime")
 
     @classmethod
-    def draw(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
+    def sample(cls, rng: random.Random, operations: list[str]) -> dict[str, Any]:
         return {
             "kind": rng.choice(["queue", "stack"]),
             "capacity": rng.randint(2, 4),

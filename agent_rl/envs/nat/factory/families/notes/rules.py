@@ -1,6 +1,6 @@
 """The vocabulary of note searches: the corpus and every choice that decides which notes are named, and how.
 
-Nothing is drawn or worded here; what is right is decided by the oracle.
+Does not: sample or word anything, or decide what is right (the oracle does).
 """
 
 import re

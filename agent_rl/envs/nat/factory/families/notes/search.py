@@ -1,4 +1,4 @@
-"""Search in a handful of notes: a corpus, a tokeniser, a score, a rule for ties, and what is said about each hit.
+"""Search in a handful of notes: a corpus, a tokeniser, a score, a rule for ties, and the text shown for each hit.
 
 The corpus is part of the rules and of the request; nothing is read from a disk or learned from a model.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_rl.envs.nat.factory.families.base import Draft, Family, Inputs, join_names, literal
 from agent_rl.envs.nat.factory.families.notes.rules import Note, NoteRules, demand_sense
-from agent_rl.envs.nat.factory.families.notes.words import FILLERS, TAGS, UNKNOWN, draw_notes, draw_query
+from agent_rl.envs.nat.factory.families.notes.words import FILLERS, TAGS, UNKNOWN, sample_notes, sample_query
 from agent_rl.envs.nat.factory.families.probing import telling
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
@@ -36,7 +36,7 @@ class NoteSearch(Family):
         is_float = scoring in ("tf-idf", "bm25")
         shows_score = rng.random() < 0.5
         rules = NoteRules(
-            notes=[Note(**note) for note in draw_notes(rng, has_tag="filter" in extras, has_title="title" in extras)],
+            notes=[Note(**note) for note in sample_notes(rng, has_tag="filter" in extras, has_title="title" in extras)],
             split=rng.choice(["spaces", "letters"]),
             stop_words=stop_words,
             strip_plural=rng.random() < 0.5,
@@ -153,7 +153,7 @@ class NoteSearch(Family):
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         rules = tool.rules
         note = rng.choice(rules["notes"])
-        query = draw_query(rng, note, rules["stop_words"])
+        query = sample_query(rng, note, rules["stop_words"])
         if rules["filter"] == "input":
             return {"query": query, "tag": note["tag"] if rng.random() < 0.5 else ""}
         if rules["filter"] == "inline" and rng.random() < 0.6:
@@ -179,7 +179,7 @@ class NoteSearch(Family):
         }
         if rules["filter"] == "input":
             out[UNKNOWN_TAG] = {
-                "query": draw_query(rng, note, rules["stop_words"]),
+                "query": sample_query(rng, note, rules["stop_words"]),
                 "tag": rng.choice(["garage", "hom"]),
             }
         return out

@@ -1,6 +1,6 @@
 """Corpora of short notes that share many words, and queries on them that meet ties, repeats, plurals and unknown words.
 
-It draws texts only; how they are split into terms and scored is up to the rules.
+It samples texts only; the rules decide how they are split into terms and scored.
 """
 
 import random
@@ -16,7 +16,7 @@ TAGS = ["home", "work", "trip", "shop"]
 UNKNOWN = ["zebra", "violin", "quartz"]
 
 
-def draw_notes(rng: random.Random, *, has_tag: bool, has_title: bool) -> list[dict[str, Any]]:
+def sample_notes(rng: random.Random, *, has_tag: bool, has_title: bool) -> list[dict[str, Any]]:
     """Five to twelve notes with ids in no order; a small pool of words makes them overlap."""
     pool = rng.sample(WORDS, rng.randint(8, 11))
     numbers = rng.sample(range(10, 100), rng.randint(6, 11))
@@ -47,8 +47,8 @@ def _text(rng: random.Random, words: list[str]) -> str:
     return " ".join(out[:8])
 
 
-def draw_query(rng: random.Random, note: dict[str, Any], stop_words: list[str]) -> str:
-    """One to five words; the first to be drawn stands in the note as it is and is no stop word."""
+def sample_query(rng: random.Random, note: dict[str, Any], stop_words: list[str]) -> str:
+    """One to five words; the first one sampled stands in the note as it is and is no stop word."""
     raw = f"{note['title'] or ''} {note['text']}".split()
     words = [rng.choice([word for word in raw if word not in FILLERS])]
     for _ in range(rng.randint(0, 2)):

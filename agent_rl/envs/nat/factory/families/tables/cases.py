@@ -1,4 +1,4 @@
-"""Tables for table processors, drawn so that bounds, ties, repeated rows and lookups without a match come often.
+"""Tables for table processors, sampled so that bounds, ties, repeated rows and lookups without a match come often.
 
 Nothing here knows which answer a table should get, only which single thing is wrong with a bad one.
 """

@@ -129,11 +129,11 @@ def _row_lines(rules: TableRules, setting: str | None) -> list[str]:
         on, key = f'record["{rules.join.on}"]', str(rules.key)
         lines = "reversed(others[1:])" if rules.join.repeated == "first" else "others[1:]"
         drops = rules.join.missing == "drop"
-        cell, kept = (f"found[{on}]", f" if {on} in found") if drops else (f'found.get({on}, "unknown")', "")
+        cell, selection = (f"found[{on}]", f" if {on} in found") if drops else (f'found.get({on}, "unknown")', "")
         out += [
             f'at, to = others[0].index("{rules.join.on}"), others[0].index("{key}")',
             f"found = {{row[at]: row[to] for row in {lines}}}",
-            f'records = [{{**record, "{key}": {cell}}} for record in records{kept}]',
+            f'records = [{{**record, "{key}": {cell}}} for record in records{selection}]',
         ]
     if rules.filters:
         conditions = [_condition(each, setting if at == 0 else None) for at, each in enumerate(rules.filters)]

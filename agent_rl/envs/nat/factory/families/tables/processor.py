@@ -1,7 +1,7 @@
 """Table processors: rows of a delimited text or of a JSON list are filtered, grouped, ordered and written in a line.
 
-Cells are plain, without quotes. Rules are drawn in `table_rules`, tables in `table_cases`; the reference is rendered in
-`table_code`. What is right is decided by the oracle.
+Cells are plain, without quotes. `rules` samples the rules, `cases` the tables, and `code` renders the reference. The
+oracle decides what is right.
 """
 
 import random
@@ -19,7 +19,7 @@ from agent_rl.envs.nat.factory.families.tables.rules import (
     config_fields,
     configured,
     demand_sense,
-    draw_rules,
+    sample_rules,
 )
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
@@ -36,7 +36,7 @@ class TableProcessor(Family):
     def draft(self, rng: random.Random, level: int) -> Draft:
         has_setting = level == 2 or (level > 2 and rng.random() < 0.5)
         setting = rng.choice(["limit", "decimals", "threshold"]) if has_setting else None
-        rules = draw_rules(rng, setting, level)
+        rules = sample_rules(rng, setting, level)
         fields = [field for field in config_fields(rules) if field.name == setting]
         return _draft(rules, fields[0] if setting else None)
 

@@ -1,6 +1,6 @@
-"""The vocabulary of table processors: which tables there are, what is kept of them, and how the answer is written.
+"""The vocabulary of table processors: the tables, what is selected from them, and how the answer is written.
 
-Rules are drawn here. What they mean is worded and rendered in `table_processor`, and decided by the oracle.
+Samples rules. `processor` words and renders what they mean, and the oracle decides it.
 """
 
 import random
@@ -112,7 +112,7 @@ def leaf(column: str) -> str:
     return column.rsplit(".", maxsplit=1)[-1]
 
 
-def draw_rules(rng: random.Random, setting: str | None, level: int) -> TableRules:
+def sample_rules(rng: random.Random, setting: str | None, level: int) -> TableRules:
     """Rules that have the configuration field `setting`: `limit`, `decimals`, `threshold` or none."""
     shape = rng.choice(["join", "nested"]) if level > 2 else rng.choice(["csv", "csv", "json"])
     source = "csv" if shape in ("csv", "join") else "json"
@@ -192,7 +192,7 @@ def configured(rules: TableRules, field: ConfigField) -> TableRules:
 
 
 def demand_sense(rules: TableRules) -> None:
-    """Raises ValueError for columns that no table can be drawn for, and for rules that contradict each other."""
+    """Raises ValueError for columns that no table can be sampled for, and for rules that contradict each other."""
     names = list(dict.fromkeys([*rules.main_columns, *([rules.key] if rules.key else [])]))
     known = {*WORDS, *RANGES}
     if unknown := [name for name in names if leaf(name) not in known or ("." in name and rules.source == "csv")]:

@@ -1,12 +1,12 @@
-"""Counting the checks behind one point of a report, with what was wrong in words."""
+"""Count the checks behind one point of a report, with the problems in words."""
 
 from agent_rl.envs.nat.judge.report import Point, Stage, point
 
 _NUM_SHOWN = 3
 
 
-class Tally:
-    """Checks of one point: `tally.check(x > 0, "x is not positive")`, then `tally.share("all are positive")`."""
+class CheckCounter:
+    """Checks of one point: `counter.check(x > 0, "x is not positive")`, then `counter.share("all are positive")`."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self._stage: Stage = stage
@@ -15,7 +15,7 @@ class Tally:
         self.problems: list[str] = []
 
     def check(self, holds: bool, problem: str) -> bool:
-        """Count one check and say whether it holds."""
+        """Count one check and return whether it holds."""
         self.num_checks += 1
         if not holds:
             self.problems.append(problem)

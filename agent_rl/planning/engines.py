@@ -1,9 +1,10 @@
-"""Bytes that what draws needs: the engine inside a process, vLLM's inside it, or a vLLM server's GPU.
+"""Bytes of an inference engine: the local one or vLLM inside a training process, or a vLLM server's GPU.
 
-Arithmetic on a model's shape, as `memory.py`; untested on a GPU. Not here: what trains, time.
+Arithmetic on a model's shape, as `memory.py`; untested on a GPU. Does not: count training, estimate time.
 """
 
-from agent_rl.planning.machine import GIB, Gpu
+from agent_rl.planning.gpus import Gpu
+from agent_rl.planning.machine import GIB
 from agent_rl.planning.memory import Item, Job
 
 WORKSPACE = 2 * GIB
@@ -11,7 +12,7 @@ WORKSPACE = 2 * GIB
 
 
 def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
-    """Of an engine inside each training process while it draws; none with servers. `gpu` None: on a CPU."""
+    """Items of an engine inside each training process during generation; none with servers. `gpu` None: on a CPU."""
     config, shape = job.config, job.shape
     if config.vllm.servers:
         return []
@@ -31,7 +32,7 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
 
 
 def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
-    """What of the engine stays while the trainer updates."""
+    """Items of the engine that stay during updates."""
     config = job.config
     if config.policy.type != "vllm":
         return engine_items(job, gpu)
@@ -43,20 +44,20 @@ def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
 
 
 def replica_items(job: Job) -> list[Item]:
-    """Whole weights beside shards, which an engine without weights of its own draws from."""
+    """Whole weights beside the shards, for an engine without weights of its own."""
     if job.layout.zero_stage < 3 or job.config.policy.type == "vllm":
         return []
-    return [Item(name="whole weights for drawing", num_bytes=job.shape.num_weights * job.width)]
+    return [Item(name="whole weights for generation", num_bytes=job.shape.num_weights * job.width)]
 
 
 def cached_tokens(job: Job) -> int:
-    """Tokens of the cache of an engine inside a process, where their number is set."""
+    """Tokens of the cache of an engine inside a process, if their number is set."""
     policy = job.config.policy
     return policy.max_cached_tokens or policy.max_batch_size * policy.max_context
 
 
 def engine_tokens(job: Job, gpu: Gpu) -> int:
-    """Tokens that the cache of an engine inside a process holds; below 0 where not even its weights find room."""
+    """Tokens that the cache of an engine inside a process holds; below 0 if not even its weights fit."""
     if job.config.policy.type != "vllm" or job.config.policy.max_cached_tokens is not None:
         return cached_tokens(job)
     weights = job.shape.num_weights * job.width
@@ -65,7 +66,7 @@ def engine_tokens(job: Job, gpu: Gpu) -> int:
 
 
 def server_items(job: Job, gpu: Gpu) -> list[Item]:
-    """Of each GPU of a server: vLLM takes its share whole, and gives what is left of it to the cache."""
+    """Items on each GPU of a server: vLLM takes its whole share, and the cache fills the rest of it."""
     layout = job.layout
     weights = job.shape.num_weights * job.width / layout.tensor_parallel
     others = WORKSPACE + job.overhead
@@ -78,14 +79,14 @@ def server_items(job: Job, gpu: Gpu) -> list[Item]:
 
 
 def server_tokens(job: Job, gpu: Gpu) -> int:
-    """Tokens that the cache of one server holds; its GPUs hold heads of each, and with more GPUs than heads copies."""
+    """Tokens that the cache of one server holds; its GPUs split the heads, or hold copies of them."""
     cache = next(item.num_bytes for item in server_items(job, gpu) if item.name == "key/value cache")
     return int(cache * min(job.layout.tensor_parallel, job.shape.num_kv_heads) / job.shape.cache_bytes(job.width))
 
 
 def receiving(job: Job) -> list[Item]:
-    """New weights on their way into a server: two whole tensors, and a layer until its last tensor is there."""
+    """New weights in flight to a server: two whole tensors, and a layer until its last tensor has arrived."""
     if job.config.model.lora.rank:
         return []
     elements = 2 * job.shape.largest_weight + job.shape.largest_layer
-    return [Item(name="new weights on their way", num_bytes=job.width * elements)]
+    return [Item(name="new weights in flight", num_bytes=job.width * elements)]

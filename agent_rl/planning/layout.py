@@ -1,15 +1,56 @@
-"""The layout that a launcher's file and the DeepSpeed file it names ask for. Not here: servers, writing such files."""
+"""Which processes train and which servers generate: from a launcher's file, the DeepSpeed file it names, and a machine.
+
+Does not: compute what a run needs (`memory.py`), write launcher's files, start anything.
+"""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from agent_rl.distributed.zero import PREFETCH_ELEMENTS
 from agent_rl.errors import ConfigError
-from agent_rl.planning.machine import Layout
+from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
+from agent_rl.planning.machine import Machine
 from agent_rl.resources import find
+
+LIVE_ELEMENTS = 1_000_000_000
+"""DeepSpeed's default of `stage3_max_live_parameters`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """`Layout(num_processes=4, zero_stage=3, num_servers=2, tensor_parallel=2)`."""
+
+    num_processes: int = 1
+    """Training processes, one on every GPU."""
+    num_machines: int = 1
+    zero_stage: int = 0
+    offload_optimizer: bool = False
+    offload_weights: bool = False
+    overlap: bool = False
+    """Two gradient buckets in flight instead of one."""
+    reduce_elements: int | None = None
+    """Of a gradient bucket; None: as many as the model has, `MAX_REDUCE_ELEMENTS` at most."""
+    prefetch_elements: int = PREFETCH_ELEMENTS
+    live_elements: int = LIVE_ELEMENTS
+    """Gathered weights that ZeRO-3 holds at most."""
+    num_servers: int = 0
+    tensor_parallel: int = 1
+    """GPUs of one server."""
+    server_share: float = GPU_MEMORY_SHARE
+    """Share of a server's GPU for weights and cache."""
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_processes + self.num_servers * self.tensor_parallel
+
+    @property
+    def processes_per_machine(self) -> int:
+        return -(-self.num_processes // self.num_machines)
 
 
 def read_layout(launch: Path | None) -> Layout:
@@ -38,9 +79,28 @@ def read_layout(launch: Path | None) -> Layout:
         offload_weights=_is_offloaded(path, zero, "offload_param"),
         overlap=bool(zero.get("overlap_comm", False)),
         reduce_elements=_elements(path, zero, "reduce_bucket_size", None),
-        prefetch_elements=_elements(path, zero, "stage3_prefetch_bucket_size", 50_000_000),
-        live_elements=_elements(path, zero, "stage3_max_live_parameters", 1_000_000_000),
+        prefetch_elements=_elements(path, zero, "stage3_prefetch_bucket_size", PREFETCH_ELEMENTS),
+        live_elements=_elements(path, zero, "stage3_max_live_parameters", LIVE_ELEMENTS),
     )
+
+
+def with_servers(layout: Layout, num_servers: int, machine: Machine) -> Layout:
+    """The layout with that many servers; ConfigError for numbers of GPUs that contradict each other."""
+    num_gpus, width = machine.server_gpus, machine.tensor_parallel
+    if not num_servers:
+        if num_gpus is not None or width is not None:
+            raise ConfigError(
+                "server_gpus and tensor_parallel describe the GPUs of vllm.servers, and the configuration names none; "
+                "set vllm.servers or remove them"
+            )
+        return layout
+    width = width or (num_gpus or num_servers) // num_servers
+    if width < 1 or (num_gpus is not None and num_gpus != width * num_servers):
+        raise ConfigError(
+            f"server_gpus {num_gpus} with tensor_parallel {width}: vllm.servers names {num_servers} servers, which "
+            f"need {max(width, 1) * num_servers} GPUs"
+        )
+    return replace(layout, num_servers=num_servers, tensor_parallel=width, server_share=machine.server_share)
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
