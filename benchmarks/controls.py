@@ -26,7 +26,7 @@ from agent_rl.config import Config
 from agent_rl.data.tasks import read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.opening import open_environment
-from agent_rl.learning.batch import build_samples
+from agent_rl.learning.samples import build_samples
 from agent_rl.learning.sft import Conversation, SftSettings, train_sft
 from agent_rl.policies.make_policy import make_in_process_policy
 from agent_rl.records import TrajectoryGroup

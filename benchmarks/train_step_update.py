@@ -58,7 +58,7 @@ def main(
     seconds, metrics = [], {}
     for number in range(1 + steps):
         started = time.perf_counter()
-        metrics = updater.update(step, step=number)  # its metrics are numbers on the CPU: the device is done
+        metrics = updater.update(step, step=number).metrics  # its metrics are numbers on the CPU: the device is done
         seconds.append(time.perf_counter() - started)
     if profile:
         with torch.profiler.profile() as profiler:

@@ -57,7 +57,7 @@ def name_of(path: Path) -> str:
 
 
 def room_of(module: str) -> str | None:
-    """`agent_rl.learning.batch` -> `learning`, `agent_rl.envs.nat.env` -> `envs.nat`; None for what is not ours."""
+    """`agent_rl.learning.samples` -> `learning`, `agent_rl.envs.nat.env` -> `envs.nat`; None for what is not ours."""
     names = module.split(".")
     if names[0] != "agent_rl" or len(names) == 1:
         return None

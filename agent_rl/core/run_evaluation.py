@@ -26,6 +26,7 @@ from agent_rl.core.run_output import RunOutput
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.processes import Processes
 from agent_rl.rollout.workers import SpreadRollout
+from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.files import write_json
 
 
@@ -57,12 +58,15 @@ class RunEvaluation:
             return []
         return [temperature for temperature in self._config.eval.temperatures if self.at(step, temperature) is None]
 
-    def run(self, step: int, temperature: float, output: RunOutput) -> None:
-        """Evaluate, and write and show what came out."""
+    def run(self, step: int, temperature: float, output: RunOutput, events: EventLog) -> None:
+        """Evaluate, and write and show the result."""
         started = time.perf_counter()
         result = self.evaluate(step, temperature)
-        output.write(step, eval_metrics(result) | {"time/eval_s": time.perf_counter() - started})
+        seconds = time.perf_counter() - started
+        output.write(step, eval_metrics(result) | {"time/eval_s": seconds})
         output.message(one_line(result))
+        counted = {name: getattr(result, name) for name in ("num_scored", "num_successes", "mean_reward")}
+        events.write("evaluation", step, temperature=temperature, **counted, seconds=seconds)
 
     def at(self, step: int, temperature: float) -> EvalResult | None:
         """The result at a step, if there is one."""

@@ -5,10 +5,9 @@ launcher, every process runs this same loop: it plays its share of the episodes,
 Not here: how an episode is played (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from agent_rl.distributed.checkpoint import (
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.opening import open_environment
 from agent_rl.errors import DataError, TrainingStoppedError
-from agent_rl.learning.update import PolicyUpdater
+from agent_rl.learning.update import PolicyUpdater, UpdateResult
 from agent_rl.policies.make_policy import load_reference_model, make_policy
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.trained_model import TrainedModel, save_trained
@@ -97,7 +96,7 @@ class GRPOTrainer:
             reference_model=load_reference_model(config, backend),
         )
         self._sync = make_policy_sync(config, policy, model, self._updater, backend, run_folder=run.path)
-        self._kept = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
+        self._episode_log = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
         self._events = EventLog(run.path, enabled=backend.is_main_process)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
@@ -214,25 +213,31 @@ class GRPOTrainer:
         self._sync.offload()
         with deferred_interrupt():
             with clock.stage("update"):
-                metrics = self.update(drawn.kept)
+                update = self._update(drawn.kept)
             self._source.commit()
             with clock.stage("write"):
-                self._kept.write(self.step, drawn.played, report=output.message)
-            metrics |= group_metrics(drawn.played, has_signal=has_signal) | drawn.metrics
+                self._episode_log.write(self.step, drawn.played, update, report=output.message)
+            metrics = update.metrics | group_metrics(drawn.played, has_signal=has_signal) | drawn.metrics
             metrics |= clock.metrics(drawn.played)
             output.step(self.step, metrics)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
         warn_of_env_errors(drawn.played, self.step, output)
-        self._heed(fired, drawn.played, output)
+        self._handle_alarms(fired, drawn.played, update, output)
 
-    def _heed(self, fired: Sequence[FiredAlarm], played: Sequence[TrajectoryGroup], output: RunOutput) -> None:
-        """Say what alarms went off at a step; stop or go back when one of them wants it."""
+    def _handle_alarms(
+        self,
+        fired: Sequence[FiredAlarm],
+        groups: Sequence[TrajectoryGroup],
+        update: UpdateResult,
+        output: RunOutput,
+    ) -> None:
+        """Report the alarms of a step; stop or go back when the action of one of them is that."""
         for alarm in fired:
             output.message(alarm.sentence)
             self._events.write("alarm", **asdict(alarm))
         for alarm in fired:
             if alarm.action == "stop" or (alarm.action == "rollback" and self._num_rollbacks == MAX_ROLLBACKS):
-                self._kept.write_samples(self.step, played, report=output.message)
+                self._episode_log.write_samples(self.step, groups, update, report=output.message)
                 self.save_checkpoint()
                 raise TrainingStoppedError(
                     f"stopped after step {self.step} by the alarm on {alarm.metric}; the checkpoint is kept in "
@@ -272,11 +277,12 @@ class GRPOTrainer:
         Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
         `optim/skipped` is 1 when nothing was learned because no group had signal, or loss or gradient was not finite.
         """
-        metrics = self._updater.update(
-            groups, step=self.step, rate_factor=self._rate_factor, observe=self._kept.observer
-        )
+        return self._update(groups).metrics
+
+    def _update(self, groups: Sequence[TrajectoryGroup]) -> UpdateResult:
+        result = self._updater.update(groups, step=self.step, rate_factor=self._rate_factor)
         self.step += 1
-        return metrics | self._sync.sync_weights(self.step)
+        return replace(result, metrics=result.metrics | self._sync.sync_weights(self.step))
 
     def evaluate(self, temperature: float) -> EvalResult:
         """Play every held-out task once at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
@@ -364,18 +370,7 @@ class GRPOTrainer:
 
     def _evaluate_if_due(self, output: RunOutput) -> None:
         for temperature in self._evaluation.due(self.step):
-            started = time.perf_counter()
-            self._evaluation.run(self.step, temperature, output)
-            result = self._evaluation.at(self.step, temperature)
-            self._events.write(
-                "evaluation",
-                self.step,
-                temperature=temperature,
-                num_scored=result.num_scored,
-                num_successes=result.num_successes,
-                mean_reward=result.mean_reward,
-                seconds=time.perf_counter() - started,
-            )
+            self._evaluation.run(self.step, temperature, output, self._events)
             # A resumed run skips this evaluation, and prompts cached by it would change the last digits after it.
             self._sync.reset_prefix_cache(self.step)
 

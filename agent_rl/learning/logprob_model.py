@@ -1,8 +1,9 @@
-"""What the trainer needs to know of drawn tokens, as one module: log-probs, entropies, values, KLs to a reference.
+"""Log-probs, entropies, values and KLs of trained tokens, computed from a flat micro-batch by one module.
 
-Being one module with one `forward`, it can be wrapped whole by whatever spreads a model over processes. Hidden states
-are computed for all tokens of a flat micro-batch, logits for trained ones only. Without gradient it is what scores a
-frozen reference. Not here: the loss, where the ids come from, generation.
+`LogprobModel` has one `forward`, so that it can be wrapped whole by whatever spreads a model over processes. Hidden
+states are computed for all tokens, logits for trained ones only. Without gradient it computes a frozen reference.
+`FlatModel` runs any model on a flat micro-batch: MiniMind, a Hugging Face causal LM, adapters.
+Not here: the loss, where the ids come from, generation.
 """
 
 import copy
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from agent_rl.algorithms.logprobs import Head, token_scores
 from agent_rl.config import Config
 from agent_rl.errors import ConfigError
-from agent_rl.learning.critic import Critic, ValueHead
-from agent_rl.learning.flat_model import FlatModel
-from agent_rl.modeling.sharding import is_split
-from agent_rl.records import Batch
+from agent_rl.modeling.hf_causal_lm import CausalParts, split_causal_lm
+from agent_rl.modeling.minimind import MiniMindForCausalLM
+from agent_rl.modeling.onednn import ROW_MULTIPLE, exchange_linear_layers, num_spare_rows
+from agent_rl.modeling.packed_attention import PackedLayout
+from agent_rl.modeling.sharding import full_shape, is_split
+from agent_rl.records import Batch, Segment
 
 LOGITS_AT_A_TIME = 2**24
 """Logits in one chunk on a CPU, as float32 64 MiB; the backward pass holds a few times as much."""
@@ -41,6 +44,107 @@ class Scores(NamedTuple):
     """What the critic says of the state before the id; None without a critic."""
     full_kl: Tensor | None
     """KL in nats to the reference over the whole vocabulary; None without a reference."""
+
+
+class FlatModel:
+    """`FlatModel(model).hidden_states(batch)`; holds the model, is none, so that names of weights stay the model's."""
+
+    def __init__(self, model: nn.Module, *, packed: bool | None = None) -> None:
+        """`packed` None: flat where the model can; False: always padded rows.
+
+        ConfigError for a model whose logits are not those of a head on its backbone, or that cannot run flat but must.
+        """
+        self._parts: CausalParts | None = None
+        if isinstance(model, MiniMindForCausalLM):
+            self._minimind, self.backbone, self.head = model, model.model, model.lm_head
+            can = True
+        else:
+            from agent_rl.modeling.hf_layers import exchange_layers
+            from agent_rl.modeling.hf_packed_attention import can_pack
+
+            self._parts = split_causal_lm(model)
+            self.backbone, self.head = self._parts.backbone, self._parts.head
+            can = can_pack(self._parts.model)
+            exchange_layers(self.backbone)
+        if packed and not can:
+            raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out packed=True")
+        self.is_packed = can if packed is None else packed
+        """False: a micro-batch costs its rows padded to the longest, prompts not shared; plan for that."""
+        if self.is_packed and self._parts is not None:
+            from agent_rl.modeling.hf_packed_attention import enable_packing
+
+            enable_packing(self._parts.model)
+        exchange_linear_layers(model)
+        self.vocab_size, self.hidden_size = full_shape(self.head.weight)
+
+    def hidden_states(self, batch: Batch) -> Tensor:
+        """The normalised last hidden state of every token, [T, d]."""
+        if not self.is_packed:
+            tokens_SL, place_T = PackedLayout(batch.segments).padded(batch.token_ids.device)
+            return self._rows(batch.token_ids[tokens_SL]).flatten(0, 1)[place_T]
+        ids, positions, segments = batch.token_ids, batch.position_ids, batch.segments
+        if num_spare := self.num_spare_rows(len(ids)):
+            # A segment that nobody reads; its positions begin at 0 like any other's.
+            ids = F.pad(ids, (0, num_spare))
+            positions = torch.cat([positions, torch.arange(num_spare, device=positions.device)])
+            segments = (*segments, Segment(len(batch.token_ids), num_spare))
+        return self._packed(ids, positions, PackedLayout(segments))[: len(batch.token_ids)]
+
+    def num_spare_rows(self, num_rows: int) -> int:
+        """How many rows to add to so many, for fast products of the model's layers; never more than a quarter."""
+        weight = self.head.weight
+        return num_spare_rows(num_rows, weight.device, weight.dtype) if num_rows >= 4 * ROW_MULTIPLE else 0
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Next-token logits [..., V] of hidden states [..., d]."""
+        return self.head(hidden) if self._parts is None else self._parts.logits(hidden)
+
+    def _packed(self, ids_T: Tensor, positions_T: Tensor, layout: PackedLayout) -> Tensor:
+        if self._parts is None:
+            return self._minimind.hidden_states(ids_T[None], positions_T[None], layout=layout)[0]
+        from agent_rl.modeling.hf_packed_attention import packed_hidden_states
+
+        return packed_hidden_states(self._parts, ids_T, positions_T, layout)
+
+    def _rows(self, token_ids_SL: Tensor) -> Tensor:
+        """[S, L, d]. No mask is needed: causal attention never looks at padding on the right."""
+        if self._parts is None:
+            return self._minimind.hidden_states(token_ids_SL)
+        return self._parts.backbone(input_ids=token_ids_SL, use_cache=False).last_hidden_state
+
+
+class ValueHead(nn.Module):
+    """`ValueHead(256)(hidden_Nd)`; says 0 until it is trained, so that a fresh critic changes no advantage."""
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden_size, 1)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden_Nd: Tensor) -> Tensor:
+        """Values, float32 [N], computed in the precision of the head's weights whatever autocast says."""
+        weight = self.linear.weight
+        with torch.autocast(weight.device.type, enabled=False):
+            return self.linear(hidden_Nd.to(weight.dtype))[:, 0].float()
+
+
+class Critic(nn.Module):
+    """A value head on a model of its own, as a rule a copy of the policy: `Critic(model)(batch)`."""
+
+    def __init__(self, model: nn.Module, *, packed: bool | None = None) -> None:
+        """Takes the model over; its output head is frozen unless its weights are the embedding's as well."""
+        super().__init__()
+        self.model = model
+        self._flat = FlatModel(model, packed=packed)
+        self.value_head = ValueHead(self._flat.hidden_size).to(self._flat.head.weight.device)
+        used = {id(parameter) for parameter in self._flat.backbone.parameters()}
+        for parameter in self._flat.head.parameters():
+            parameter.requires_grad_(parameter.requires_grad and id(parameter) in used)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Values of the batch's trained tokens, float32 [N]."""
+        return self.value_head(self._flat.hidden_states(batch)[batch.sources])
 
 
 class LogprobModel(nn.Module):
@@ -116,12 +220,12 @@ class LogprobModel(nn.Module):
         )
 
     @torch.no_grad()
-    def rows(self, batch: Batch) -> tuple[Tensor, Head]:
+    def states_and_head(self, batch: Batch) -> tuple[Tensor, Head]:
         """As a reference: hidden states [N, d] from which the trained tokens were predicted, and the head for them."""
         return self._flat.hidden_states(batch)[batch.sources], self._flat.logits
 
 
-def make_scorer(model: nn.Module, config: Config) -> LogprobModel:
+def make_logprob_model(model: nn.Module, config: Config) -> LogprobModel:
     """The scorer that a configuration asks for, with a critic where its estimator needs values.
 
     ConfigError when the critic should be a copy of a model that is split.

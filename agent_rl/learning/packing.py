@@ -7,7 +7,7 @@ alone: every rank makes the whole plan and takes its part. Not here: the forward
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -113,6 +113,12 @@ def plan_micro_batches(
             if only_rank in (None, rank):
                 ranks[rank].append(_batch(part, samples, most_trained=most_trained, counts=counts))
     return ranks
+
+
+def move_batch(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on another device."""
+    names = ("token_ids", "position_ids", "sources", "targets")
+    return replace(batch, **{name: getattr(batch, name).to(device) for name in names})
 
 
 def _rows_of(samples: Sequence[TrainingSample], kept: Sequence[int]) -> list[_Row]:

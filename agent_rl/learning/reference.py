@@ -13,8 +13,8 @@ from agent_rl.algorithms.logprobs import Head
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
-from agent_rl.learning.batch import move_batch
 from agent_rl.learning.logprob_model import LogprobModel
+from agent_rl.learning.packing import move_batch
 from agent_rl.records import Batch
 
 
@@ -38,25 +38,25 @@ class Reference:
             )
         self._trained = None if frozen is not None else trained
         whole = frozen if frozen is not None else trained
-        self._scorer: nn.Module = LogprobModel(whole, temperature=config.policy.temperature)
+        self._logprob_model: nn.Module = LogprobModel(whole, temperature=config.policy.temperature)
         self._backend = backend
         self._autocast = lambda: backend.autocast(config.train.autocast)
 
     def prepare(self) -> None:
         """Put a frozen model where it is read from; under ZeRO-3 as shards."""
         if self._trained is None:
-            self._scorer = self._backend.prepare_frozen(self._scorer)
+            self._logprob_model = self._backend.prepare_frozen(self._logprob_model)
 
     @torch.no_grad()
     def logprobs(self, batch: Batch) -> Tensor:
         """Log-probs of the batch's trained tokens, float32 [N]."""
         with self._switched_off(), self._autocast():
-            return self._scorer(move_batch(batch, self._backend.device)).logprobs
+            return self._logprob_model(move_batch(batch, self._backend.device)).logprobs
 
-    def rows(self, batch: Batch) -> tuple[Tensor, Head]:
+    def states_and_head(self, batch: Batch) -> tuple[Tensor, Head]:
         """What `LogprobModel` takes as `ref` for the exact KL; no gradient."""
         with self._switched_off(), self._autocast():
-            hidden_Nd, head = self._scorer.rows(move_batch(batch, self._backend.device))
+            hidden_Nd, head = self._logprob_model.states_and_head(move_batch(batch, self._backend.device))
 
         def head_switched_off(hidden: Tensor) -> Tensor:
             # Called again in the backward pass, when the adapters are on.

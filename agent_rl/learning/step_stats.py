@@ -1,6 +1,7 @@
-"""What one process noted while it learned from a step, and what all of them noted together.
+"""Statistics of one step's updates: collected by each process, merged over all of them, and the metrics made of them.
 
-Not here: learning, formulas of the metrics (`algorithms/`).
+Not here: training, formulas of the metrics (`algorithms/`), the convention and the peaks of FLOPs
+(`telemetry/flops.py`).
 """
 
 from collections import Counter
@@ -11,13 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from agent_rl.learning.credit import StepSamples
-from agent_rl.learning.logprob_model import Scores
+from agent_rl.config import Config
+from agent_rl.distributed.backend import Backend
+from agent_rl.learning.logprob_model import LogprobModel, Scores
+from agent_rl.learning.objective import LossInputs
+from agent_rl.learning.samples import StepSamples
+from agent_rl.modeling.sharding import full_shape
 from agent_rl.records import Batch, LoggedSample, TrainingSample
+from agent_rl.telemetry.flops import count_matmul_weights, mfu, peak_flops, train_flops
 
 
 class ScoredSample(NamedTuple):
-    """A sample as an update saw it; float32 [n trained tokens]."""
+    """A sample as one update computed it; float32 [n trained tokens]."""
 
     index: int
     """In the step's list of samples."""
@@ -30,7 +36,7 @@ class ScoredSample(NamedTuple):
 
 @dataclass(slots=True)
 class StepStats:
-    """Of all updates of a step."""
+    """Statistics of all updates of a step."""
 
     scored: list[ScoredSample] = field(default_factory=list)
     loss_parts: dict[str, Tensor | float] = field(default_factory=dict)
@@ -44,7 +50,7 @@ class StepStats:
     """Tokens computed one after the other, and those of the shared prompt before them."""
 
     def add(self, batch: Batch, scores: Scores, loss_parts: Mapping[str, Tensor]) -> None:
-        """Note one micro-batch."""
+        """Add one micro-batch."""
         self.num_batches += 1
         lengths = [segment.length for segment in batch.segments]
         self.segments += [
@@ -59,8 +65,8 @@ class StepStats:
         num_before = len(self.grad_norms)
         self.scored += [ScoredSample(*row, num_before) for row in zip(batch.samples, *columns, strict=True)]
 
-    def fetched(self) -> "StepStats":
-        """The same on the CPU: until here nothing waits for the device."""
+    def on_cpu(self) -> "StepStats":
+        """The same on the CPU; nothing waits for the device before."""
         scored = [
             sample._replace(
                 **{name: column.cpu() for name, column in sample._asdict().items() if torch.is_tensor(column)}
@@ -81,7 +87,7 @@ class StepStats:
 
     @classmethod
     def merged(cls, shares: Sequence["StepStats"]) -> "StepStats":
-        """All processes' notes as one; sums over them."""
+        """The statistics of all processes as one: sums and lists over them."""
         whole = cls(grad_norms=shares[0].grad_norms, applied=shares[0].applied)
         for share in shares:
             whole.scored += share.scored
@@ -91,15 +97,24 @@ class StepStats:
                 whole.loss_parts[name] = whole.loss_parts.get(name, 0.0) + part
         return whole
 
-    def learned(
+    def inputs(self, samples: Sequence[LossInputs], *, first_update: bool = False) -> LossInputs:
+        """What the updates computed, as one set of rows; with `first_update`, that of the step's first update alone."""
+        chosen = [each for each in self.scored if not (first_update and each.num_updates_before)]
+        return LossInputs.stack(
+            [samples[each.index] for each in chosen],
+            torch.cat([each.logprobs for each in chosen]),
+            [len(each.logprobs) for each in chosen],
+        )
+
+    def logged_samples(
         self,
         step: StepSamples,
         samples: Sequence[TrainingSample],
-        prox_logprobs: Sequence[Tensor] | None,
+        inputs: Sequence[LossInputs],
         *,
         is_critic_alone: bool,
     ) -> list[LoggedSample]:
-        """The step's samples, each with the log-probs of its first update, or those from before it where there are any.
+        """The step's samples, each with the log-probs from before the step, or else those of its first update.
 
         In a step of several minibatches the first update of a sample comes after those of earlier minibatches.
         """
@@ -108,7 +123,7 @@ class StepStats:
             num_updates.update(scored.index for scored in self.scored if self.applied[scored.num_updates_before])
         last_first = sorted(self.scored, key=lambda scored: scored.num_updates_before, reverse=True)
         known = {scored.index: scored.logprobs for scored in last_first}
-        known |= dict(enumerate(prox_logprobs or ()))
+        known |= {i: each.old_logprobs for i, each in enumerate(inputs) if each.old_logprobs is not None}
         return [
             LoggedSample(
                 episode=step.episodes[episode],
@@ -139,3 +154,52 @@ class StepStats:
                 "policy/entropy": float(entropies.mean()),
             }
         )
+
+
+def value_metrics(values_N: Tensor, returns_N: Tensor) -> dict[str, float]:
+    """How well the critic predicted the returns before the step; explained variance is 0 for a constant."""
+    variance = float(returns_N.var(correction=0))
+    unexplained = float((returns_N - values_N).var(correction=0))
+    return {
+        "critic/value_mean": float(values_N.mean()),
+        "critic/return_mean": float(returns_N.mean()),
+        "critic/explained_variance": 1.0 - unexplained / variance if variance else 0.0,
+    }
+
+
+class Throughput:
+    """Tokens per second, and the operations of the policy's matrix products by the peak of the devices.
+
+    `Throughput(logprob_model, config, backend).metrics(stats, seconds)`. A critic's own model and a reference are not
+    counted.
+    """
+
+    def __init__(self, logprob_model: LogprobModel, config: Config, backend: Backend) -> None:
+        whole = logprob_model.model.config
+        shape = whole.get_text_config() if hasattr(whole, "get_text_config") else whole
+        self._num_trained, self._num_frozen = count_matmul_weights(logprob_model.backbone)
+        self._num_head = full_shape(logprob_model.head.weight).numel()
+        self._num_layers, self._num_heads = shape.num_hidden_layers, shape.num_attention_heads
+        self._head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        is_half = "bfloat16" in (config.model.dtype, config.train.autocast)
+        self._dtype = torch.bfloat16 if is_half else torch.float32
+        self._backend = backend
+
+    def metrics(self, stats: StepStats, seconds: float) -> dict[str, float]:
+        """Of what all processes computed with gradients in `seconds`."""
+        flops = train_flops(
+            num_matmul_weights=self._num_trained,
+            num_frozen_weights=self._num_frozen,
+            num_head_weights=self._num_head,
+            num_head_rows=sum(len(sample.logprobs) for sample in stats.scored),
+            num_layers=self._num_layers,
+            num_heads=self._num_heads,
+            head_dim=self._head_dim,
+            segment_lengths=[length for length, _ in stats.segments],
+            prefix_lengths=[prefix for _, prefix in stats.segments],
+        )
+        peak = peak_flops(self._backend.device, self._dtype) * self._backend.num_processes
+        return {
+            "perf/update_tokens_per_s": stats.num_tokens / seconds,
+            "perf/mfu": mfu(flops, seconds, peak),
+        }

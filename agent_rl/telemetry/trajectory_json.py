@@ -310,7 +310,7 @@ def token_columns(episode: Trajectory, logged: Sequence[LoggedSample], token_tex
 
 
 def _contexts(turns: Sequence[Turn]) -> list[list[tuple[int, Turn]]]:
-    """Numbered turns, those together that extend one another, as `learning/batch.py` makes samples of them."""
+    """Numbered turns, those together that extend one another, as `learning/samples.py` makes samples of them."""
     contexts: list[list[tuple[int, Turn]]] = []
     for number, turn in enumerate(turns):
         if turn.new_context or not contexts:

@@ -14,7 +14,7 @@ from agent_rl.agent.messages import Message
 from agent_rl.agent.react_format import closes_action
 from agent_rl.envs.base import AgentEnv, StepResult, Task, ToolEnv
 from agent_rl.inference.base import Cancel
-from agent_rl.learning.batch import build_samples
+from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory
 from agent_rl.rollout.episode import EpisodeLimits, run_episode

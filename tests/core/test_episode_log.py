@@ -19,6 +19,7 @@ from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import DataError, TrainingStoppedError
+from agent_rl.learning.update import UpdateResult
 from agent_rl.records import StopReason
 from agent_rl.telemetry.files import whole_file, write_json
 from agent_rl.telemetry.trajectory_json import json_line
@@ -201,8 +202,11 @@ def test_the_step_at_which_an_alarm_stops_the_run_is_kept(folder: Path, tmp_path
 # A disk that refuses
 
 
+NO_SAMPLES = UpdateResult(metrics={}, build_samples=list)
+
+
 class Words:
-    """Stands for a chat format: each id is a word."""
+    """A fake chat format: each id is a word."""
 
     @staticmethod
     def token_texts(ids: Any) -> list[str]:
@@ -211,17 +215,16 @@ class Words:
 
 def test_a_disk_that_is_full_is_told_once_and_leaves_no_torn_file(folder: Path, tmp_path: Path) -> None:
     config = tiny_config(folder, log={"samples_every": 1})
-    kept = EpisodeLog(config, RunFolder(path=tmp_path, resume_from=None), [], Words(), is_main=True)
+    log = EpisodeLog(config, RunFolder(path=tmp_path, resume_from=None), [], Words(), is_main=True)
     (tmp_path / "samples").mkdir()
-    told: list[str] = []
+    reported: list[str] = []
     for step in (1, 2):
         (tmp_path / f"samples/step_{step:05d}.jsonl.gz.partial").symlink_to("/dev/full")
-        kept.write(step, make_step(0), report=told.append)
-    kept.write(3, make_step(0), report=told.append)
-    assert told == [
-        f"{tmp_path}: episodes of step 1 cannot be kept for looking at (No space left on device); training goes on, "
-        "make room for those of later steps"
-    ]
+        log.write(step, make_step(0), NO_SAMPLES, report=reported.append)
+    log.write(3, make_step(0), NO_SAMPLES, report=reported.append)
+    (sentence,) = reported
+    assert sentence.startswith(f"{tmp_path}: episodes of step 1 ")
+    assert "No space left on device" in sentence
     assert names(tmp_path / "samples") == samples(3)
     assert names(tmp_path / "transcripts") == transcripts(1, 2, 3)
 
@@ -234,7 +237,7 @@ def test_a_disk_that_is_full_does_not_end_a_run(
         (tmp_path / "tiny" / name).write_text("in the way of the folder")
     run, _ = trained(folder, tmp_path, train={"steps": 2})
     assert len(lasting_metrics(run)) == 2
-    assert capsys.readouterr().out.count("cannot be kept for looking at") == 1
+    assert capsys.readouterr().out.count("episodes of step 1 cannot be written") == 1
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -259,14 +262,17 @@ def test_numbers_of_other_libraries_are_written_as_numbers(tmp_path: Path) -> No
 # Which process, and when
 
 
-def test_only_the_main_process_keeps_samples(folder: Path, tmp_path: Path) -> None:
+def test_the_main_process_alone_writes_samples_and_builds_them_only_when_they_are_due(
+    folder: Path, tmp_path: Path
+) -> None:
     config = tiny_config(folder, log={"samples_every": 3}, train={"steps": 8})
-    told: list[str] = []
+    reported: list[str] = []
     for is_main in (False, True):
-        kept = EpisodeLog(config, RunFolder(path=tmp_path, resume_from=None), [], Words(), is_main=is_main)
-        assert (kept.observer is not None) == is_main
+        log = EpisodeLog(config, RunFolder(path=tmp_path, resume_from=None), [], Words(), is_main=is_main)
+        built: list[int] = []
         for step in range(1, 9):
-            kept.write(step, make_step(0), report=told.append)
-        expected = samples(1, 3, 6, 8) if is_main else []
-        assert names(tmp_path / "samples") == expected
-    assert told == []
+            update = UpdateResult(metrics={}, build_samples=lambda step=step, built=built: built.append(step) or [])
+            log.write(step, make_step(0), update, report=reported.append)
+        assert built == ([1, 3, 6, 8] if is_main else [])
+        assert names(tmp_path / "samples") == samples(*built)
+    assert reported == []

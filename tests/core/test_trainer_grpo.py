@@ -23,7 +23,7 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import verify_checkpoint
 from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.errors import AgentRLError, CheckpointError, ConfigError, DataError, SandboxError
-from agent_rl.learning.update import learning_rate_at
+from agent_rl.learning.optimizer import learning_rate_at
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 

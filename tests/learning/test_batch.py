@@ -4,7 +4,9 @@ import pytest
 import torch
 from builders import episode, turn
 
-from agent_rl.learning.batch import build_samples, move_batch, select_column, to_rows
+from agent_rl.learning.objective import LossInputs, to_rows
+from agent_rl.learning.packing import move_batch
+from agent_rl.learning.samples import build_samples
 from agent_rl.records import Batch, Segment, StopReason
 
 
@@ -91,15 +93,21 @@ def test_no_sample_is_one_row_without_entries():
     assert rows.shape == mask.shape == (1, 0)
 
 
-def test_a_batch_takes_the_columns_of_its_samples():
-    columns = [torch.tensor([1.0]), torch.tensor([2.0, 3.0]), torch.tensor([4.0])]
-    assert select_column(columns, batch_of((2, 1), (1, 2))).tolist() == [4, 2, 3]
-    assert select_column(columns, batch_of((), ())).tolist() == []
+def inputs_of(*advantages):
+    return LossInputs(sampling_logprobs=-torch.tensor(advantages), advantages=torch.tensor(advantages))
 
 
-def test_a_column_of_another_length_is_refused():
-    with pytest.raises(ValueError, match=r"columns of \[1\] entries for \(2,\) trained tokens"):
-        select_column([torch.tensor([1.0])], batch_of((0,), (2,)))
+def test_samples_are_stacked_as_rows_with_their_logprobs():
+    stacked = LossInputs.stack([inputs_of(4.0), inputs_of(2.0, 3.0)], torch.tensor([-0.1, -0.2, -0.3]), (1, 2))
+    assert stacked.advantages.tolist() == [[4, 0], [2, 3]]
+    assert stacked.sampling_logprobs.tolist() == [[-4, 0], [-2, -3]]
+    assert stacked.logprobs[stacked.mask].tolist() == pytest.approx([-0.1, -0.2, -0.3])
+    assert stacked.old_logprobs is stacked.ref_logprobs is stacked.returns is None
+
+
+def test_a_sample_of_another_length_is_refused():
+    with pytest.raises(ValueError, match=r"\[1\] .*\[2\]"):
+        LossInputs.stack([inputs_of(1.0)], torch.zeros(2), (2,))
 
 
 def test_a_moved_batch_is_the_same_on_another_device():

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from agent_rl.errors import ConfigError
 from agent_rl.learning import logprob_model as scoring
-from agent_rl.learning.critic import Critic, ValueHead
-from agent_rl.learning.logprob_model import LogprobModel, Scores, make_scorer
+from agent_rl.learning.logprob_model import Critic, LogprobModel, Scores, ValueHead, make_logprob_model
 from agent_rl.learning.packing import plan_micro_batches
 from agent_rl.modeling.onednn import OneDNNLinear
 from agent_rl.modeling.packed_attention import PackedLayout
@@ -264,11 +263,11 @@ def test_the_kl_to_a_reference_is_that_of_both_models_logits(kind: str, monkeypa
     model, other = tiny_model(kind), tiny_model(kind, seed=1)
     batch = one_batch()
     scorer, reference = LogprobModel(model, temperature=0.7), LogprobModel(other, temperature=1.0)
-    ref = reference.rows(batch)
+    ref = reference.states_and_head(batch)
     full_kl = scorer(batch, ref=ref).full_kl
 
     def log_softmax(of: LogprobModel) -> Tensor:
-        hidden, head = of.rows(batch)
+        hidden, head = of.states_and_head(batch)
         return torch.log_softmax(head(hidden) / 0.7, dim=-1)
 
     p, q = log_softmax(scorer), log_softmax(reference)
@@ -333,7 +332,7 @@ def test_a_critic_of_its_own_shares_no_weight_and_uses_all_it_trains(kind: str) 
     ],
 )
 def test_a_configuration_says_which_critic(tmp_path: Path, sections: dict, critic: type) -> None:
-    scorer = make_scorer(tiny_model(), tiny_config(tmp_path, **sections))
+    scorer = make_logprob_model(tiny_model(), tiny_config(tmp_path, **sections))
     assert isinstance(scorer.critic, critic)
     assert not scorer(one_batch()).entropies.requires_grad
 

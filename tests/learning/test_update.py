@@ -13,10 +13,10 @@ from updates import learn, make_step
 
 from agent_rl.config import ESTIMATOR_KEYS
 from agent_rl.errors import ConfigError
-from agent_rl.learning.credit import collect_samples
 from agent_rl.learning.logprob_model import Scores
 from agent_rl.learning.objective import Objective
 from agent_rl.learning.packing import plan_micro_batches
+from agent_rl.learning.samples import collect_samples
 
 COUNTS = ("batch/num_micro_batches",)
 """Metrics that say how a step was cut."""
@@ -97,7 +97,7 @@ def test_an_idle_micro_batch_gives_a_gradient_of_0_to_every_score_that_has_one(f
     objective = Objective(tiny_config(folder, algorithm={"advantage": "gae", "entropy_coef": 0.01}))
     logprobs, entropies, values = (torch.zeros(0, requires_grad=True) for _ in range(3))
     scores = Scores(logprobs, entropies, values, full_kl=None)
-    loss, parts = objective(scores, {}, idle, kl_coef=0.0, is_critic_alone=False)
+    loss, parts = objective(scores, [], idle, kl_coef=0.0, is_critic_alone=False)
     assert (loss.item(), parts) == (0.0, {})
     loss.backward()
     assert all(score.grad is not None for score in (logprobs, entropies, values))

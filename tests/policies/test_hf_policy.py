@@ -102,7 +102,7 @@ def test_an_update_raises_the_probability_of_what_was_rewarded(tmp_path: Path, l
         episode(1.0, turn(prompt, good, before[0].tolist())),
         episode(0.0, turn(prompt, bad, before[1].tolist())),
     )
-    metrics = updater.update([TrajectoryGroup(task_id="t", trajectories=episodes)], step=0)
+    metrics = updater.update([TrajectoryGroup(task_id="t", trajectories=episodes)], step=0).metrics
     policy.refresh_weights(1)
     after = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
     assert metrics["loss/abs_log_ratio_max"] < 1e-5

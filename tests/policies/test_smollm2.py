@@ -167,7 +167,7 @@ def test_one_update_makes_the_rewarded_completion_more_likely(policy: HuggingFac
     before = -plain_logprobs(policy.model, prompt, rewarded, 1.0).sum()
     config = tiny_config(tmp_path, train={"steps": 1, "learning_rate": 1e-5})
     updater = PolicyUpdater(policy.model, config, Backend("cpu"))
-    metrics = updater.update([group], step=0)
+    metrics = updater.update([group], step=0).metrics
     after = -plain_logprobs(policy.model, prompt, rewarded, 1.0).sum()
     assert metrics["optim/skipped"] == 0
     assert after < before - 0.01

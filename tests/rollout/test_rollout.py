@@ -13,7 +13,7 @@ from agent_rl.agent.messages import Message
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import EngineError, SandboxError
 from agent_rl.inference.base import Cancel
-from agent_rl.learning.batch import build_samples
+from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import EpisodeLimits, run_episode

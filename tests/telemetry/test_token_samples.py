@@ -18,7 +18,7 @@ from updates import make_step, make_updater
 from agent_rl.agent.messages import Message
 from agent_rl.agent.token_texts import token_texts
 from agent_rl.distributed.backend import Backend
-from agent_rl.learning.batch import build_samples
+from agent_rl.learning.samples import build_samples
 from agent_rl.records import (
     LoggedSample,
     StopReason,
@@ -186,50 +186,44 @@ def test_a_file_has_one_line_an_episode_and_is_the_same_again(tmp_path: Path) ->
     assert sorted(path.name for path in paths[0].parent.iterdir()) == ["a.jsonl.gz", "b.jsonl.gz"]
 
 
-@pytest.mark.parametrize("has_prox", [False, True])
-def test_an_update_tells_of_every_sample_what_it_first_computed(folder: Path, has_prox: bool) -> None:
+@pytest.mark.parametrize("has_old_logprobs", [False, True])
+def test_an_update_returns_every_sample_with_what_it_computed_first(folder: Path, has_old_logprobs: bool) -> None:
     """Four groups, one without signal; an episode was cut off, one has no score, one has two contexts."""
-    algorithm = {"correction": {"kind": "token_tis"}} if has_prox else {}
+    algorithm = {"correction": {"kind": "token_tis"}} if has_old_logprobs else {}
     config = tiny_config(folder, algorithm=algorithm | {"mask_truncated": True}, train={"minibatches": 2, "epochs": 2})
     updater = make_updater(folder, Backend("cpu"), config)
     groups = make_step(0)
-    samples: list[LoggedSample] = []
-    before = updater.logprobs([sample.sample for sample in learned_from(folder, groups)])
-    updater.update(groups, step=0, observe=samples.extend)
+    before = updater.logprobs([sample.sample for sample in samples_of(folder, groups)])
+    samples = updater.update(groups, step=0).samples
     episodes = [episode for group in groups for episode in group.trajectories if episode.reward is not None]
     assert [id(sample.episode) for sample in samples] == [
         id(episode) for episode in episodes for turn in range(1 + any(turn.new_context for turn in episode.turns))
     ]
     for sample, expected in zip(samples, before, strict=True):
         is_cut_off = sample.episode.stop_reason is StopReason.MAX_TOKENS
-        is_learned = not is_cut_off and any(sample.sample.advantages)
-        assert sample.num_updates == 2 * is_learned  # one in each epoch
-        assert (sample.trainer_logprobs is not None) == (has_prox or is_learned)
+        is_trained = not is_cut_off and any(sample.sample.advantages)
+        assert sample.num_updates == 2 * is_trained  # one in each epoch
+        assert (sample.trainer_logprobs is not None) == (has_old_logprobs or is_trained)
         assert any(sample.sample.loss_mask) != is_cut_off
-        if has_prox or (is_learned and sample.episode.group_id in ("g0", "g1")):  # those of the first minibatch
+        if has_old_logprobs or (is_trained and sample.episode.group_id in ("g0", "g1")):  # those of the first minibatch
             assert sample.trainer_logprobs == pytest.approx(expected, abs=1e-5)
-    assert {sample.trainer_logprobs is None for sample in samples} == ({False} if has_prox else {False, True})
+    assert {sample.trainer_logprobs is None for sample in samples} == ({False} if has_old_logprobs else {False, True})
 
 
 def test_updates_that_change_no_policy_are_not_counted(folder: Path) -> None:
     """The critic alone learns at the first step; the loss of the second is not finite."""
     algorithm, critic = {"advantage": "gae"}, {"warmup_steps": 1}
     updater = make_updater(folder, Backend("cpu"), tiny_config(folder, algorithm=algorithm, critic=critic))
-    alone: list[LoggedSample] = []
-    updater.update(make_step(0), step=0, observe=alone.extend)
-    refused: list[LoggedSample] = []
+    alone = updater.update(make_step(0), step=0).samples
     with torch.no_grad():
         next(updater.module.parameters()).fill_(math.nan)
-    metrics = updater.update(make_step(0), step=1, observe=refused.extend)
-    assert metrics["optim/nonfinite"] == 1.0
-    for samples in (alone, refused):
+    refused = updater.update(make_step(0), step=1)
+    assert refused.metrics["optim/nonfinite"] == 1.0
+    for samples in (alone, refused.samples):
         assert {sample.num_updates for sample in samples} == {0}
         assert all(any(sample.sample.loss_mask) for sample in samples)
 
 
-def learned_from(folder: Path, groups: list[TrajectoryGroup]) -> list[LoggedSample]:
-    """The samples of a step that nothing is masked in."""
-    samples: list[LoggedSample] = []
-    updater = make_updater(folder, Backend("cpu"), tiny_config(folder))
-    updater.update(groups, step=0, observe=samples.extend)
-    return samples
+def samples_of(folder: Path, groups: list[TrajectoryGroup]) -> list[LoggedSample]:
+    """The samples of a step with nothing masked."""
+    return make_updater(folder, Backend("cpu"), tiny_config(folder)).update(groups, step=0).samples

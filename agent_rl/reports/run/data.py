@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from agent_rl.config import TrainConfig
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
-from agent_rl.learning.schedule import learning_rate_at
+from agent_rl.learning.optimizer import learning_rate_at
 from agent_rl.reports.environment import failure_modes_of
 from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured

@@ -1,7 +1,8 @@
-"""From episodes to what each drawn token is worth: the step's samples, its rewards, and the advantages of both.
+"""From a step's groups to training samples with advantages.
 
-Every process computes this for the whole step, so that statistics over groups and over the batch are global.
-Not here: the estimators (`algorithms/`), tensors for the model (`batch.py`), log-probs and values.
+Sampled ids are used as they are, never encoded again. Every process computes this for the whole step, so that
+statistics over groups and over the batch are global.
+Not here: the estimators (`algorithms/`), which samples share a micro-batch (`packing.py`), log-probs and values.
 """
 
 import math
@@ -15,8 +16,7 @@ from agent_rl.algorithms.estimators import StepRewards, estimate
 from agent_rl.algorithms.losses import overlong_penalty
 from agent_rl.config import AlgorithmConfig
 from agent_rl.errors import ConfigError
-from agent_rl.learning.batch import build_samples
-from agent_rl.records import StopReason, TrainingSample, Trajectory, TrajectoryGroup
+from agent_rl.records import StopReason, TrainingSample, Trajectory, TrajectoryGroup, Turn
 
 _ENDED = (StopReason.FINISHED, StopReason.INVALID_CALLS)
 """Stop reasons of episodes that came to their own end."""
@@ -64,6 +64,22 @@ def collect_samples(groups: Sequence[TrajectoryGroup]) -> StepSamples:
         group_of=tuple(group_of),
         num_untrained=num_untrained,
     )
+
+
+def build_samples(episode: Trajectory) -> tuple[list[TrainingSample], int]:
+    """Training samples of one episode, advantages 0, and how many were dropped because they hold no trained token.
+
+    Turns are concatenated: ids that were new in the prompt (mask 0), then the completion (mask 1, its sampling
+    log-probs). A turn with `new_context` starts another sample. For example, prompt (7, 8), completion (5, 2), tool
+    reply (9,), completion (4,) give ids (7, 8, 5, 2, 9, 4) and mask (0, 0, 1, 1, 0, 1).
+    An episode without a score (reward None or NaN, or `ENV_ERROR`) gives no sample and counts none.
+    Raises ValueError when lengths disagree or when nothing comes before a drawn id.
+    """
+    if not _is_scored(episode):
+        return [], 0
+    samples = [_concatenate(turns, task_id=episode.task_id) for turns in _split_contexts(episode.turns)]
+    trained = [sample for sample in samples if any(sample.loss_mask)]
+    return trained, len(samples) - len(trained)
 
 
 def assign_credit(
@@ -185,3 +201,42 @@ def _split_by_sample(rows_EN: Tensor, step: StepSamples, num_trained: Sequence[i
         columns.append(rows_EN[episode, taken[episode] : taken[episode] + count])
         taken[episode] += count
     return columns
+
+
+def _is_scored(trajectory: Trajectory) -> bool:
+    reward = trajectory.reward
+    return reward is not None and not math.isnan(reward) and trajectory.stop_reason is not StopReason.ENV_ERROR
+
+
+def _split_contexts(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Runs of turns that extend one another; one empty run for an episode without a turn, so that it is counted."""
+    contexts: list[list[Turn]] = [[]]
+    for turn in turns:
+        if turn.new_context and contexts[-1]:
+            contexts.append([])
+        contexts[-1].append(turn)
+    return contexts
+
+
+def _concatenate(turns: Sequence[Turn], *, task_id: str) -> TrainingSample:
+    token_ids: list[int] = []
+    loss_mask: list[int] = []
+    sampling_logprobs: list[float] = []
+    for turn in turns:
+        completion = turn.completion
+        num_read, num_drawn = len(turn.prompt_token_ids), len(completion.token_ids)
+        if num_drawn != len(completion.logprobs):
+            raise ValueError(
+                f"task {task_id!r}: a completion has {num_drawn} ids but {len(completion.logprobs)} log-probs"
+            )
+        token_ids += [*turn.prompt_token_ids, *completion.token_ids]
+        loss_mask += [0] * num_read + [1] * num_drawn
+        sampling_logprobs += [0.0] * num_read + list(completion.logprobs)
+    if loss_mask and loss_mask[0]:
+        raise ValueError(f"task {task_id!r}: a sample starts with a drawn id; its first turn needs prompt ids")
+    return TrainingSample(
+        token_ids=tuple(token_ids),
+        loss_mask=tuple(loss_mask),
+        sampling_logprobs=tuple(sampling_logprobs),
+        advantages=(0.0,) * len(loss_mask),
+    )
