@@ -6,20 +6,8 @@ from typing import Annotated
 import typer
 
 from agent_rl.registry import import_object
-from agent_rl.scripts import (
-    check_data,
-    evaluate_model,
-    plan,
-    preflight,
-    prepare_dataset,
-    prepare_tasks,
-    report,
-    sandbox_info,
-    serve_vllm,
-    train,
-    train_sft,
-    view,
-)
+from agent_rl.scripts import check_data, evaluate_model, prepare_dataset, prepare_tasks, train, train_sft
+from agent_rl.scripts.commands import plan, preflight, report, sandbox_info, serve_vllm, view
 from agent_rl.scripts.common import run_app
 
 app = typer.Typer(

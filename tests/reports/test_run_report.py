@@ -17,7 +17,7 @@ from agent_rl.reports.run.curves import PANELS, draw, part_panels, running_mean,
 from agent_rl.reports.run.data import Evaluation, read_run
 from agent_rl.reports.run.html import run_page, shared_start
 from agent_rl.reports.run.report import as_data, clock, different_settings, history, make_report, status
-from agent_rl.scripts import report
+from agent_rl.scripts.commands import report
 from agent_rl.scripts.common import run_app
 
 NAN = math.nan
@@ -334,7 +334,7 @@ def test_alarms_are_said_to_be_asked_again_also_where_none_went_off(tmp_path):
 
 
 def test_reports_load_no_torch():
-    modules = "agent_rl.reports.run.html, agent_rl.reports.evaluation_output, agent_rl.scripts.report"
+    modules = "agent_rl.reports.run.html, agent_rl.reports.evaluation_output, agent_rl.scripts.commands.report"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -32,7 +32,8 @@ LONG_PROMPT = tuple(range(20, 60)) * 7
 MAX_GAP = 1e-3
 COMMAND = """
 import typer
-from agent_rl.scripts import common, serve_vllm
+from agent_rl.scripts import common
+from agent_rl.scripts.commands import serve_vllm
 app = typer.Typer()
 app.command()(serve_vllm.main)
 common.run_app(app)

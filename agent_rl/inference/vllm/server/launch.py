@@ -1,7 +1,7 @@
 """Start vLLM servers, wait until they answer, start again those that die, and leave nothing behind.
 
 Every server runs under a guard (`launch_guard.py`) in a process group of its own; what it prints goes to a file.
-Not here: flags and environment of a server (`launch_plan.py`), the command line (`scripts/serve_vllm.py`).
+Not here: flags and environment of a server (`launch_plan.py`), the command line (`scripts/commands/serve_vllm.py`).
 """
 
 import contextlib

@@ -18,7 +18,7 @@ from agent_rl.errors import ConfigError, UserError
 from agent_rl.inference.vllm.server import launch, launch_plan
 from agent_rl.inference.vllm.server.launch import ServerSupervisor
 from agent_rl.inference.vllm.server.launch_plan import ServeOptions, ServerPlan, check_vllm_is_installed, plan_servers
-from agent_rl.scripts import serve_vllm
+from agent_rl.scripts.commands import serve_vllm
 
 FAKE = Path(__file__).resolve().parents[3] / "support/vllm/fake_vllm_server.py"
 ROOT = FAKE.parents[3]
@@ -265,7 +265,8 @@ sys.path[:0] = [{root!r}, {tests!r}, {here!r}]
 from pathlib import Path
 import typer
 from test_serve_vllm import fake_plan
-from agent_rl.scripts import common, serve_vllm
+from agent_rl.scripts import common
+from agent_rl.scripts.commands import serve_vllm
 from agent_rl.inference.vllm.server import launch_plan
 launch_plan.visible_gpus = list
 launch_plan.plan_servers = lambda options, gpus: [fake_plan(Path({folder!r}), "--child", port=options.port)]

@@ -8,8 +8,8 @@ Starts the environment's checkers and ends them; writes nothing. Exit code 1 whe
 
 import typer
 
+from agent_rl.scripts.commands.plan import ConfigPath, MachineOverrides, MachinePath, Overrides
 from agent_rl.scripts.common import make_app, run_app
-from agent_rl.scripts.plan import ConfigPath, MachineOverrides, MachinePath, Overrides
 
 
 def main(
