@@ -53,7 +53,7 @@ model/smollm2-135m/model.safetensors: scripts/fetch_smollm2.py | .venv/.ready
 test-slow: setup-react smollm2  ## the tests that take longer
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist worksteal $(ARGS)
 
-test-vllm: setup-vllm  ## the tests that draw through vLLM, on the CPU
+test-vllm: setup-vllm  ## the tests that generate through vLLM, on the CPU
 	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)
 
 CHECK := $(PY) -m agent_rl.scripts.cli check-data

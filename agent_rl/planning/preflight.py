@@ -1,7 +1,7 @@
-"""Checks of one machine before a run starts: each looks at one thing and says in a line whether it will do.
+"""Checks of one machine before a run starts: each looks at one thing and reports it in a line.
 
-A check never raises for what it finds; what it needs to know of the machine is passed in, so that it can be tested on
-another. Not here: what a run needs (`memory.py`, `sampler.py`), the environment's own checks, printing.
+A check never raises for what it finds. Facts about the machine are arguments, so that every check can be tested on any
+machine. Does not: compute what a run needs (`memory.py`, `engines.py`), run the environment's own checks, print.
 """
 
 import importlib.metadata
@@ -28,7 +28,7 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCheck:
-    """`MachineCheck(name="disk", status=CheckStatus.OK, text="12.0 GiB free")`; the text says what to do."""
+    """`MachineCheck(name="disk", status=CheckStatus.OK, text="12.0 GiB free")`; a failure's text has the remedy."""
 
     name: str
     status: CheckStatus
@@ -55,13 +55,13 @@ def failed(name: str, text: str) -> MachineCheck:
 
 
 def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None) -> MachineCheck:
-    """`wanted` GPUs of `memory` bytes each; 0: the run takes what there is. `driver` is None without nvidia-smi."""
+    """Check for `wanted` GPUs of `memory` bytes each; 0: any number will do. `driver` is None without nvidia-smi."""
     names = ", ".join(f"{gpu.name} {gpu.memory / GIB:.0f} GiB" for gpu in found[:1])
     what = f"{len(found)} x {names}, driver {driver or 'unknown'}" if found else "no GPU"
     if not found and driver is not None:
         return failed(
             "GPUs",
-            f"the driver {driver} is there, but this PyTorch sees no GPU; install its CUDA build, and see that "
+            f"the driver {driver} is installed, but this PyTorch sees no GPU; install its CUDA build, and check that "
             "CUDA_VISIBLE_DEVICES is not empty",
         )
     if len(found) < wanted:
@@ -70,9 +70,9 @@ def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver:
         return failed(
             "GPUs",
             f"{len(small)} of {wanted} have {small[0].memory / GIB:.0f} GiB, and the plan is for {memory / GIB:.0f}; "
-            "plan again with their own name, --gpu",
+            "plan again with their name, --set gpu=NAME",
         )
-    return ok("GPUs", what if found or wanted else "none here and none asked for; the run uses the CPU")
+    return ok("GPUs", what if found or wanted else "none found and none required; the run uses the CPU")
 
 
 def read_requirements(paths: Iterable[Path]) -> dict[str, str]:
@@ -90,7 +90,7 @@ def read_requirements(paths: Iterable[Path]) -> dict[str, str]:
 def check_packages(
     paths: Sequence[Path], version_of: Callable[[str], str] = importlib.metadata.version
 ) -> MachineCheck:
-    """Installed versions against requirement files; another version is a warning, a missing package a failure."""
+    """Compare installed versions with requirement files; another version is a warning, a missing package a failure."""
     missing, other = [], []
     wanted = read_requirements(paths)
     for name, version in wanted.items():
@@ -117,7 +117,7 @@ def check_disk(
     what: str = "checkpoints",
     remedy: str = "set run.output_dir or checkpoint.keep",
 ) -> MachineCheck:
-    """Room for `wanted` bytes of `what` where `folder` is or will be."""
+    """Check for `wanted` free bytes for `what` where `folder` is or will be."""
     place = folder.absolute()
     while not place.exists():
         place = place.parent
@@ -130,19 +130,19 @@ def check_disk(
     text = f"{free / GIB:.1f} GiB free in {place}, {what} take up to {wanted / GIB:.1f}"
     if free < wanted:
         return failed("disk", f"{text}; {remedy}")
-    return ok("disk", text) if free > 1.2 * wanted else warning("disk", f"{text}, logs and transcripts not counted")
+    return ok("disk", text) if free > 1.2 * wanted else warning("disk", f"{text}, without logs and transcripts")
 
 
-def check_memory(wanted: float, there: float) -> MachineCheck:
-    """Bytes that all processes of a machine need of its memory together, by the plan."""
-    text = f"{there / GIB:.1f} GiB, the run needs about {wanted / GIB:.1f}"
-    if wanted > there:
+def check_memory(wanted: float, available: float) -> MachineCheck:
+    """Compare the bytes that all processes of a machine need together, by the plan, with its memory."""
+    text = f"{available / GIB:.1f} GiB, the run needs about {wanted / GIB:.1f}"
+    if wanted > available:
         return failed("memory", f"{text}; offload less, train fewer weights, or use another machine")
-    return ok("memory", text) if wanted < 0.9 * there else warning("memory", f"{text}, with less than 10 % to spare")
+    return ok("memory", text) if wanted < 0.9 * available else warning("memory", f"{text}, less than 10 % spare")
 
 
 def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> float:
-    """Bytes of this machine's memory that can be had: a control group's limit counts where it is lower."""
+    """Bytes of this machine's memory; a control group's limit counts if it is lower."""
     total = next(
         int(line.split()[1]) * 1024 for line in meminfo.read_text().splitlines() if line.startswith("MemTotal")
     )
@@ -152,7 +152,7 @@ def machine_memory(meminfo: Path = Path("/proc/meminfo")) -> float:
 
 
 def check_server(address: str, *, timeout_s: float = 3.0) -> MachineCheck:
-    """An address of `vllm.servers`: a healthy server is there or, on this machine, nobody, so that one can start."""
+    """Check an address of `vllm.servers`: a healthy server answers or, on this machine, the port is free for one."""
     name = f"server {address}"
     parts = urllib.parse.urlsplit(address)
     is_here = parts.hostname in ("127.0.0.1", "localhost", "::1", socket.gethostname())
@@ -161,18 +161,18 @@ def check_server(address: str, *, timeout_s: float = 3.0) -> MachineCheck:
         with direct.open(f"{address}/health", timeout=timeout_s):
             return ok(name, "answers")
     except urllib.error.HTTPError as error:
-        return failed(name, f"something answers {error.code} that is no vLLM server; end it, or use another port")
+        return failed(name, f"a program that is no vLLM server answers {error.code}; stop it, or use another port")
     except OSError as error:
         reason = getattr(error, "reason", error)
         if not is_here:
             return failed(name, f"does not answer ({reason}); start agent-rl serve-vllm there, with --host")
         if isinstance(reason, ConnectionRefusedError):
             return ok(name, "the port is free; start agent-rl serve-vllm before the run")
-        return failed(name, f"the port is taken by something that is no server ({reason}); use another port")
+        return failed(name, f"the port is taken by a program that is no server ({reason}); use another port")
 
 
 def check_port(port: int) -> MachineCheck:
-    """That nobody listens on the launcher's port."""
+    """Check that the launcher's port is free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -183,22 +183,22 @@ def check_port(port: int) -> MachineCheck:
 
 
 def check_compilers() -> MachineCheck:
-    """DeepSpeed compiles its CPU Adam once, for `offload_optimizer`."""
+    """Check for the compiler of DeepSpeed's CPU Adam, which `offload_optimizer` needs."""
     missing = [name for name in ("g++",) if shutil.which(name) is None]
     if missing:
-        return failed("compiler", f"{missing[0]} is missing, with which DeepSpeed builds its CPU Adam; install it")
-    return ok("compiler", "g++ is there, for DeepSpeed's CPU Adam")
+        return failed("compiler", f"{missing[0]} is missing, which DeepSpeed needs to build its CPU Adam; install it")
+    return ok("compiler", "g++ is installed, for DeepSpeed's CPU Adam")
 
 
 def is_cached(source: str) -> bool:
-    """Whether the hub's cache on this machine has the config of that model."""
+    """Whether the hub's cache on this machine holds the model's config."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(source, "config.json"), str)
 
 
 def hub_unreachable(*, timeout_s: float = 5.0) -> str:
-    """Why the hub cannot be reached; empty where it can. Asked before Transformers is, which tries for a minute."""
+    """Why the hub cannot be reached; empty if it can. Transformers itself would retry for a minute."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -211,9 +211,9 @@ def hub_unreachable(*, timeout_s: float = 5.0) -> str:
         return str(error)
 
 
-def asked(name: str, question: Callable[[], str], *, remedy: str = "") -> MachineCheck:
-    """What `question` answers; a UserError of it is a failure with that sentence."""
+def attempt(name: str, action: Callable[[], str]) -> MachineCheck:
+    """Run `action` and report the text that it returns; a UserError is a failure with its sentence."""
     try:
-        return ok(name, question())
+        return ok(name, action())
     except UserError as error:
-        return failed(name, f"{error}{remedy}")
+        return failed(name, str(error))

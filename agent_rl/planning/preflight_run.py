@@ -1,4 +1,4 @@
-"""All checks that a configuration asks for on this machine, one after the other. Not here: a single check, printing."""
+"""Runs all checks that a configuration needs on this machine, one after the other. Does not: print."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from agent_rl.planning.plan import Question, ask
 from agent_rl.planning.preflight import (
     FoundGpu,
     MachineCheck,
-    asked,
+    attempt,
     check_compilers,
     check_disk,
     check_gpus,
@@ -54,9 +54,9 @@ def all_checks(config: Config, question: Question | None, why_not: str = "") -> 
         memory=question.gpu.memory if question is not None and question.gpu is not None else 0.0,
         driver=driver_version(),
     )
-    yield asked("training tasks", lambda: _tasks(config, config.data.train_path))
+    yield attempt("training tasks", lambda: _tasks(config, config.data.train_path))
     if config.eval.temperatures:
-        yield asked("held-out tasks", lambda: _tasks(config, config.data.eval_path))
+        yield attempt("held-out tasks", lambda: _tasks(config, config.data.eval_path))
     yield check_model(config)
     if question is None:
         yield failed("plan", why_not)
@@ -80,7 +80,7 @@ def make_question(config_path: Path, overrides: Sequence[str], machine: Machine)
 
 
 def gpus_wanted(config: Config, question: Question | None) -> int:
-    """GPUs that the run cannot do without; 0 where it takes the CPU as well."""
+    """GPUs that the run requires; 0 if it runs on a CPU as well."""
     if config.run.device == "cpu" or (question is not None and question.gpu is None):
         return 0
     needs_them = config.run.device.startswith("cuda") or config.vllm.weight_transfer == "nccl"
@@ -105,7 +105,7 @@ def requirement_files(config: Config, question: Question | None, *, has_gpus: bo
 
 
 def check_model(config: Config) -> MachineCheck:
-    """The folder's or the hub's tokenizer can be read, which is small; weights are looked for, not read."""
+    """Read the tokenizer of the folder or the hub, which is small, and look for weights without reading them."""
     source = config.model.path
     if source.endswith(".pth"):
         return ok("model", source) if Path(source).is_file() else failed("model", f"{source} does not exist")
@@ -121,7 +121,7 @@ def check_model(config: Config) -> MachineCheck:
         return failed("model", str(error))
     if tokenizer.chat_template is None:
         return failed("model", f"{source} has no chat template; give an instruction-tuned model")
-    where = "a folder here" if is_folder(source) else "from the hub, or its cache"
+    where = "a local folder" if is_folder(source) else "from the hub, or its cache"
     return ok("model", f"{source}: {where}, {len(tokenizer):,} ids")
 
 
@@ -162,13 +162,13 @@ def _started(name: str, about: Mapping[str, Any]) -> MachineCheck:
 
 
 def find_gpus() -> list[FoundGpu]:
-    """Those that PyTorch sees."""
+    """GPUs that PyTorch sees."""
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [FoundGpu(name=each.name, memory=float(each.total_memory)) for each in found]
 
 
 def driver_version() -> str | None:
-    """Of NVIDIA's driver; None where nvidia-smi is missing or fails."""
+    """Version of NVIDIA's driver; None if nvidia-smi is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -185,7 +185,7 @@ def _tasks(config: Config, path: Path) -> str:
 
 
 def planned(question: Question) -> Iterator[MachineCheck]:
-    """What the plan says of GPUs, of this machine's memory and of the disk."""
+    """Compare the plan with this machine's memory, GPUs and disk."""
     try:
         answer = question.answer()
     except UserError as error:

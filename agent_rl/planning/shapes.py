@@ -1,8 +1,8 @@
-"""What a plan needs to know of a model: how many weights, of what sizes. Counted on the meta device, no weight is read.
+"""Counts a model's weights and their sizes on the meta device, without reading a weight.
 
 The shape comes from a folder's `config.json`, from the hub or its cache, or from the table here, so that a plan for the
-models of `configs/` needs no network. Mixture-of-experts models are taken as if every expert were met.
-Not here: bytes (`memory.py`), loading (`hf_loading.py`).
+models of `configs/` needs no network. For mixture-of-experts models every expert counts as active.
+Does not: compute bytes (`memory.py`), load models (`hf_loading.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """`ModelShape(name="tiny", num_weights=..., ...)`; counts are of elements, not of bytes."""
+    """`ModelShape(name="tiny", num_weights=..., ...)`; counts are elements, not bytes."""
 
     name: str
     num_weights: int
-    """All trainable ones; a head that is the embedding's table counts once."""
+    """All trainable weights; a head tied to the embedding counts once."""
     num_matmul_weights: int
-    """Matrices that a token is multiplied with, the head left out."""
+    """Matrices of the layers, without the head."""
     num_head_weights: int
-    """Vocabulary times hidden size, also where the head is the embedding's table."""
+    """Vocabulary times hidden size, also for a head tied to the embedding."""
     largest_weight: int
     """Elements of the largest single tensor."""
     largest_layer: int
@@ -42,15 +42,15 @@ class ModelShape:
     head_dim: int
     vocab_size: int
     linear_widths: Mapping[str, int] = field(default_factory=dict)
-    """By last name of a linear layer, the head left out: inputs and outputs of all layers of that name, summed."""
+    """By last name of a linear layer, without the head: inputs and outputs of all layers of that name, summed."""
 
     def num_adapter_weights(self, rank: int, target_modules: Sequence[str] = ()) -> int:
-        """Weights of LoRA adapters; without `target_modules` on all linear layers but the head."""
+        """Weights of LoRA adapters; without `target_modules` on all linear layers except the head."""
         names = target_modules or self.linear_widths
         return rank * sum(self.linear_widths.get(name, 0) for name in names)
 
     def cache_bytes(self, bytes_per_number: int) -> int:
-        """Keys and values of one token, bytes."""
+        """Bytes of one token's keys and values."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_number
 
 
@@ -73,17 +73,17 @@ SHIPPED = {
     "Qwen/Qwen2.5-Coder-7B-Instruct": _qwen2(3584, 18_944, 28, 28, 4, 152_064, False),
     "Qwen/Qwen2.5-Coder-32B-Instruct": _qwen2(5120, 27_648, 64, 40, 8, 152_064, False),
 }
-"""Published `config.json`, the keys that decide sizes; the counts that come out are those of the published weights
+"""The size-related keys of the published `config.json`; the resulting counts are those of the published weights
 (494,032,768, 1,543,714,304, 7,615,616,512 and 32,763,876,352)."""
 
 
 def read_shape(source: str) -> ModelShape:
-    """Of a model folder or hub name. UserError for what is neither, or cannot be had."""
+    """Read the shape of a model folder or hub name. UserError for anything else, or if it is unavailable."""
     from transformers import AutoConfig
 
     if source.endswith(".pth"):
         raise ConfigError(
-            f"model.path = {source!r}: a .pth file does not say its sizes; plan with a folder in Hugging Face format"
+            f"model.path = {source!r}: a .pth file does not describe its model; use a folder in Hugging Face format"
         )
     if not is_folder(source) and source in SHIPPED:
         values = dict(SHIPPED[source])
@@ -92,7 +92,7 @@ def read_shape(source: str) -> ModelShape:
 
 
 def shape_of(config: "PreTrainedConfig", name: str) -> ModelShape:
-    """The shape of a causal LM that Transformers would build from `config`."""
+    """Compute the shape of the causal LM that Transformers builds from `config`."""
     from transformers import AutoModelForCausalLM
 
     with quiet(), torch.device("meta"):

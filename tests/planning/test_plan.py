@@ -58,22 +58,22 @@ def test_adapters_are_rank_times_inputs_and_outputs():
     assert SMALL.num_adapter_weights(4, ["q_proj"]) == 160
 
 
-def test_a_folder_is_read_and_what_is_none_is_refused(tmp_path):
+def test_a_folder_is_read_and_other_paths_are_refused(tmp_path):
     shape = read_shape(str(save_tiny_model(tmp_path / "model")))
     assert (shape.num_layers, shape.hidden_size, shape.num_kv_heads) == (2, 32, 1)
-    with pytest.raises(CheckpointError, match="no such folder"):
+    with pytest.raises(CheckpointError, match=r"\./nowhere/at/all"):
         read_shape("./nowhere/at/all")
-    with pytest.raises(ConfigError, match="does not say its sizes"):
+    with pytest.raises(ConfigError, match=r"weights\.pth"):
         read_shape("weights.pth")
 
 
-def test_one_process_keeps_weights_and_two_moments():
+def test_resident_memory_of_one_process_is_weights_and_two_moments():
     assert sizes(resident(make_job())) == {"weights": 4000, "AdamW's moments": 8000}
     # bfloat16 without ZeRO: moments in bfloat16 too.
     assert sizes(resident(make_job(model={"dtype": "bfloat16"}))) == {"weights": 2000, "AdamW's moments": 4000}
 
 
-def test_ddp_keeps_buckets_as_large_as_the_gradient():
+def test_ddp_holds_buckets_as_large_as_the_gradient():
     assert sizes(resident(make_job(layout=Layout(num_processes=2))))["gradient buckets (DDP)"] == 4000
 
 
@@ -124,7 +124,7 @@ def test_an_offloaded_optimizer_is_eighteen_bytes_a_weight_of_the_machine():
     assert [item.name for item in moved if item.where == "device"] == ["gradient bucket"]
 
 
-def test_zero_3_gathers_what_it_may_keep_at_hand_and_no_more_than_there_is():
+def test_zero_3_gathers_up_to_its_limit_and_no_more_than_the_model_has():
     layout = Layout(num_processes=4, zero_stage=3, live_elements=1_000_000_000, prefetch_elements=50_000_000)
     assert sizes(transient(make_job(LARGE, layout)))["gathered weights"] == 4 * 1_250_000_000
     assert sizes(transient(make_job(SMALL, layout)))["gathered weights"] == 4 * 1000
@@ -137,7 +137,7 @@ def test_adapters_train_themselves_alone():
     assert checkpoint_bytes(job) == (4 * 480, 8 * 480)
 
 
-def test_a_reference_is_kept_for_a_kl_and_a_critic_of_its_own_doubles_what_is_trained():
+def test_a_kl_adds_a_reference_and_an_own_critic_doubles_the_trained_weights():
     with_kl = make_job(algorithm={"kl": {"coef": 0.1}})
     assert sizes(resident(with_kl))["reference model"] == 4000
     sharded = make_job(layout=Layout(num_processes=4, zero_stage=3), algorithm={"kl": {"coef": 0.1}})
@@ -236,7 +236,7 @@ def test_weight_files_are_counted_for_servers_that_read_them():
     assert weight_file_bytes(make_job(LARGE, policy=policy)) == 0.0
 
 
-def test_what_the_trainer_refuses_the_plan_refuses():
+def test_the_plan_refuses_what_the_trainer_refuses():
     for stage, sections, sentence in (
         (1, {}, "ZeRO stage 1"),
         (3, {"lora": {"rank": 4}}, "adapters are float32"),
@@ -305,7 +305,7 @@ def test_samples_of_a_micro_batch_share_their_prompt():
     assert (found.prompts_per_group, found.computed, found.num_micro_batches) == (2, 60, 2)
 
 
-def test_an_episode_fills_five_eighths_of_the_window_unless_said():
+def test_an_episode_fills_five_eighths_of_the_window_by_default():
     assert assume(make_config(), Machine()) == Machine(
         prompt_tokens=4, new_tokens=4, tool_tokens=2, turns=15, link_gb_s=150
     )
@@ -356,7 +356,7 @@ def test_updating_takes_the_operations_by_the_share_of_the_peak():
     assert estimate(half, H100, given).update == pytest.approx(times.update * 67 / 989)
 
 
-def test_drawing_one_episode_is_bound_by_reading_the_weights():
+def test_generating_one_episode_is_bound_by_reading_the_weights():
     policy = {"max_context": 8192, "max_batch_size": 1}
     job = make_job(LARGE, policy=policy, model={"dtype": "bfloat16"}, rollout={"group_size": 2, "groups_per_step": 1})
     given = assumed(prompt_tokens=1, new_tokens=1000, tool_tokens=0, hbm=0.5)

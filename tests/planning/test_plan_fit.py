@@ -76,7 +76,7 @@ def test_servers_and_their_gpus_must_go_together():
         ("", '{"zero_optimization": []}', "zero_optimization is \\[\\]; expected a section"),
     ],
 )
-def test_what_a_file_says_wrong_is_a_sentence(tmp_path, launch, zero, sentence):
+def test_a_wrong_value_of_a_file_is_a_sentence(tmp_path, launch, zero, sentence):
     path, settings = tmp_path / "launch.yaml", tmp_path / "zero.json"
     settings.write_text(zero or "{}")
     named = "" if launch.startswith("deepspeed") else f"\ndeepspeed_config: {{deepspeed_config_file: {settings}}}"
@@ -120,7 +120,7 @@ def test_an_unknown_gpu_is_offered_what_works():
         assert find_gpu(name, 32).memory == 32 * GIB
 
 
-def test_a_gpu_that_nobody_knows_is_refused_by_name():
+def test_an_unknown_gpu_is_refused_by_name():
     assert find_gpu("A100", 40).memory == 40 * GIB
     with pytest.raises(ConfigError, match="'H999' is not in the table"):
         find_gpu("H999")
@@ -194,7 +194,7 @@ def test_the_plan_of_eight_h100_fits_as_documented_with_a_tenth_to_spare():
     assert {place["name"] for place in plan["places"]} == {"GPU that trains", "GPU that serves", "machine's memory"}
     assert [round(100 * place["headroom"]) for place in plan["places"]] == [18, 15, 65]
     assert plan["tokens"]["num_episodes"] == 512
-    # Servers hold all episodes that are played at a time, so that no context is read twice.
+    # Servers hold all concurrent episodes, so that no context is read twice.
     assert plan["seconds"]["slots"] == 20
     assert round(plan["seconds"]["step"] / 60) == 35 and "takes 35 minutes a step" in text.replace("\n# ", " ")
     assert round(plan["weight_files"] / GIB) == 122
@@ -202,7 +202,7 @@ def test_the_plan_of_eight_h100_fits_as_documented_with_a_tenth_to_spare():
     assert "It fits, with 15% headroom where it is tightest" in shown.output
 
 
-def test_what_does_not_fit_says_what_would_and_exits_with_1():
+def test_a_run_that_does_not_fit_gets_a_change_and_exit_code_1():
     result = CliRunner().invoke(
         app,
         [
@@ -215,21 +215,21 @@ def test_what_does_not_fit_says_what_would_and_exits_with_1():
 
 
 def test_an_engine_inside_the_process_must_hold_one_window():
-    def asked(share: float, **keys) -> Question:
+    def question(share: float, **keys) -> Question:
         overrides = ("model.path=Qwen/Qwen2.5-Coder-7B-Instruct", f"vllm.gpu_memory_share={share}")
         return ask(ROOT / "configs/nat_grpo_1gpu.yaml", overrides, Machine(**keys))
 
     # 14.2 GiB of weights, 2 of workspace, 0.9 for 16,384 tokens: 17.1 of 79 GiB are a share of 0.216.
-    assert any("holds 0 tokens, fewer than one window" in line for line in asked(0.15).answer().problems)
-    assert asked(0.21).answer().problems and not asked(0.22).answer().problems
-    change = nearest_change(asked(0.15))
+    assert any("holds 0 tokens, fewer than one window" in line for line in question(0.15).answer().problems)
+    assert question(0.21).answer().problems and not question(0.22).answer().problems
+    change = nearest_change(question(0.15))
     assert (change.text, change.fits) == ("vllm.gpu_memory_share=0.25", True)
     # On 40 GB: a share of 0.4 would leave headroom, but not even room for the weights.
-    small = nearest_change(asked(0.6, gpu="NVIDIA A100-SXM4-40GB"))
+    small = nearest_change(question(0.6, gpu="NVIDIA A100-SXM4-40GB"))
     assert not small.fits and small.num_problems == 0
 
 
-def test_offloading_is_judged_only_where_the_machines_memory_was_said():
+def test_offloading_is_planned_only_with_the_machines_memory():
     with pytest.raises(ConfigError, match="memory_gib"):
         eight(memory_gib=None).answer()
     zero_2 = {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "gpus": 12}

@@ -1,4 +1,4 @@
-"""The plan against real trainings: what processes keep, and what they take at most."""
+"""The plan against real trainings: resident memory of processes, and their peak."""
 
 import functools
 import json
@@ -65,9 +65,9 @@ def measure(
 
 
 def planned_peak(job: Job, *, keeps_freed: bool) -> float:
-    """Bytes of a process's update."""
+    """Bytes of a process during its update."""
     items = fit(job, None, num_gpus=None, machine_memory=None).places[0].phases["update"]
-    return total(items if keeps_freed else items[:-1])  # the last is what was freed and stays
+    return total(items if keeps_freed else items[:-1])  # the last is freed, retained memory
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def planned_peak(job: Job, *, keeps_freed: bool) -> float:
     [(1, None, {}), (2, ZERO_3, {}), (4, ZERO_3, {}), (2, ZERO_3, HALF), (1, None, LONG)],
     ids=["one", "zero3_2", "zero3_4", "zero3_2_bfloat16", "one_checkpointing"],
 )
-def test_what_a_process_holds_is_what_the_plan_says(
+def test_resident_and_peak_memory_are_as_planned(
     tmp_path: Path, num: int, settings: Path | None, sections: dict[str, Any]
 ) -> None:
     job = make_job(tmp_path, num, settings, sections)
@@ -92,7 +92,7 @@ def test_what_a_process_holds_is_what_the_plan_says(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num", "settings"), [(1, None), (2, ZERO_3)], ids=["one", "zero3_2"])
-def test_freed_memory_that_stays_is_allowed_for(tmp_path: Path, num: int, settings: Path | None) -> None:
+def test_retained_freed_memory_is_planned(tmp_path: Path, num: int, settings: Path | None) -> None:
     peak = planned_peak(make_job(tmp_path, num, settings, {}), keeps_freed=True)
     for figures in measure(tmp_path, num, settings, {}, keeps_freed=True):
         print({name: round(value / 1e6) for name, value in figures.items()}, round(peak / 1e6))
@@ -101,7 +101,7 @@ def test_freed_memory_that_stays_is_allowed_for(tmp_path: Path, num: int, settin
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("sections", [{}, HALF, LONG], ids=["float32", "bfloat16", "checkpointing"])
-def test_a_gpu_holds_what_the_plan_says(tmp_path: Path, sections: dict[str, Any]) -> None:
+def test_peak_memory_of_a_gpu_is_as_planned(tmp_path: Path, sections: dict[str, Any]) -> None:
     job = make_job(tmp_path, 1, None, sections, is_cpu=False)
     items = fit(job, find_gpu("H100"), num_gpus=None, machine_memory=None).places[0].phases["update"]
     peak = sum(item.num_bytes for item in items if not item.name.startswith("fragmentation"))
