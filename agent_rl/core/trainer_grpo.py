@@ -16,10 +16,9 @@ import torch
 from agent_rl.algorithms.advantages import has_signal
 from agent_rl.config import Config
 from agent_rl.core.episode_log import EpisodeLog
-from agent_rl.core.evaluation import EvalResult
+from agent_rl.core.evaluation import EvalResult, RunEvaluation
 from agent_rl.core.interrupts import deferred_interrupt
 from agent_rl.core.policy_sync import make_policy_sync, module_to_train
-from agent_rl.core.run_evaluation import RunEvaluation
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
 from agent_rl.data.tasks import Task, read_tasks

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_rl.reports.summary import Figures, group_rows
+from agent_rl.telemetry.trajectory_json import Episode
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -125,3 +128,31 @@ def pass_curve(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
 def _plain(text: str) -> str:
     """A label as it stands: matplotlib takes what is between two dollar signs for a formula."""
     return text.replace("$", r"\$")
+
+
+def evaluation_plots(
+    figures: Figures, baseline: Figures | None, episodes: Sequence[Episode]
+) -> dict[str, tuple["Figure", str]]:
+    """The plots of an evaluation by file name, each with its caption."""
+    rows = group_rows(figures, baseline)
+    success = {name: (s["rate"], s["low"], s["high"]) for name, s, _ in rows}
+    others = {name: (o["rate"], o["low"], o["high"]) for name, _, o in rows if o is not None}
+    note = "; hollow marks: the baseline" if others else ""
+    plots = {
+        "success": (rate_marks(success, label="solved in %", others=others), f"Success with 95 % intervals{note}"),
+    }
+    modes, before = figures["failure_modes"], baseline["failure_modes"] if baseline else None
+    if modes or before:
+        every = {name: modes.get(name, 0) for name in {**modes, **(before or {})}}
+        note = "; hatched: the baseline" if before is not None else ""
+        plots["failure_modes"] = (
+            count_bars(every, label="failed episodes", others=before),
+            f"Failed episodes by failure mode{note}",
+        )
+    if len(figures["pass_at_k"]) > 1:
+        curves = {"this model": figures, "baseline": baseline} if baseline else {"this model": figures}
+        points = {name: {int(k): rate for k, rate in each["pass_at_k"].items()} for name, each in curves.items()}
+        plots["pass_at_k"] = (pass_curve(points), "pass@k, unbiased estimator of Chen et al. 2021")
+    rewards = [episode.reward for episode in episodes if episode.reward is not None]
+    plots["rewards"] = (histogram(rewards, label="reward", unit="episodes"), "Rewards of all scored episodes")
+    return plots

@@ -5,9 +5,9 @@
     python agent_rl/scripts/evaluate_model.py --config configs/math_grpo.yaml --samples 8 --temperature 1 \\
         --output-dir runs/eval_math --baseline model/math_minimind
 
-One episode a task at one temperature is drawn with the same seeds as a run's own evaluation, where --config is that
-run's (runs/NAME/config.yaml). Episodes are saved as they are played: after Ctrl-C the same command goes on, and tasks
-whose environment failed are played again. Anything of the form section.key=value overrides the config file.
+With the config of a run (runs/NAME/config.yaml), one sample per task uses the same seeds as the run's own evaluation.
+Episodes are saved as they end: after Ctrl-C the same command continues, and tasks whose environment failed run again.
+Anything of the form section.key=value overrides the config file.
 """
 
 from pathlib import Path
@@ -21,12 +21,11 @@ from agent_rl.telemetry.files import make_folder
 
 if TYPE_CHECKING:
     from agent_rl.config import Config
-    from agent_rl.core.evaluated_model import EvaluatedModel
+    from agent_rl.core.checkpoint_policy import PolicySource
     from agent_rl.data.tasks import Task
     from agent_rl.envs.base import EnvFactory
     from agent_rl.reports.episodes import Episode
-    from agent_rl.reports.evaluation_files import EvaluationFolder
-    from agent_rl.reports.evaluation_settings import Settings
+    from agent_rl.reports.evaluation import EvaluationFolder, Settings
 
 
 def main(
@@ -68,19 +67,19 @@ def main(
         raise ConfigError(f"--samples {samples} at temperature 0 would all be the same; give a temperature above 0")
     make_folder(output_dir, "--output-dir")
     with open_environment(resolved) as factory:
-        evaluation = Evaluation(resolved, factory, samples=samples, temperature=temperature)
+        evaluation = EvaluationCommand(resolved, factory, samples=samples, temperature=temperature)
         try:
-            evaluation.report(output_dir, checkpoint, baseline=baseline, compare=compare)
+            evaluation.run(output_dir, checkpoint, baseline=baseline, compare=compare)
         except KeyboardInterrupt:
-            print(f"\nWhat was played so far is in {output_dir}; the same command goes on from there", flush=True)
+            print(f"\nThe finished episodes are in {output_dir}; the same command continues from there", flush=True)
             raise
 
 
-class Evaluation:
+class EvaluationCommand:
     """One configuration, its tasks and its environments, for one model or two."""
 
     def __init__(self, config: "Config", factory: "EnvFactory", *, samples: int, temperature: float) -> None:
-        """Read the tasks; nothing is started or loaded. A UserError for what a person can mend."""
+        """Read the tasks; nothing is started or loaded. UserError for anything the user can fix."""
         from agent_rl.data.tasks import read_tasks
         from agent_rl.envs.failure_modes import FailureModes
 
@@ -94,11 +93,9 @@ class Evaluation:
         self.num_left_out = len(every) - len(self.tasks)
         self._is_started = False
 
-    def report(self, output: Path, checkpoint: str | None, *, baseline: str | None, compare: Path | None) -> None:
+    def run(self, output: Path, checkpoint: str | None, *, baseline: str | None, compare: Path | None) -> None:
         """Evaluate, compare, write everything and print the tables."""
-        from agent_rl.reports.evaluation_files import EvaluationFolder
-        from agent_rl.reports.evaluation_output import write_report
-        from agent_rl.reports.evaluation_settings import check_comparable
+        from agent_rl.reports.evaluation import EvaluationFolder, check_comparable, write_report
 
         if self.num_left_out:
             print(
@@ -109,26 +106,26 @@ class Evaluation:
         folder, other = EvaluationFolder(output), EvaluationFolder(compare or output / "baseline")
         folder.check(settings)
         base = None
-        # Whatever speaks against the other model is said before anything is played.
+        # Anything wrong with the other model is an error before any episode runs.
         if baseline is not None:
             base, base_settings = self._prepare(baseline)
             other.check(base_settings)
         if compare is not None:
             check_comparable(settings, other.settings(), str(compare))
             other.episodes()
-        episodes = self._play(model, settings, folder)
+        episodes = self._evaluate(model, settings, folder)
         if base is not None:
             make_folder(other.path, "--output-dir")
             print(f"Baseline {baseline}:", flush=True)
-            self._play(base, base_settings, other)
+            self._evaluate(base, base_settings, other)
         name = baseline or (None if compare is None else str(compare))
         write_report(folder, episodes, self.factory, baseline=other if name else None, name=name)
 
-    def _prepare(self, given: str | None) -> "tuple[EvaluatedModel, Settings]":
-        from agent_rl.core.evaluated_model import EvaluatedModel
-        from agent_rl.reports.evaluation_settings import difference_from_run, episode_settings, make_settings
+    def _prepare(self, given: str | None) -> "tuple[PolicySource, Settings]":
+        from agent_rl.core.checkpoint_policy import PolicySource
+        from agent_rl.reports.evaluation import difference_from_run, episode_settings, make_settings
 
-        model = EvaluatedModel.find(self.config, given)
+        model = PolicySource.find(self.config, given)
         settings = make_settings(
             model.config,
             self.factory,
@@ -139,31 +136,28 @@ class Evaluation:
             samples=self.samples,
             temperature=self.temperature,
         )
-        if (
-            differs := difference_from_run(
-                episode_settings(model.config, self.factory), model.run_config_file, self.factory
-            )
-        ) is not None:
-            print(f"note: the run of {model.name} played otherwise: {differs}", flush=True)
+        differs = difference_from_run(episode_settings(model.config, self.factory), model.run_config_file, self.factory)
+        if differs is not None:
+            print(f"note: the run of {model.name} had other settings: {differs}", flush=True)
         return model, settings
 
-    def _play(self, model: "EvaluatedModel", settings: "Settings", folder: "EvaluationFolder") -> "list[Episode]":
-        """All episodes of a model; it is loaded only where some are still to be played."""
-        from agent_rl.core.evaluation_play import play_in_chunks, tasks_per_chunk
+    def _evaluate(self, model: "PolicySource", settings: "Settings", folder: "EvaluationFolder") -> "list[Episode]":
+        """All episodes of a model, which is loaded only if some are missing."""
+        from agent_rl.core.evaluation import run_in_chunks, tasks_per_chunk
         from agent_rl.core.run_folder import describe_machine
-        from agent_rl.reports.evaluation_files import to_episodes
+        from agent_rl.reports.evaluation import to_episodes
         from agent_rl.rollout.workers import make_worker
 
         records = folder.begin(settings)
         if len(records) == len(self.tasks) * self.samples:
-            print(f"{folder.path}: all {len(records)} episodes were played before", flush=True)
+            print(f"{folder.path}: all {len(records)} episodes were run before", flush=True)
             return to_episodes(records, folder.episodes_file, self.failures)
         if not self._is_started:
             self.factory.start()
             self._is_started = True
         folder.write_environment(describe_machine(model.config) | {"env": self.factory.describe()})
         with model.open(folder.path) as policy:
-            records = play_in_chunks(
+            records = run_in_chunks(
                 make_worker(model.config, policy, self.factory),
                 self.tasks,
                 records,
@@ -171,7 +165,7 @@ class Evaluation:
                 temperature=self.temperature,
                 chunk=tasks_per_chunk(self.config.rollout.async_workers, self.samples),
                 save=folder.append,
-                say=lambda line: print(line, flush=True),
+                report=lambda line: print(line, flush=True),
             )
         return to_episodes(records, folder.episodes_file, self.failures)
 

@@ -14,14 +14,12 @@ from agent_rl.config import Config, load_config
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
-from agent_rl.reports.comparison import compare
 from agent_rl.reports.episodes import GENERAL, Episode, failure_counts, read_episode_lines, read_eval_file
-from agent_rl.reports.evaluation_files import as_csv
-from agent_rl.reports.evaluation_html import MAX_TRANSCRIPT_CHARS, choose, draw, render, write_plots
-from agent_rl.reports.evaluation_settings import difference, episode_settings
-from agent_rl.reports.html_parts import MAX_MESSAGE_CHARS, block
+from agent_rl.reports.evaluation import EvaluationFolder, as_csv, difference, episode_settings, evaluation_page
+from agent_rl.reports.page import MAX_MESSAGE_CHARS, MAX_TRANSCRIPT_CHARS, choose, shortened
+from agent_rl.reports.plots import evaluation_plots
 from agent_rl.reports.redacted import redacted
-from agent_rl.reports.summary import dropped, figure_rows, figure_table, group_table, summarize
+from agent_rl.reports.summary import compare, dropped, figure_rows, figure_table, group_table, summarize
 from agent_rl.telemetry.statistics import wilson_interval
 
 ROOT = Path(__file__).parents[2]
@@ -228,9 +226,9 @@ def test_nothing_that_a_model_wrote_is_interpreted(tmp_path: Path) -> None:
     hostile = episode(HOSTILE, 0.0, family="$a$ <b>", messages=messages, problems=(HOSTILE,), flags=(HOSTILE,))
     episodes = [hostile, episode("b", 1.0, family="dates")]
     report = report_on(episodes, [replace(each, reward_parts={"success": 1.0}) for each in episodes])
-    plots = draw(report, episodes)
-    write_plots(plots, tmp_path / "plots")
-    page = Tags(render(report, episodes, plots, {}))
+    plots = evaluation_plots(report["summary"], report["baseline"], episodes)
+    EvaluationFolder(tmp_path).write_page(html := evaluation_page(report, episodes, plots, {}), plots)
+    page = Tags(html)
     assert {"script", "b"}.isdisjoint(page.names)
     assert page.names.count("img") == len(plots) == 3
     assert all(
@@ -248,10 +246,11 @@ def test_a_page_stays_small_and_says_what_it_leaves_out() -> None:
     long = ({"role": "assistant", "content": "word " * (MAX_MESSAGE_CHARS // 5)},) * 20
     modes = ("max_tokens", "timeout", "invalid_calls", "tool_budget")
     episodes = [episode(f"t{n}", 0.0, messages=long, stop_reason=modes[n % 4]) for n in range(40)]
-    page = render(report := report_on(episodes), episodes, draw(report, episodes), {})
+    report = report_on(episodes)
+    page = evaluation_page(report, episodes, evaluation_plots(report["summary"], None, episodes), {})
     assert MAX_TRANSCRIPT_CHARS < len(page) < 1.3 * MAX_TRANSCRIPT_CHARS
     assert "more are left out to keep the page small" in page
-    assert "\n... 5 more characters" in block("x" * (MAX_MESSAGE_CHARS + 5))
+    assert "\n... 5 more characters" in shortened("x" * (MAX_MESSAGE_CHARS + 5))
 
 
 def test_the_best_the_worst_and_every_failure_mode_are_shown_once() -> None:

@@ -13,12 +13,13 @@ import yaml
 from agent_rl.errors import DataError
 from agent_rl.reports.episodes import Episode
 from agent_rl.reports.run.changes import TaskPair, compare, reading_order
-from agent_rl.reports.run.curves import PANELS, draw, part_panels, running_mean, series_of, smoothing
-from agent_rl.reports.run.data import Evaluation, read_run
-from agent_rl.reports.run.html import run_page, shared_start
+from agent_rl.reports.run.curves import PANELS, part_panels, plot, running_mean, series_of, smoothing
+from agent_rl.reports.run.data import HeldOutEvaluation, read_run
+from agent_rl.reports.run.page import run_page, shared_start
 from agent_rl.reports.run.report import as_data, clock, different_settings, history, make_report, status
 from agent_rl.scripts.commands import report
 from agent_rl.scripts.common import run_app
+from agent_rl.telemetry.events import EventLog
 
 NAN = math.nan
 TRAIN = {"steps": 4, "learning_rate": 0.8, "schedule": "constant"}
@@ -104,7 +105,7 @@ def test_a_torn_last_line_is_left_out_and_told_and_null_is_not_a_number(tmp_path
     assert run.steps == [1, 2]
     assert all(math.isnan(value) for value in run.metrics["policy/entropy"])
     assert run.notes == ["the last line of metrics.jsonl was cut off and is left out"]
-    assert status(run).startswith("2 of 4 steps: still going on or cut off, last written 2")
+    assert status(run).startswith("2 of 4 steps: running or killed, last written 2")
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"reward/mean": 1}', '{"step": 1, "reward/mean": "much"}'])
@@ -131,23 +132,40 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         read_run(tmp_path)
 
 
-def test_alarms_are_those_of_the_run_asked_again(tmp_path):
-    run = read_run(write_run(tmp_path / "run", ROWS))
-    assert [(alarm.metric, alarm.step) for alarm in run.fired_alarms()] == [("reward/mean", 1)]
+def test_alarms_resumes_and_rollbacks_are_those_of_the_events(tmp_path):
+    folder = write_run(tmp_path / "run", ROWS)
+    log = EventLog(folder)
+    log.write("start", 0, planned_steps=4, num_processes=1)
+    log.write("alarm", 1, metric="reward/mean", sentence="step 1: reward/mean below 0.15")
+    log.write("rollback", 1, to_step=0, checkpoint=None, rate_factor=0.5)
+    log.write("resume", 0, from_step=0, planned_steps=4, num_processes=1)
+    report = make_report(read_run(folder))
+    assert report.alarms == ("step 1: reward/mean below 0.15",)
+    assert "<li>step 1: reward/mean below 0.15</li>" in run_page(report)
+    assert history(report.run) == "continued 1 time, rolled back by alarms 1 time"
+    data = as_data(report)
+    assert (data["run"]["num_resumes"], data["run"]["num_rollbacks"], len(data["alarms"])) == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("rate", "rollbacks"), [(0.8, 0), (0.4, 1), (0.2, 2), (0.7, None), (1.6, None)])
-def test_a_halved_learning_rate_tells_of_a_rollback(tmp_path, rate, rollbacks):
-    rows = [step(number, **{"optim/learning_rate": rate}) for number in range(1, 4)]
-    assert read_run(write_run(tmp_path / "run", rows)).num_rollbacks() == rollbacks
+def test_a_run_without_events_has_an_unknown_history(tmp_path):
+    report = make_report(read_run(write_run(tmp_path / "run", ROWS)))
+    assert "unknown" in history(report.run)
+    assert "Unknown: the run has no events.jsonl" in run_page(report)
+    data = as_data(report)
+    assert (data["run"]["num_resumes"], data["run"]["num_rollbacks"], data["alarms"]) == (None, None, None)
 
 
-def test_event_files_beyond_the_first_tell_of_resumes_and_rollbacks(tmp_path):
-    folder = write_run(tmp_path / "run", [step(1, **{"optim/learning_rate": 0.4})])
-    (folder / "tensorboard").mkdir()
-    for number in range(3):
-        (folder / "tensorboard" / f"events.out.tfevents.{number}").touch()
-    assert history(read_run(folder)) == "continued 1 time, rolled back by alarms 1 time"
+def test_a_run_that_stopped_or_failed_says_why(tmp_path):
+    folder = write_run(tmp_path / "run", [step(1), step(2)])
+    EventLog(folder).write("end", 2, reason="failed", error="DataError: no space left")
+    assert status(read_run(folder)) == "2 of 4 steps: failed (DataError: no space left)"
+
+
+def test_an_environment_that_cannot_be_made_is_a_note_and_failures_are_named_by_their_ends(tmp_path):
+    evals = {"step_00000_t1": [episode("a", 0.0) | {"stop_reason": "timeout"}], "step_00004_t1": [episode("a", 1.0)]}
+    run = read_run(write_run(tmp_path / "run", ROWS, evals=evals, env={"name": "no_such_env"}))
+    assert ["no_such_env" in note for note in run.notes] == [True]
+    assert make_report(run).held_out[0].failures_before == {"timeout": 1}
 
 
 # Before and after
@@ -174,9 +192,9 @@ def test_one_of_each_failure_mode_is_read_first_the_largest_change_of_reward_bef
 
 
 def test_only_tasks_that_both_sides_scored_are_compared():
-    def evaluation(*records: dict) -> Evaluation:
+    def evaluation(*records: dict) -> HeldOutEvaluation:
         episodes = tuple(Episode.from_record(record, "here") for record in records)
-        return Evaluation(step=0, temperature=0.0, episodes=episodes)
+        return HeldOutEvaluation(step=0, temperature=0.0, episodes=episodes)
 
     unscored = episode("b", 0.0) | {"reward": None, "reward_parts": {}, "stop_reason": "env_error"}
     found = compare(
@@ -265,7 +283,7 @@ def test_every_plot_can_be_drawn_of_one_step_and_of_values_that_are_not_numbers(
         run = read_run(write_run(tmp_path / str(number), rows, evals=EVALS))
         for panels in PANELS.values():
             for panel in panels:
-                (axes,) = draw(panel, run, run).axes
+                (axes,) = plot(panel, run, run).axes
                 assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", panel.unit)
 
 
@@ -327,14 +345,14 @@ def test_addresses_are_shown_without_credentials(tmp_path):
     assert "secret" not in page + json.dumps(as_data(make_report(one, other)))
 
 
-def test_alarms_are_said_to_be_asked_again_also_where_none_went_off(tmp_path):
-    page = run_page(make_report(read_run(write_run(tmp_path / "run", ROWS, evals=EVALS, log={"alarms": []}))))
-    assert "None went off" in page
-    assert "infinite values, which the metrics hold as null, are not seen" in page
+def test_a_run_without_alarms_says_so(tmp_path):
+    folder = write_run(tmp_path / "run", ROWS, evals=EVALS)
+    EventLog(folder).write("start", 0, planned_steps=4, num_processes=1)
+    assert "No alarm fired" in run_page(make_report(read_run(folder)))
 
 
 def test_reports_load_no_torch():
-    modules = "agent_rl.reports.run.html, agent_rl.reports.evaluation_output, agent_rl.scripts.commands.report"
+    modules = "agent_rl.reports.run.page, agent_rl.reports.evaluation, agent_rl.scripts.commands.report"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

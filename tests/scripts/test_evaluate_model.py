@@ -10,14 +10,14 @@ from tiny_models import save_tiny_causal_lm
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import load_config
-from agent_rl.core.evaluation_play import tasks_per_chunk
+from agent_rl.core.evaluation import tasks_per_chunk
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.base import EnvFactory, Task
 from agent_rl.envs.registry import register_env
 from agent_rl.errors import CheckpointError, ConfigError, DataError, SandboxError
 from agent_rl.reports.episodes import read_eval_file
-from agent_rl.reports.evaluation_files import EvaluationFolder
+from agent_rl.reports.evaluation import EvaluationFolder
 from agent_rl.scripts.evaluate_model import main
 
 
@@ -132,11 +132,11 @@ def test_a_stopped_evaluation_goes_on_and_ends_as_an_undisturbed_one(
     (output / "episodes.jsonl").write_text("\n".join(whole[:3]) + "\n" + whole[3][:40], encoding="utf-8")
     capsys.readouterr()
     main(config, output, samples=2)
-    assert "1 of 4 tasks were played before; going on with 3" in capsys.readouterr().out
+    assert "1 of 4 tasks were evaluated before" in capsys.readouterr().out
     assert lines_of(output)[:2] == whole[:2]
     assert without_times(output) == without_times(folder / "whole")
     main(config, output, samples=2)
-    assert "all 8 episodes were played before" in capsys.readouterr().out
+    assert "all 8 episodes were run before" in capsys.readouterr().out
 
 
 def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,11 +146,11 @@ def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(folder: Path, capsys
     with pytest.raises(KeyboardInterrupt):
         main(config, output)
     printed = capsys.readouterr().out
-    assert f"What was played so far is in {output}; the same command goes on from there" in printed
+    assert str(output) in printed and "the same command continues" in printed
     assert len(lines_of(output)) == 32
     main(config, output)
     printed = capsys.readouterr().out
-    assert "32 of 40 tasks were played before; going on with 8" in printed
+    assert "32 of 40 tasks were evaluated before" in printed
     assert report_of(output)["summary"]["num_tasks"] == 40
 
 
@@ -270,9 +270,9 @@ def test_a_checkpoint_played_otherwise_than_its_run_is_told(folder: Path, capsys
         trainer.train()
     checkpoint = str(folder / "runs/tiny/checkpoints/step_00001")
     main(folder / "runs/tiny/config.yaml", folder / "alike", checkpoint=checkpoint)
-    assert "played otherwise" not in capsys.readouterr().out
+    assert "other settings" not in capsys.readouterr().out
     main(config, folder / "otherwise", checkpoint=checkpoint, overrides=["rollout.max_turns=3"])
-    assert f"note: the run of {checkpoint} played otherwise: max_turns: " in capsys.readouterr().out
+    assert f"note: the run of {checkpoint} had other settings: max_turns: " in capsys.readouterr().out
 
 
 def test_machine_and_versions_are_kept_beside_the_settings(folder: Path) -> None:
@@ -288,7 +288,7 @@ def test_tasks_whose_environment_failed_are_played_again(folder: Path, capsys: p
     assert "2 of 4 episodes dropped by environment errors." in (output / "report.html").read_text(encoding="utf-8")
     BrokenEnv.first_broken = 4
     main(config, output)
-    assert "2 of 4 tasks were played before; going on with 2" in capsys.readouterr().out
+    assert "2 of 4 tasks were evaluated before" in capsys.readouterr().out
     assert report_of(output)["summary"]["num_env_errors"] == 0
 
 

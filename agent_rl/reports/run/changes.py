@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from agent_rl.reports.episodes import Episode, failure_counts, in_common, successes
-from agent_rl.reports.run.data import Evaluation
+from agent_rl.reports.run.data import HeldOutEvaluation
 from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 
@@ -35,8 +35,8 @@ class TaskPair:
 class BeforeAfter:
     """Two evaluations at one temperature, compared on the tasks that both scored."""
 
-    before: Evaluation
-    after: Evaluation
+    before: HeldOutEvaluation
+    after: HeldOutEvaluation
     """Of these tasks only."""
     change: PairedChange
     gained: tuple[TaskPair, ...]
@@ -48,7 +48,7 @@ class BeforeAfter:
     """Failed episodes by failure mode, most frequent first."""
 
 
-def compare(before: Evaluation, after: Evaluation) -> BeforeAfter | None:
+def compare(before: HeldOutEvaluation, after: HeldOutEvaluation) -> BeforeAfter | None:
     """Compare two evaluations; None when no task was scored in both."""
     common = in_common(before.episodes, after.episodes)
     if not common.before:
@@ -65,7 +65,7 @@ def compare(before: Evaluation, after: Evaluation) -> BeforeAfter | None:
     )
 
 
-def what_is_left_out(before: Evaluation, after: Evaluation) -> list[str]:
+def what_is_left_out(before: HeldOutEvaluation, after: HeldOutEvaluation) -> list[str]:
     """Sentences, without a full stop, on tasks and episodes that a comparison cannot count."""
     where = f"temperature {after.temperature:g}, steps {before.step} and {after.step}"
     said = []
@@ -83,7 +83,7 @@ def what_is_left_out(before: Evaluation, after: Evaluation) -> list[str]:
     return said
 
 
-def first_and_last(evaluations: Sequence[Evaluation]) -> BeforeAfter | None:
+def first_and_last(evaluations: Sequence[HeldOutEvaluation]) -> BeforeAfter | None:
     """The first against the last of a run's evaluations at one temperature; None with fewer than two."""
     return compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None
 

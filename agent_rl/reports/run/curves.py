@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_rl.reports.plots import ACCENT, FAINT, INK, SECOND, new_figure
-from agent_rl.reports.run.data import Evaluation, Run
+from agent_rl.reports.run.data import HeldOutEvaluation, Run
 from agent_rl.reports.run.evidence import ALARM_LIMITS, measured
 from agent_rl.telemetry.statistics import wilson_interval
 
@@ -154,7 +154,7 @@ def is_zero(panel: Panel, run: Run) -> bool:
     return not any(any(measured(values)) for values in series_of(panel, run.metrics).values())
 
 
-def draw(panel: Panel, run: Run, other: Run | None = None) -> "Figure":
+def plot(panel: Panel, run: Run, other: Run | None = None) -> "Figure":
     """The plot of a run that has series for the panel, with the running mean of another one behind it where given."""
     metrics = with_other_time(run.metrics)
     series = series_of(panel, metrics)
@@ -249,7 +249,7 @@ def _held_out(axes: "Axes", run: Run, what: str) -> None:
         )
 
 
-def _error_bar(evaluation: Evaluation) -> tuple[float, float]:
+def _error_bar(evaluation: HeldOutEvaluation) -> tuple[float, float]:
     """Lengths of the 95 % Wilson interval below and above the rate."""
     counted = evaluation.counted
     low, high = wilson_interval(counted.num_successes, counted.num_scored)

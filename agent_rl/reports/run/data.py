@@ -1,4 +1,4 @@
-"""What a run left in its folder, read for a report; runs that still go on or were cut off are read as far as they got.
+"""The folder of a run, read for a report; a run that is not finished is read as far as it got.
 
 `read_run(Path("runs/nat_grpo"))`. Nothing is written, and no tensor is loaded. Not here: what the numbers mean.
 """
@@ -14,23 +14,20 @@ from statistics import fmean
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
-from agent_rl.config import TrainConfig
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
-from agent_rl.learning.optimizer import learning_rate_at
 from agent_rl.reports.environment import failure_modes_of
 from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
-from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
+from agent_rl.telemetry.events import Event, EventKind, read_events
 from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 _EVAL_FILE = re.compile(r"step_(\d+)_t([\d.e+-]+)\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class HeldOutEvaluation:
     """The held-out episodes of one step and temperature."""
 
     step: int
@@ -63,10 +60,10 @@ class Run:
     """Training steps of metrics.jsonl, each once, in order."""
     evaluation_s: float
     """Time of all evaluations."""
-    evaluations: Sequence[Evaluation]
+    evaluations: Sequence[HeldOutEvaluation]
     """By temperature, then by step."""
-    num_starts: int | None
-    """Event files of TensorBoard: one for each start and each time the run went back; None without that tracker."""
+    events: Sequence[Event]
+    """As in events.jsonl; empty for a run of a version that wrote none."""
     failures: FailureModes
     """Names the failures of the run's environment."""
     notes: Sequence[str]
@@ -101,14 +98,18 @@ class Run:
 
     @property
     def wall_s(self) -> float:
-        """Steps and evaluations together; loading, checkpoints and steps that were made twice are not in it."""
+        """Steps and evaluations together; loading, checkpoints and steps that were run twice are not in it."""
         return sum(measured(self.metrics.get("time/step_s", ()))) + self.evaluation_s
+
+    def num_events(self, kind: EventKind) -> int | None:
+        """How many events of a kind there are; None when the run has no events.jsonl."""
+        return sum(event.kind == kind for event in self.events) if self.events else None
 
     @property
     def temperatures(self) -> list[float]:
         return sorted({each.temperature for each in self.evaluations})
 
-    def at(self, temperature: float) -> list[Evaluation]:
+    def at(self, temperature: float) -> list[HeldOutEvaluation]:
         """Evaluations at a temperature that scored anything, in order of steps."""
         return [each for each in self.evaluations if each.temperature == temperature and each.counted.num_scored]
 
@@ -124,28 +125,6 @@ class Run:
             held_out_change=_change(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None,
             settings=self.settings,
         )
-
-    def fired_alarms(self) -> list[FiredAlarm]:
-        """The run's own rules asked again: alarms are told while a run goes on, and kept nowhere."""
-        rules = (self.config.get("log") or {}).get("alarms") or []
-        alarms = Alarms(with_defaults([AlarmRule(**rule) for rule in rules]))
-        numbers = [{name: _number(value) for name, value in row.items() if name != "step"} for row in self.rows]
-        return [fired for step, row in zip(self.steps, numbers, strict=True) for fired in alarms.check(step, row)]
-
-    def num_rollbacks(self) -> int | None:
-        """Halvings of the learning rate below its schedule: each is a rollback. None where that cannot be told."""
-        rates = self.metrics.get("optim/learning_rate", [])
-        try:
-            plan = TrainConfig.model_validate(self.config.get("train"))
-        except ValidationError:
-            return None
-        if not rates or not 0 < self.steps[-1] <= plan.steps:
-            return None
-        planned = learning_rate_at(self.steps[-1] - 1, plan)
-        if not (planned > 0 and rates[-1] > 0):
-            return None
-        halvings = math.log2(planned / rates[-1])
-        return round(halvings) if abs(halvings - round(halvings)) < 0.01 and halvings > -0.01 else None
 
 
 def read_run(path: Path) -> Run:
@@ -168,7 +147,6 @@ def read_run(path: Path) -> Run:
         )
         evaluations = [each for each in evaluations if each.step <= last]
     rows = {row["step"]: row for row in lines if not _is_evaluation(row)}
-    events = len(list((path / "tensorboard").glob("events.out.tfevents.*")))
     return Run(
         path=path,
         config=config,
@@ -177,7 +155,7 @@ def read_run(path: Path) -> Run:
         rows=[rows[step] for step in sorted(rows)],
         evaluation_s=sum(measured([_number(row.get("time/eval_s")) for row in lines if _is_evaluation(row)])),
         evaluations=evaluations,
-        num_starts=events or None,
+        events=read_events(path),
         notes=notes,
     )
 
@@ -242,18 +220,18 @@ def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
 
 
 def _unread(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read ({error.strerror}); mend that, or report on a copy of the folder")
+    return DataError(f"{path}: cannot be read ({error.strerror}); make it readable, or report on a copy of the folder")
 
 
-def _change(before: Evaluation, after: Evaluation) -> PairedChange | None:
+def _change(before: HeldOutEvaluation, after: HeldOutEvaluation) -> PairedChange | None:
     common = in_common(before.episodes, after.episodes)
     return paired_change(successes(common.before), successes(common.after)) if common.before else None
 
 
-def _evaluations(folder: Path, failures: FailureModes) -> list[Evaluation]:
+def _evaluations(folder: Path, failures: FailureModes) -> list[HeldOutEvaluation]:
     found = []
     for path in sorted(folder.glob("step_*.json")):
         if match := _EVAL_FILE.fullmatch(path.name):
             episodes = tuple(read_eval_file(path, failures))
-            found.append(Evaluation(step=int(match[1]), temperature=float(match[2]), episodes=episodes))
+            found.append(HeldOutEvaluation(step=int(match[1]), temperature=float(match[2]), episodes=episodes))
     return sorted(found, key=lambda each: (each.temperature, each.step))

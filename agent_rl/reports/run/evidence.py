@@ -137,6 +137,11 @@ class Recommendation:
     advice: str
     keys: Keys = field(default_factory=dict)
 
+    @property
+    def changes(self) -> list[str]:
+        """`lower train.learning_rate`; for `set` the key alone."""
+        return [key if turn == "set" else f"{turn} {key}" for key, turn in self.keys.items()]
+
 
 Rule = Callable[[Evidence], Recommendation | None]
 

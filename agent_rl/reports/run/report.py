@@ -1,8 +1,9 @@
-"""What is to be said about a run, as one record, as plain data and on a terminal.
+"""The findings about a run, as one record, as plain data and on a terminal.
 
 `report.json` has the keys of `as_data`: `run` (what ran, and how far), `held_out` (before and after by temperature),
-`recommendations`, `alarms`, `metrics` (means over the first and the last steps), `compared_with`, `notes`.
-Not here: the page (`run_html.py`).
+`recommendations`, `alarms` (null when unknown), `metrics` (means over the first and the last steps), `compared_with`,
+`notes`.
+Not here: the page (`page.py`).
 """
 
 import math
@@ -19,7 +20,7 @@ from rich.text import Text
 
 from agent_rl.reports.redacted import redacted
 from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_and_last, what_is_left_out
-from agent_rl.reports.run.data import Evaluation, Run, flatten
+from agent_rl.reports.run.data import HeldOutEvaluation, Run, flatten
 from agent_rl.reports.run.evidence import Recommendation
 from agent_rl.reports.run.recommendations import recommend
 from agent_rl.telemetry.statistics import rate_text, wilson_interval
@@ -30,19 +31,19 @@ _NOT_COMPARED = ("run.name", "run.output_dir", "checkpoint.resume")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """A run, and what was made of it."""
+    """A run and the findings about it."""
 
     run: Run
     held_out: tuple[BeforeAfter, ...]
     """First against last evaluation, by temperature."""
     recommendations: tuple[Recommendation, ...]
     alarms: tuple[str, ...]
-    """Sentences."""
+    """Sentences of the alarms that fired, those of steps that a rollback undid too."""
     other: Run | None
     against: tuple[BeforeAfter, ...]
     """Last evaluation of `other` against the run's, by temperature."""
     notes: tuple[str, ...]
-    """What could not be read or is not counted, sentences without a full stop."""
+    """What could not be read or is not counted: sentences without a full stop."""
 
 
 def make_report(run: Run, other: Run | None = None) -> RunReport:
@@ -58,14 +59,14 @@ def make_report(run: Run, other: Run | None = None) -> RunReport:
         run=run,
         held_out=tuple(change for change in changes if change is not None),
         recommendations=tuple(recommend(run.evidence())),
-        alarms=tuple(alarm.sentence for alarm in run.fired_alarms()),
+        alarms=tuple(str(event.facts.get("sentence")) for event in run.events if event.kind == "alarm"),
         other=other,
         against=tuple(change for change in against if change is not None),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _left_out(evaluations: Sequence[Evaluation]) -> list[str]:
+def _left_out(evaluations: Sequence[HeldOutEvaluation]) -> list[str]:
     return what_is_left_out(evaluations[0], evaluations[-1]) if evaluations else []
 
 
@@ -77,20 +78,18 @@ def status(run: Run) -> str:
     if run.is_finished:
         return f"{run.steps[-1]}{plan} steps: finished"
     written = datetime.fromtimestamp((run.path / "metrics.jsonl").stat().st_mtime, UTC)
-    return f"{run.steps[-1]}{plan} steps: still going on or cut off, last written {written:%Y-%m-%d %H:%M} UTC"
+    last = run.events[-1] if run.events else None
+    if last is not None and last.kind == "end":
+        return f"{run.steps[-1]}{plan} steps: {last.facts.get('reason')} ({last.facts.get('error')})"
+    return f"{run.steps[-1]}{plan} steps: running or killed, last written {written:%Y-%m-%d %H:%M} UTC"
 
 
 def history(run: Run) -> str:
-    """Whether the run was continued or went back, as far as its folder tells."""
-    rollbacks = run.num_rollbacks()
-    told = []
-    if run.num_starts is not None:
-        again = run.num_starts - 1 - (rollbacks or 0)
-        what = "continued" if rollbacks is not None else "continued or rolled back"
-        told.append(f"{what} {again} time{'s' if again != 1 else ''}" if again > 0 else "in one go")
-    if rollbacks:
-        told.append(f"rolled back by alarms {rollbacks} time{'s' if rollbacks != 1 else ''}")
-    return ", ".join(told) or "unknown (told by TensorBoard's files and by the learning rate)"
+    """How often the run was continued and rolled back."""
+    if not run.events:
+        return "unknown: the run has no events.jsonl"
+    counts = {"continued": run.num_events("resume"), "rolled back by alarms": run.num_events("rollback")}
+    return ", ".join(f"{what} {n} time{'s' * (n > 1)}" for what, n in counts.items() if n) or "in one go"
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -124,7 +123,7 @@ def clock(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def solved_text(evaluation: Evaluation) -> str:
+def solved_text(evaluation: HeldOutEvaluation) -> str:
     """`54.0 [47.1, 60.8]`: per cent solved with the 95 % Wilson interval."""
     return rate_text(evaluation.counted.num_successes, evaluation.counted.num_scored)
 
@@ -164,12 +163,13 @@ def as_data(report: RunReport) -> dict[str, Any]:
             "planned_steps": run.planned_steps,
             "is_finished": run.is_finished,
             "wall_s": run.wall_s,
-            "num_rollbacks": run.num_rollbacks(),
+            "num_resumes": run.num_events("resume"),
+            "num_rollbacks": run.num_events("rollback"),
             "facts": dict(facts(run)),
         },
         "held_out": [_compared_data(each) for each in report.held_out],
         "recommendations": [asdict(each) for each in report.recommendations],
-        "alarms": list(report.alarms),
+        "alarms": list(report.alarms) if run.events else None,
         "metrics": {
             name: None if pair is None else {"first": fmean(pair[0]), "last": fmean(pair[1])}
             for name, pair in ends.items()
@@ -190,15 +190,10 @@ def show(report: RunReport, console: Console) -> None:
     for sentence in verdicts(report.against):
         console.print(Text(f"Compared with {report.other.name if report.other else ''}. {sentence}"))
     for said in report.recommendations:
-        keys = f" ({', '.join(turns(said))})" if said.keys else ""
+        keys = f" ({', '.join(said.changes)})" if said.keys else ""
         console.print(Text(f"{said.severity}: {said.figure}; {said.advice}{keys}"))
     for note in report.notes:
         console.print(Text(f"note: {note}"))
-
-
-def turns(said: Recommendation) -> list[str]:
-    """`lower train.learning_rate`, or the key alone where there is no more or less."""
-    return [key if turn == "set" else f"{turn} {key}" for key, turn in said.keys.items()]
 
 
 def _table(compared: Sequence[BeforeAfter]) -> Table:
@@ -228,7 +223,7 @@ def _compared_data(each: BeforeAfter) -> dict[str, Any]:
     }
 
 
-def _evaluation_data(evaluation: Evaluation) -> dict[str, Any]:
+def _evaluation_data(evaluation: HeldOutEvaluation) -> dict[str, Any]:
     counted = evaluation.counted
     low, high = wilson_interval(counted.num_successes, counted.num_scored)
     return asdict(counted) | {"low": low, "high": high, "mean_reward": finite(evaluation.mean_reward)}

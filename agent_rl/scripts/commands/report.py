@@ -4,7 +4,7 @@
     agent-rl report runs/nat_grpo --compare runs/second --output nat.html
 
 Reads the run's folder, also while the run goes on, and writes `report.html` (one file, opened without a network) and
-`report.json` into it, or both beside each other where --output says. Loads no model and plays nothing.
+`report.json` into it, or both beside each other where --output says. Loads no model and runs no episode.
 """
 
 import sys
@@ -21,14 +21,14 @@ def main(
     output: Annotated[
         Path | None, typer.Option(help="The page; the data go beside it.", show_default="RUN/report.html")
     ] = None,
-    compare: Annotated[Path | None, typer.Option(help="Folder of another run to set it against.")] = None,
+    compare: Annotated[Path | None, typer.Option(help="Folder of another run to compare with.")] = None,
 ) -> None:
-    """Say what a run learned, what to change, and show its curves and the held-out tasks that turned."""
+    """Report what a run learned, what to change, its curves, and the held-out tasks whose outcome changed."""
     from rich.console import Console
 
     from agent_rl.errors import ConfigError
     from agent_rl.reports.run.data import read_run
-    from agent_rl.reports.run.html import run_page
+    from agent_rl.reports.run.page import run_page
     from agent_rl.reports.run.report import as_data, make_report, show
     from agent_rl.telemetry.files import make_folder, write_json, write_text
 

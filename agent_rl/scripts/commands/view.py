@@ -2,7 +2,7 @@
 
     agent-rl view runs/nat_grpo
 
-Shows the steps that `log.samples_every` has kept, of a run that still goes on too. Reads only; Ctrl-C ends it.
+Shows the steps that `log.samples_every` saved, also while the run goes on. Reads only; Ctrl-C ends it.
 """
 
 import threading

@@ -24,8 +24,8 @@ CHECKPOINT_NAMES = ("step_", ".partial-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedModel:
-    """What is evaluated: `EvaluatedModel.find(config, "runs/nat_grpo/checkpoints/step_00080")`."""
+class PolicySource:
+    """What is evaluated: `PolicySource.find(config, "runs/nat_grpo/checkpoints/step_00080")`."""
 
     config: Config
     """With `model.path` as it has to be."""
@@ -35,7 +35,7 @@ class EvaluatedModel:
     """What the caller gave."""
 
     @classmethod
-    def find(cls, config: Config, given: str | None) -> "EvaluatedModel":
+    def find(cls, config: Config, given: str | None) -> "PolicySource":
         """The model that `given` names: a checkpoint's folder, or whatever `model.path` takes; None: `model.path`.
 
         Raises CheckpointError for a path that is not there, a checkpoint that is not whole, a folder without files.

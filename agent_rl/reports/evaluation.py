@@ -1,0 +1,389 @@
+"""A finished or running evaluation: its folder, its settings, and what is written in the end.
+
+`settings.json  environment.json  episodes.jsonl  report.json  report.csv  report.html  plots/*.png`. Episodes are
+appended chunk by chunk, so that a stopped evaluation continues where it was. Not here: running episodes
+(`core/evaluation.py`), figures (`summary.py`), plots (`plots.py`), markup (`templates/`).
+"""
+
+import csv
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from agent_rl.config import Config, load_config
+from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.failure_modes import FailureModes
+from agent_rl.errors import ConfigError, DataError, UserError
+from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines
+from agent_rl.reports.page import render, transcripts
+from agent_rl.reports.plots import evaluation_plots, save_png, svg_uri
+from agent_rl.reports.redacted import redacted
+from agent_rl.reports.summary import (
+    FAILURE_MODES,
+    compare,
+    dropped,
+    figure_rows,
+    figure_table,
+    group_rows,
+    group_table,
+    percent,
+    summarize,
+)
+from agent_rl.telemetry.files import whole_file, write_json, write_text
+from agent_rl.telemetry.trajectory_json import json_line
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMAT = 1
+Settings = dict[str, Any]
+"""`format`; `model`, what is evaluated; `protocol`, how; comparable evaluations have equal protocols."""
+_METHODS = {
+    "McNemar": "Success is compared by McNemar's exact test and Newcombe's interval for pairs",
+    "sign-flip": "Success is compared by an exact sign-flip test and Student's t, both over tasks",
+}
+"""By `PairedChange.method`."""
+_COLUMNS = (
+    "task_id", "sample", "family", "level", "difficulty", "success", "reward", "stop_reason", "failure_mode",
+    "num_turns", "num_tokens", "duration_s", "flags", "error",
+)  # fmt: skip
+_OF_A_RUN = ("config.yaml", "metrics.jsonl", "checkpoints")
+"""Any of these tells the folder of a training run."""
+
+
+# Settings
+
+
+def make_settings(
+    config: Config,
+    factory: EnvFactory,
+    *,
+    name: str,
+    digest: str | None,
+    base_digest: str | None = None,
+    num_tasks: int,
+    samples: int,
+    temperature: float,
+) -> Settings:
+    """The settings, as they come back from a file.
+
+    `digest` is of the model's files, `base_digest` of those of the model that adapters belong to, `name` what the
+    caller gave. Addresses stand in them as `redacted` shows them. DataError for a file that cannot be read.
+    """
+    protocol = {
+        "tasks_sha256": _digest_of(config.data.eval_path),
+        "num_tasks": num_tasks,
+        "samples": samples,
+        "temperature": temperature,
+        **episode_settings(config, factory),
+    }
+    model = {
+        "name": name,
+        "sha256": digest,
+        "base_sha256": base_digest,
+        "path": config.model.path,
+        "policy": config.policy.type,
+        "dtype": config.model.dtype,
+        "lora_rank": config.model.lora.rank,
+        "tasks": str(config.data.eval_path),
+    }
+    return json.loads(json.dumps({"format": FORMAT, "model": model, "protocol": protocol}, default=str))
+
+
+def episode_settings(config: Config, factory: EnvFactory) -> dict[str, Any]:
+    """The settings that decide how episodes run and are scored, as plain JSON values."""
+    options = {key: value for key, value in config.env.options.items() if key not in factory.speed_options}
+    tools = config.tools.model_dump(mode="json")
+    found = {
+        "seed": config.run.seed,
+        "env": config.env.name,
+        "env_options": redacted(options),
+        "tools": redacted(tools),
+        "agent": config.agent.model_dump(mode="json"),
+        "max_new_tokens": config.policy.max_new_tokens,
+        "max_context": config.policy.max_context,
+        "max_turns": config.rollout.max_turns,
+        "max_tool_calls": config.rollout.max_tool_calls,
+        "max_invalid_turns": config.rollout.max_invalid_turns,
+        "episode_timeout_s": config.rollout.episode_timeout_s,
+    }
+    if (redacted(options), redacted(tools)) != (options, tools):  # compared all the same
+        text = json.dumps([options, tools], sort_keys=True, default=str)
+        found["not_shown_sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    if "search" in config.tools.use and (corpus := config.tools.search.corpus_path) is not None:
+        found["corpus_sha256"] = _digest_of(corpus)
+    return json.loads(json.dumps(found, default=str))
+
+
+def _digest_of(path: Path) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); correct the path") from None
+
+
+def difference_from_run(settings: Mapping[str, Any], config_file: Path | None, factory: EnvFactory) -> str | None:
+    """The first of `episode_settings` that differs from the run's `config_file`; None if none is known to."""
+    if config_file is None:
+        return None
+    try:
+        own = episode_settings(load_config(config_file, []), factory)
+    except UserError:  # of another version, or with paths of another machine
+        return None
+    return difference(own, settings)
+
+
+def check_comparable(settings: Settings, other: Settings, where: str) -> None:
+    """DataError unless both evaluations have the same protocol; `where` names the other."""
+    if (found := difference(other["protocol"], settings["protocol"])) is not None:
+        raise DataError(
+            f"{where} was evaluated with other settings ({found}), so that the difference would not be the model's; "
+            "evaluate both alike"
+        )
+
+
+def difference(earlier: Any, now: Any, key: str = "") -> str | None:
+    """The first value that differs, as `protocol.samples: 1 there, 4 here`; None when all are equal."""
+    if isinstance(earlier, dict) and isinstance(now, dict):
+        names = [*earlier, *(name for name in now if name not in earlier)]
+        inner = (difference(earlier.get(name), now.get(name), f"{key}.{name}" if key else name) for name in names)
+        return next((found for found in inner if found is not None), None)
+    return None if earlier == now else f"{key}: {earlier!r:.60} there, {now!r:.60} here"
+
+
+# Files
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationFolder:
+    """`EvaluationFolder(Path("runs/eval"))`."""
+
+    path: Path
+
+    @property
+    def settings_file(self) -> Path:
+        return self.path / "settings.json"
+
+    @property
+    def episodes_file(self) -> Path:
+        return self.path / "episodes.jsonl"
+
+    def check(self, settings: Settings) -> list[dict[str, Any]]:
+        """The saved records of an evaluation with `settings`; nothing is written.
+
+        ConfigError for the folder of a run or of another evaluation; DataError for damaged files.
+        """
+        if any((self.path / name).exists() for name in _OF_A_RUN):
+            raise ConfigError(f"{self.path} is the folder of a run; name another --output-dir")
+        records = read_episode_lines(self.episodes_file)
+        if records and (other := difference(self.settings(), settings)) is not None:
+            raise ConfigError(
+                f"{self.path} holds an evaluation with other settings ({other}); name another --output-dir, or remove "
+                "this one"
+            )
+        return records
+
+    def begin(self, settings: Settings) -> list[dict[str, Any]]:
+        """Start with `settings`, or continue; the records of the tasks that are complete.
+
+        Raises as `check`, and DataError when nothing can be written. A task with missing episodes, or with episodes
+        that were not scored because their environment failed, is removed from the file, to be evaluated again.
+        """
+        records = self.check(settings)
+        self._write(lambda: write_json(self.settings_file, settings), self.settings_file)
+        scored = Counter(record.get("task_id") for record in records if record.get("reward") is not None)
+        complete = [record for record in records if scored[record.get("task_id")] == settings["protocol"]["samples"]]
+        self._write(lambda: self._rewrite(complete), self.episodes_file)
+        return complete
+
+    def _rewrite(self, records: Sequence[Mapping[str, Any]]) -> None:
+        with whole_file(self.episodes_file) as file:
+            file.writelines(map(json_line, records))
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        """Save machine, versions and isolation, which are not compared. DataError when they cannot be written."""
+        path = self.path / "environment.json"
+        self._write(lambda: write_json(path, environment), path)
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Add episodes, on disk when this returns. DataError when they cannot be written, as on a full disk."""
+        try:
+            with self.episodes_file.open("ab") as file:
+                file.writelines(map(json_line, records))
+        except OSError as error:
+            raise _unwritten(self.episodes_file, error) from None
+
+    def settings(self) -> Settings:
+        """DataError when this is no evaluation's folder."""
+        try:
+            settings = json.loads(self.settings_file.read_text(encoding="utf-8"))
+            if settings["format"] == FORMAT and isinstance(settings["protocol"], dict):
+                return settings
+        except FileNotFoundError:
+            raise DataError(f"{self.path} is no evaluation: it has no settings.json; name an --output-dir") from None
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        raise DataError(f"{self.settings_file} cannot be read by this version; evaluate again in another folder")
+
+    def episodes(self, failures: FailureModes = GENERAL) -> list[Episode]:
+        """All episodes of a finished evaluation. DataError when some are missing."""
+        protocol = self.settings()["protocol"]
+        episodes = to_episodes(read_episode_lines(self.episodes_file), self.episodes_file, failures)
+        wanted = protocol["num_tasks"] * protocol["samples"]
+        if len(episodes) != wanted:
+            raise DataError(f"{self.path} has {len(episodes)} of {wanted} episodes; let that evaluation end first")
+        return episodes
+
+    def environment(self) -> dict[str, Any]:
+        """What `write_environment` saved; empty without it."""
+        try:
+            found = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def write_data(self, report: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
+        """`report.json` and `report.csv`. DataError when they cannot be written."""
+        data, rows = self.path / "report.json", self.path / "report.csv"
+        self._write(lambda: write_json(data, report), data)
+        self._write(lambda: write_text(rows, as_csv(episodes)), rows)
+
+    def write_page(self, page: str, plots: Mapping[str, tuple["Figure", str]]) -> None:
+        """`report.html`, and each plot as `plots/NAME.png`. DataError when they cannot be written."""
+        path = self.path / "report.html"
+        self._write(lambda: write_text(path, page), path)
+        for name, (figure, _) in plots.items():
+            png = self.path / "plots" / f"{name}.png"
+            self._write(partial(save_png, figure, png), png)
+
+    def _write(self, write: Callable[[], None], path: Path) -> None:
+        try:
+            write()
+        except OSError as error:
+            raise _unwritten(path, error) from None
+
+
+def to_episodes(records: Sequence[Mapping[str, Any]], source: Path, failures: FailureModes = GENERAL) -> list[Episode]:
+    numbered = enumerate(records, start=1)
+    return [Episode.from_record(record, f"{source}:{number}", failures.label) for number, record in numbered]
+
+
+def as_csv(episodes: Sequence[Episode]) -> str:
+    """One row per episode; parts of the reward have columns of their own, `part:NAME`."""
+    parts = sorted({name for episode in episodes for name in episode.reward_parts if name != "success"})
+    held = io.StringIO()
+    writer = csv.writer(held, lineterminator="\n")
+    writer.writerow([*_COLUMNS, *(f"part:{name}" for name in parts)])
+    for episode in episodes:
+        made = {
+            "success": int(episode.is_success) if episode.is_scored else None,
+            "flags": " ".join(episode.flags),
+        }
+        row = [made[name] if name in made else getattr(episode, name) for name in _COLUMNS]
+        writer.writerow([*row, *(episode.reward_parts.get(name) for name in parts)])
+    return held.getvalue()
+
+
+def _unwritten(path: Path, error: OSError) -> DataError:
+    return DataError(f"{path} cannot be written ({error.strerror}); make room, then start the same command again")
+
+
+# The report
+
+
+def write_report(
+    folder: EvaluationFolder,
+    episodes: Sequence[Episode],
+    factory: EnvFactory,
+    *,
+    baseline: EvaluationFolder | None = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """Write everything beside the episodes and print the tables; returns the content of `report.json`.
+
+    That is `format`; `settings` as in settings.json, `environment` as in environment.json; `summary` as
+    `summary.summarize` makes it; `baseline_name`, `baseline` (its summary) and `comparison` (`summary.compare`), null
+    without one. `baseline` is a finished evaluation, `name` its name for readers. DataError when its tasks are others,
+    or when something cannot be written.
+    """
+    failures, weights = FailureModes(factory.failure_rules), factory.part_weights()
+    others = baseline.episodes(failures) if baseline else None
+    report = {
+        "format": FORMAT,
+        "settings": folder.settings(),
+        "environment": folder.environment(),
+        "summary": summarize(episodes, part_weights=weights),
+        "baseline_name": name,
+        "baseline": summarize(others, part_weights=weights) if others else None,
+        "comparison": compare(others, episodes, str(name)) if others else None,
+    }
+    folder.write_data(report, episodes)
+    _print(report)
+    plots = evaluation_plots(report["summary"], report["baseline"], episodes)
+    folder.write_page(evaluation_page(report, episodes, plots, failures.meanings), plots)
+    Console().print(f"Report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
+    return report
+
+
+def _print(report: dict[str, Any]) -> None:
+    figures, protocol, baseline = report["summary"], report["settings"]["protocol"], report["baseline"]
+    console = Console()
+    console.print(group_table(figures, baseline))
+    console.print(figure_table(figures, baseline))
+    lines = [
+        f"Solved {percent(figures['success'])} % of {figures['success']['num_tasks']} tasks, {protocol['samples']} "
+        f"episode{'s' * (protocol['samples'] > 1)} each, temperature {protocol['temperature']:g}.",
+        *dropped(figures, baseline),
+    ]
+    if report["comparison"]:
+        lines.append(f"Against {report['baseline_name']}: {report['comparison']['sentence']}")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def evaluation_page(
+    report: Mapping[str, Any],
+    episodes: Sequence[Episode],
+    plots: Mapping[str, tuple["Figure", str]],
+    meanings: Mapping[str, str],
+) -> str:
+    """The page of what `write_report` makes; `meanings` explains failure modes."""
+    figures, baseline, comparison = report["summary"], report["baseline"], report["comparison"]
+    columns = ["baseline"] if baseline else []
+    sections = dict(figure_rows(figures, baseline))
+    modes = sections.pop(FAILURE_MODES, [])
+    success = []
+    for name, ours, other in group_rows(figures, baseline):
+        before = [percent(other) if other else ""] if baseline else []
+        success.append((name, ours["num_tasks"], ours["num_episodes"], *before, percent(ours)))
+    shown, num_left_out = transcripts(episodes)
+    return render(
+        "evaluation.html",
+        title=f"Evaluation of {report['settings']['model']['name']}",
+        **report["settings"],
+        environment=report.get("environment"),
+        solved=percent(figures["success"]),
+        dropped=dropped(figures, baseline),
+        comparison=comparison,
+        baseline_name=report["baseline_name"],
+        method=_METHODS[comparison["method"]] if comparison else None,
+        success=(["", "tasks", "episodes", *(f"{name} %" for name in columns), "solved %"], success),
+        failures=(
+            ["mode", "meaning", *columns, "episodes"],
+            [(name, meanings.get(name, ""), *counts) for name, *counts in modes],
+            2,
+        ),
+        figure_headers=["", "baseline", "this model"] if baseline else ["", ""],
+        figures=sections.items(),
+        plots={name: (svg_uri(figure), caption) for name, (figure, caption) in plots.items()},
+        transcripts=shown,
+        num_left_out=num_left_out,
+    )

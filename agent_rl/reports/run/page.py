@@ -1,0 +1,171 @@
+"""The values of a run's page: verdict, recommendations, curves, changed tasks, what ran. Markup: `templates/run.html`.
+
+Not here: what is reported (`report.py`), the plots (`curves.py`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import yaml
+
+from agent_rl.reports.page import render
+from agent_rl.reports.plots import count_bars, svg_uri
+from agent_rl.reports.redacted import redacted
+from agent_rl.reports.run.changes import BeforeAfter, TaskPair
+from agent_rl.reports.run.curves import PANELS, Panel, is_zero, part_panels, plot, series_of, smoothing
+from agent_rl.reports.run.evidence import MIN_STEPS, measured
+from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts
+from agent_rl.telemetry.trajectory_json import Episode
+
+MAX_PAIRS = 6
+"""Tasks of each kind whose conversations are shown: enough for one of most failure modes, and a page of a few MB."""
+MAX_ALARMS = 10
+"""Sentences of alarms that are shown at once; the rest is folded."""
+
+
+def run_page(report: RunReport) -> str:
+    """The whole document."""
+    run, other = report.run, report.other
+    return render(
+        "run.html",
+        title=f"{run.name}: report",
+        report=report,
+        run=run,
+        subtitle=_subtitle(report),
+        verdicts=verdicts(report.held_out),
+        held_out=[row for temperature in run.temperatures for row in _held_out_rows(report, temperature)],
+        has_few_steps=len(run.steps) < MIN_STEPS,
+        smoothed=smoothing(len(run.steps)),
+        curves=list(_curves(report)) if run.steps else [],
+        max_alarms=MAX_ALARMS,
+        failures=list(_failures(report)),
+        turned=list(_turned(report.held_out)),
+        has_conversations=any(pair.after.messages for each in report.held_out for pair in (*each.gained, *each.lost)),
+        against=verdicts(report.against),
+        settings=different_settings(run, other) if other else [],
+        facts=facts(run),
+        config=_yaml(run.config),
+        environment=_yaml(run.environment),
+    )
+
+
+def _subtitle(report: RunReport) -> str:
+    run = report.run
+    time = clock(run.wall_s) if run.steps else None
+    return " · ".join(
+        str(each) for each in (status(run), time, run.settings.get("model.path"), run.settings.get("env.name")) if each
+    )
+
+
+def _held_out_rows(report: RunReport, temperature: float) -> Iterator[tuple[str, ...]]:
+    """Success and mean reward at one temperature; with one evaluation, that alone."""
+    found = next((each for each in report.held_out if each.after.temperature == temperature), None)
+    if found is None:
+        for each in report.run.at(temperature)[-1:]:
+            more = ("",) * 4 if report.held_out else ()
+            yield f"T={temperature:g}, step {each.step}", "solved %", solved_text(each), *more
+            yield "", "reward", f"{each.mean_reward:.3f}", *more
+        return
+    turned, p_value = f"{len(found.gained)} / {len(found.lost)}", f"{found.change.p_value:.2g}"
+    rates = solved_text(found.before), solved_text(found.after), found.change.points
+    before, after = found.before.mean_reward, found.after.mean_reward
+    steps = f"T={temperature:g}, steps {found.before.step} and {found.after.step}"
+    yield steps, "solved %", *rates, turned, p_value
+    yield "", "reward", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "", ""
+
+
+def _curves(report: RunReport) -> Iterator[dict[str, Any]]:
+    metrics = report.run.metrics
+    for title, panels in PANELS.items():
+        section = _section(title, panels, report)
+        if title == "Signal" and not any(measured(metrics.get("hacks/episodes", ()))):
+            section["notes"].append("No reward hacking was noticed (hacks/* is 0)")
+        yield section
+        if title == "Reward and success":
+            parts, constant = part_panels(metrics)
+            section = _section("Reward by part", parts, report)
+            if constant:
+                values = ", ".join(f"{name} ({value:g})" for name, value in constant.items())
+                section["notes"].append(f"The same in every step: {values}")
+            yield section
+
+
+def _section(title: str, panels: Iterable[Panel], report: RunReport) -> dict[str, Any]:
+    present = [panel for panel in panels if series_of(panel, report.run.metrics)]
+    zero = [panel.title for panel in present if is_zero(panel, report.run)]
+    figures = [
+        (panel.title, svg_uri(plot(panel, report.run, report.other))) for panel in present if panel.title not in zero
+    ]
+    notes = [f"0 in every step: {', '.join(zero)}"] if zero else []
+    return {"title": title, "figures": figures, "zero": zero, "notes": notes}
+
+
+def _failures(report: RunReport) -> Iterator[dict[str, Any]]:
+    """Table and bars of failure modes before and after."""
+    meanings = report.run.failures.meanings
+    for each in report.held_out:
+        before, after = each.failures_before, each.failures_after
+        modes = sorted(before | after, key=lambda mode: -max(before.get(mode, 0), after.get(mode, 0)))
+        if not modes:
+            continue
+        counts = {mode: (before.get(mode, 0), after.get(mode, 0)) for mode in modes}
+        rows = [(mode, meanings.get(mode, ""), old, new, f"{new - old:+d}") for mode, (old, new) in counts.items()]
+        figure = count_bars(
+            {mode: old for mode, (old, _) in counts.items()},
+            label="tasks",
+            others={mode: new for mode, (_, new) in counts.items()},
+        )
+        yield {
+            "temperature": f"{each.after.temperature:g}",
+            "num_tasks": each.change.num_tasks,
+            "rows": rows,
+            "uri": svg_uri(figure),
+        }
+
+
+def _turned(compared: Sequence[BeforeAfter]) -> Iterator[dict[str, Any]]:
+    """Conversations of the tasks that changed, before beside after."""
+    for each in compared:
+        name = f"at temperature {each.after.temperature:g}"
+        for title, pairs in (
+            (f"Failed before, solved after, {name}", each.gained),
+            (f"Solved before, failed after, {name}", each.lost),
+        ):
+            if pairs:
+                others = [pair.after.task_id for pair in pairs[MAX_PAIRS:]]
+                yield {"title": title, "pairs": [_pair(p, each) for p in pairs[:MAX_PAIRS]], "others": others}
+
+
+def _pair(pair: TaskPair, compared: BeforeAfter) -> dict[str, Any]:
+    rewards = f"reward {_reward(pair.before)} to {_reward(pair.after)}"
+    start = shared_start(pair.before.messages, pair.after.messages)
+    sides = ((pair.before, compared.before.step), (pair.after, compared.after.step))
+    return {
+        "task_id": pair.after.task_id,
+        "tag": " · ".join(str(each) for each in (pair.after.family, pair.failure, rewards) if each),
+        "opening": pair.before.messages[:start],
+        "sides": [
+            {
+                "title": f"Step {step}: {'solved' if episode.is_success else 'failed'}, reward {_reward(episode)}, "
+                f"{episode.stop_reason}, {episode.num_turns} turns",
+                "problems": episode.problems,
+                "messages": episode.messages[start:],
+            }
+            for episode, step in sides
+        ],
+    }
+
+
+def shared_start(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> int:
+    """How many messages two conversations open with alike; they are shown once."""
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in alike)
+
+
+def _yaml(tree: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(redacted(tree), sort_keys=False, allow_unicode=True) if tree else ""
+
+
+def _reward(episode: Episode) -> str:
+    return "none" if episode.reward is None else f"{episode.reward:.2f}"
