@@ -1,6 +1,6 @@
-"""A policy that is only evaluated: of a checkpoint or any model, drawing as a run with this configuration would.
+"""A policy from a checkpoint or any model, which samples as a run with the same configuration does.
 
-Not here: playing (`rollout.py`), counting (`evaluation.py`).
+Not here: running episodes (`rollout/workers.py`), counting (`evaluation.py`).
 """
 
 import hashlib
@@ -25,14 +25,14 @@ CHECKPOINT_NAMES = ("step_", ".partial-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySource:
-    """What is evaluated: `PolicySource.find(config, "runs/nat_grpo/checkpoints/step_00080")`."""
+    """Where the weights of a policy are: `PolicySource.find(config, "runs/nat_grpo/checkpoints/step_00080")`."""
 
     config: Config
-    """With `model.path` as it has to be."""
+    """With `model.path` of this model."""
     weights: Path | None
     """Model folder of a checkpoint, or of adapters; None reads `model.path`."""
     name: str
-    """What the caller gave."""
+    """As the caller gave it."""
 
     @classmethod
     def find(cls, config: Config, given: str | None) -> "PolicySource":

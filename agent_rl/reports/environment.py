@@ -1,4 +1,4 @@
-"""What reports ask of a run's environment, which its configuration names: how to name failures.
+"""The environment that a run's configuration names, as far as reports need it: how it names failures.
 
 Not here: what an environment knows (`envs/base.py`).
 """

@@ -56,7 +56,7 @@ _COLUMNS = (
     "num_turns", "num_tokens", "duration_s", "flags", "error",
 )  # fmt: skip
 _OF_A_RUN = ("config.yaml", "metrics.jsonl", "checkpoints")
-"""Any of these tells the folder of a training run."""
+"""Any of these marks the folder of a training run."""
 
 
 # Settings
@@ -76,7 +76,7 @@ def make_settings(
     """The settings, as they come back from a file.
 
     `digest` is of the model's files, `base_digest` of those of the model that adapters belong to, `name` what the
-    caller gave. Addresses stand in them as `redacted` shows them. DataError for a file that cannot be read.
+    caller gave. Addresses are shown as `redacted` shows them. DataError for a file that cannot be read.
     """
     protocol = {
         "tasks_sha256": _digest_of(config.data.eval_path),

@@ -1,7 +1,7 @@
 """Plots of reports: shares with intervals, counts, a histogram, a curve; as PNG files and as SVG inside a page.
 
-Readable in black and white. matplotlib is imported where something is drawn; no window system is asked for and no
-global state is changed. Not here: what is plotted.
+Readable in black and white. matplotlib is imported when a plot is made; no window system is needed and no global
+state is changed. Not here: what is plotted.
 """
 
 import base64
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, ACCENT, SECOND, FAINT = "#333333", "#2c6e9b", "#d98032", "#c9d3da"
-"""Text and lines, what is shown, what it is compared with, what stands back. Told apart without colours too."""
+"""Text and lines, the value, the value it is compared with, the background. Readable without colours too."""
 WIDTH_IN = 6.4
 Interval = tuple[float, float, float]
 """Value, low, high."""
@@ -126,7 +126,7 @@ def pass_curve(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
 
 
 def _plain(text: str) -> str:
-    """A label as it stands: matplotlib takes what is between two dollar signs for a formula."""
+    """A label as plain text: matplotlib reads text between two dollar signs as a formula."""
     return text.replace("$", r"\$")
 
 

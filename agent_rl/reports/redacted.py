@@ -1,6 +1,6 @@
-"""Settings as they may stand in a page that is passed on: addresses without user names, keys and parameters.
+"""Settings for pages that are shared: addresses without user names, keys and parameters.
 
-Not here: the settings of a run (`config.yaml`), which keep what they were given.
+Not here: the settings of a run (`config.yaml`), which hold everything.
 """
 
 import re

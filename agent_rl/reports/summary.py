@@ -118,7 +118,7 @@ def _grouped(episodes: Sequence[Episode], name: str) -> dict[str, Figures]:
 
 
 def _place(label: str) -> tuple[int, float, str]:
-    """Where a label stands: the difficulties, then numbers, then words."""
+    """Sort key of a label: the difficulties, then numbers, then words."""
     if label in _DIFFICULTIES:
         return 0, _DIFFICULTIES.index(label), label
     return (1, float(label), label) if label.removeprefix("-").isdecimal() else (2, 0.0, label)
@@ -191,7 +191,7 @@ def _sections(figures: Figures) -> dict[str, dict[str, str]]:
     num_episodes, num_failed = figures["num_episodes"], sum(figures["failure_modes"].values())
     reward, pass_at = figures["reward"], figures["pass_at_k"]
     components, parts = figures["components"], figures["parts"]
-    lengths = {"turns": figures["turns"], "tokens drawn": figures["tokens"], "seconds": figures["seconds"]}
+    lengths = {"turns": figures["turns"], "generated tokens": figures["tokens"], "seconds": figures["seconds"]}
     return {
         "Reward": {"mean": f"{reward['mean']:.3f}", "range": f"{reward['min']:.3f} to {reward['max']:.3f}"},
         "Components, mean share": _decimals(components),
@@ -200,7 +200,7 @@ def _sections(figures: Figures) -> dict[str, dict[str, str]]:
         "Mean of an episode": {name: f"{mean:.1f}" for name, mean in lengths.items() if mean is not None},
         "Ends of episodes": _shares(figures["stop_reasons"], num_episodes),
         FAILURE_MODES: _shares(figures["failure_modes"], num_failed),
-        "Attempts on the verdict, episodes": _shares(figures["flags"], num_episodes),
+        "Reward hacking, episodes": _shares(figures["flags"], num_episodes),
     }
 
 
@@ -238,7 +238,7 @@ def compare(before: Sequence[Episode], after: Sequence[Episode], where: str) -> 
     common = in_common(before, after)
     if common.others:
         raise DataError(
-            f"{where}: task {common.others[0]!r} is another one there ({len(common.others)} such in all); compare "
+            f"{where}: task {common.others[0]!r} is a different task there ({len(common.others)} in all); compare "
             "evaluations of the same tasks"
         )
     if not common.before:

@@ -24,7 +24,7 @@ _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ER
 class MetricsWriter:
     """Appends one JSON object per step to a file, flushed line by line: `writer.write(3, {"reward/mean": 0.5})`.
 
-    Lines of an existing file are kept, except a last line that was cut off by a crash and, with `resume_from_step`,
+    Lines of an existing file stay, except a last line that was cut off by a crash and, with `resume_from_step`,
     those of steps from that one on, which the resumed run writes again. A context manager.
     """
 
@@ -65,11 +65,11 @@ class MetricsWriter:
 def _drop_lines(path: Path, resume_from_step: int | None) -> None:
     """Rewrite the file without a torn last line and without the steps to come; the old file stays until then."""
     whole_lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    kept = whole_lines
+    remaining = whole_lines
     if resume_from_step is not None:
-        kept = [line for n, line in enumerate(whole_lines, 1) if _step_of(line, f"{path}:{n}") < resume_from_step]
+        remaining = [line for n, line in enumerate(whole_lines, 1) if _step_of(line, f"{path}:{n}") < resume_from_step]
     partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    partial.write_text("".join(f"{line}\n" for line in remaining), encoding="utf-8")
     os.replace(partial, path)
 
 
@@ -88,9 +88,9 @@ def group_metrics(
     `has_signal` says of a group's rewards whether they can train (`algorithms.advantages.has_signal`).
     Rewards, parts and success are over scored episodes (reward not None); NaN when there are none. A part that an
     episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
-    no episode reports `success`. `hacks/*` count episodes in which an attempt on the verdict was noticed. `rollout/*`
-    is over all episodes; tokens are those the model drew, `new_contexts` turns whose prompt did not continue the last.
-    docs/metrics.md says of every name what it means. Raises ValueError when there is no episode.
+    no episode reports `success`. `hacks/*` count episodes in which reward hacking was noticed. `rollout/*`
+    is over all episodes; tokens are generated ones, `new_contexts` turns whose prompt did not continue the last.
+    docs/metrics.md explains every name. Raises ValueError when there is no episode.
     """
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     if not episodes:
@@ -168,7 +168,7 @@ def _call_metrics(turns: Sequence[Turn], *, num_episodes: int) -> dict[str, floa
 
 
 def _flag_counts(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """Episodes with each kind of noticed attempt on the verdict; kinds that nobody tried are absent."""
+    """Episodes with each kind of noticed reward hacking; kinds that did not occur are absent."""
     counts = Counter(flag for episode in episodes for flag in set(episode.flags))
     return {"hacks/episodes": sum(bool(episode.flags) for episode in episodes)} | {
         f"hacks/{flag}": counts[flag] for flag in sorted(counts)

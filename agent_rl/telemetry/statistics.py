@@ -17,11 +17,11 @@ LEVEL = 0.05
 Z = 1.959964
 """97.5 % point of the normal distribution."""
 MAX_UNITS = 1000
-"""Parts of one task's success that the sign-flip test tells apart; finer changes are rounded to it."""
+"""Parts of one task's success that the sign-flip test distinguishes; finer changes are rounded to it."""
 
 
 def is_success(reward_parts: Mapping[str, float]) -> bool:
-    """What counts as solved wherever it is counted: the part `success` of the reward is there, and 1."""
+    """Whether an episode is solved: its reward part `success` is present and 1."""
     return reward_parts.get("success", 0.0) >= 1.0
 
 
@@ -191,12 +191,12 @@ class PairedChange:
             return f"Success is {100 * self.after:.1f} % on {tasks}, as before, and the same on every one; {interval}."
         counts = f"{_counted(self.num_gained, 'task')} better, {self.num_lost} worse"
         if math.isclose(self.change, 0.0, abs_tol=1e-12):
-            said = f"Success is {100 * self.after:.1f} % on {tasks}, as before"
+            claim = f"Success is {100 * self.after:.1f} % on {tasks}, as before"
         else:
             word = "rose" if self.change > 0 else "fell"
-            said = f"Success {word} from {100 * self.before:.1f} % to {100 * self.after:.1f} % on {tasks}"
+            claim = f"Success {word} from {100 * self.before:.1f} % to {100 * self.after:.1f} % on {tasks}"
         chance = "beyond chance" if self.is_real else "within chance"
-        return f"{said} ({counts}): {chance}; {interval}, {self.method} p = {self.p_value:.2g}{self._disagreement}."
+        return f"{claim} ({counts}): {chance}; {interval}, {self.method} p = {self.p_value:.2g}{self._disagreement}."
 
     @property
     def _disagreement(self) -> str:
@@ -293,7 +293,7 @@ def clustered_interval(rates: Sequence[float], num_episodes: int) -> tuple[float
 
 
 def effective_episodes(rates: Sequence[float], num_episodes: int) -> float:
-    """How many independent episodes tell as much of the mean as these, `n / deff * (t(n - 1) / t(T - 1))²`.
+    """How many independent episodes give as much information on the mean as these, `n / deff * (t(n - 1) / t(T - 1))²`.
 
     `deff` is the variance of the mean over T tasks in that of n independent episodes, both with Bessel's correction;
     the factor allows for `deff` being known from T tasks only. Between T, as episodes of a task at most always agree,

@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, each only when asked for.
+"""Where a run's metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, each only when configured.
 
 `MetricsLog` is what the loop writes to. The file must work; a tracker that fails is reported once and left out for the
 rest of the run, because a full disk or a lost network must not end hours of training. A package is imported when its

@@ -48,7 +48,7 @@ def test_an_episode_without_a_score_counts_for_nothing_but_itself() -> None:
     assert round(result.success_high, 4) == 0.7923
 
 
-def test_every_evaluation_plays_each_task_once_with_the_same_draws() -> None:
+def test_every_evaluation_runs_each_task_once_with_the_same_samples() -> None:
     def by_seed(_turn: int, sampling: SamplingParams) -> str:
         return "done" if sampling.seed % 2 else "x"
 
@@ -97,7 +97,7 @@ class NotingEnv(EchoEnv):
         return StepResult(reward=0.0, terminated=True, info={"problems": ["files, all files: missing a.py"]})
 
 
-def test_what_is_noted_of_an_episode_that_was_cut_off_is_kept() -> None:
+def test_what_is_noted_of_a_truncated_episode_is_recorded() -> None:
     limits = EpisodeLimits(max_new_tokens=9, max_turns=1)
     rollout = RolloutWorker(ScriptedPolicy(["x"]), EnvFactory(NotingEnv), limits=limits, seed=0)
     _, episodes = evaluate(rollout, TASKS[:1], temperature=0.0, step=0)

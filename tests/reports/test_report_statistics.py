@@ -1,4 +1,4 @@
-"""Statistics of reports: golden values by hand, laws by drawn cases, and intervals that cover what they should."""
+"""Statistics of reports: golden values by hand, laws of random cases, intervals that cover what they claim."""
 
 import random
 from itertools import combinations

@@ -39,8 +39,8 @@ def step(number: int, **metrics: float | None) -> dict:
 
 
 def episode(task_id: str, success: float, *, reply: str = "Answer: 4") -> dict:
-    asked = [{"role": "user", "content": "What is 2 + 2?"}]
-    said = {"role": "assistant", "content": reply, "info": {"prediction": reply}}
+    question = [{"role": "user", "content": "What is 2 + 2?"}]
+    reply_message = {"role": "assistant", "content": reply, "info": {"prediction": reply}}
     return {
         "task_id": task_id,
         "family": "sums",
@@ -48,14 +48,14 @@ def episode(task_id: str, success: float, *, reply: str = "Answer: 4") -> dict:
         "reward_parts": {"success": success},
         "stop_reason": "finished",
         "num_turns": 1,
-        "messages": [*asked, said],
+        "messages": [*question, reply_message],
     }
 
 
 def old_episode(task_id: str, success: float) -> dict:
     """As versions before this report wrote it."""
-    kept = ("task_id", "reward", "reward_parts", "stop_reason", "num_turns")
-    return {key: value for key, value in episode(task_id, success).items() if key in kept}
+    fields = ("task_id", "reward", "reward_parts", "stop_reason", "num_turns")
+    return {key: value for key, value in episode(task_id, success).items() if key in fields}
 
 
 def write_run(folder: Path, rows: list[dict], *, evals: dict[str, list[dict]] | None = None, **config: dict) -> Path:
@@ -274,7 +274,7 @@ def test_stop_reasons_that_never_came_are_no_area():
     assert list(series_of(panel, metrics)) == ["finished", "timeout"]
 
 
-def test_every_plot_can_be_drawn_of_one_step_and_of_values_that_are_not_numbers(tmp_path):
+def test_every_plot_can_be_made_of_one_step_and_of_values_that_are_not_numbers(tmp_path):
     names = [name for panels in PANELS.values() for panel in panels for name in panel.names]
     metrics = {name.replace("/*", "/some"): 0.5 for name in names if name != "other"} | {"time/step_s": 2.0}
     whole, holes = step(1, **metrics), step(2, **dict.fromkeys(metrics))
@@ -300,10 +300,10 @@ def test_the_page_needs_nothing_and_runs_nothing_that_a_model_wrote(tmp_path):
 
 
 def test_messages_that_two_conversations_open_with_are_shared():
-    asked, one, other = ({"role": "user", "content": text} for text in ("question", "one", "other"))
-    assert shared_start([asked, one], [asked, other]) == 1
-    assert shared_start([asked, one], [asked]) == 1
-    assert shared_start([], [asked]) == 0
+    question, one, other = ({"role": "user", "content": text} for text in ("question", "one", "other"))
+    assert shared_start([question, one], [question, other]) == 1
+    assert shared_start([question, one], [question]) == 1
+    assert shared_start([], [question]) == 0
 
 
 def test_files_of_earlier_versions_are_shown_without_conversations(tmp_path):

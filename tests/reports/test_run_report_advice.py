@@ -1,4 +1,4 @@
-"""Recommendations together: none against another, and every key that is named can be turned so in that run."""
+"""Recommendations together: none against another, and every named key can be changed in that run."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ SETS: dict[str, Any] = {
 }
 """Values for keys that are neither raised nor lowered."""
 FREE = ("env.options", "tools.use", "model.path", "agent.type", "data.train_path", "checkpoint.resume", "log.alarms")
-"""Keys that hold names and paths: what is right is told by what the run is about."""
+"""Keys that hold names and paths: the right value depends on the run."""
 CHANGES = [
     {},
     {"policy.type": "vllm"},
@@ -123,7 +123,7 @@ env: {name: nat_agent_creation, options: {checkers: 2}}
 rollout: {group_size: 8, groups_per_step: 12}
 train: {steps: 60, learning_rate: 2.0e-4}
 """
-"""What nobody set is not in it: with a correction and one update a step, for one, a clip would be refused."""
+"""Unset keys are not in it: with a correction and one update a step, for one, a clip would be refused."""
 
 
 def load(folder: Path, values: dict[str, Any]) -> dict[str, Any]:

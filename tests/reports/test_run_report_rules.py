@@ -93,22 +93,22 @@ def test_a_healthy_run_gets_no_advice():
 CASES = [
     (
         {"group/frac_no_signal": [0.48] * 60, "group/frac_all_good": [0.4] * 60, "group/frac_all_bad": [0.08] * 60},
-        ("no signal", "hint", "48 % of groups carried no signal over the last 20 steps; 40 % were all solved"),
+        ("zero variance", "hint", "48 % of groups had zero variance over the last 20 steps; 40 % were all solved"),
         "harder tasks",
     ),
     (
         {"group/frac_no_signal": [0.9] * 60, "group/frac_all_good": [0.0] * 60, "group/frac_all_bad": [0.9] * 60},
-        ("no signal", "problem", "90 % were all failed"),
+        ("zero variance", "problem", "90 % were all failed"),
         "easier tasks first, more episodes a task, or a better warm start",
     ),
     (
         {"group/frac_no_signal": [0.7] * 60, "group/frac_all_good": [0.4] * 60, "group/frac_all_bad": [0.3] * 60},
-        ("no signal", "hint", "40 % were all solved, 30 % all failed"),
+        ("zero variance", "hint", "40 % were all solved, 30 % all failed"),
         "tasks in between",
     ),
     (
         {"group/frac_no_signal": [0.5] * 60, "group/frac_all_good": [0.0] * 60, "group/frac_all_bad": [0.0] * 60},
-        ("no signal", "hint", "50 % of groups"),
+        ("zero variance", "hint", "50 % of groups"),
         "a reward with more steps",
     ),
     (
@@ -129,7 +129,7 @@ CASES = [
     ),
     (
         {"rollout/tokens_mean": [100.0] * 30 + [160.0] * 30, "reward/mean": [0.5] * 30 + [0.48] * 30},
-        ("longer episodes", "hint", "from 100 to 160 drawn tokens"),
+        ("longer episodes", "hint", "from 100 to 160"),
         "penalty for length",
     ),
     ({"loss/clip_frac": [0.25] * 60}, ("clipping", "hint", "25 % of trained tokens"), "sampler and trainer"),
@@ -167,12 +167,12 @@ CASES = [
     ({"rollout/env_errors": [0.0] * 40 + [2.0] * 20}, ("environment errors", "problem", "40 episodes"), "memory"),
     (
         {"hacks/episodes": [0.0] * 50 + [2.0] * 10, "hacks/conftest": [NAN] * 50 + [2.0] * 10},
-        ("attempts on the verdict", "problem", "(conftest 20), 1 a step at the end after 0 at the start"),
-        "mend the checks",
+        ("reward hacking", "problem", "(conftest 20), 1 a step at the end after 0 at the start"),
+        "fix the checks",
     ),
     (
         {"hacks/episodes": [1.0] + [0.0] * 59, "hacks/exit": [1.0] + [NAN] * 59},
-        ("attempts on the verdict", "hint", "1 episode tried to reach the verdict by other means (exit 1)"),
+        ("reward hacking", "hint", "1 episode"),
         "look at these flags",
     ),
     (
@@ -233,9 +233,9 @@ def test_longer_training_is_advised_only_when_the_run_is_over_and_held_out_tasks
 
 
 def test_advice_depends_on_what_is_set():
-    no_signal = {"group/frac_no_signal": [0.5] * 60}
-    assert "rollout.max_attempts" in said(no_signal)["no signal"].keys
-    assert "rollout.max_attempts" not in said(no_signal, **{"rollout.max_attempts": 4})["no signal"].keys
+    zero_variance = {"group/frac_no_signal": [0.5] * 60}
+    assert "rollout.max_attempts" in said(zero_variance)["zero variance"].keys
+    assert "rollout.max_attempts" not in said(zero_variance, **{"rollout.max_attempts": 4})["zero variance"].keys
     clipped = said({"loss/clip_frac": [0.25] * 60}, **{"train.minibatches": 2})["clipping"]
     assert "lower the learning rate" in clipped.advice
     assert clipped.keys == {"train.learning_rate": "lower", "train.minibatches": "lower"}
@@ -253,14 +253,14 @@ def test_advice_depends_on_what_is_set():
 
 
 def test_groups_without_signal_do_not_matter_to_estimators_that_compare_none():
-    no_signal = {"group/frac_no_signal": [0.9] * 60}
-    assert said(no_signal, **{"algorithm.advantage": "reinforce_plus_plus"}) == {}
-    assert "no signal" in said(no_signal, **{"algorithm.advantage": "rloo"})
+    zero_variance = {"group/frac_no_signal": [0.9] * 60}
+    assert said(zero_variance, **{"algorithm.advantage": "reinforce_plus_plus"}) == {}
+    assert "zero variance" in said(zero_variance, **{"algorithm.advantage": "rloo"})
 
 
 def test_a_single_late_attempt_on_the_verdict_is_a_hint():
     late = {"hacks/episodes": [0.0] * 59 + [1.0], "hacks/exit": [NAN] * 59 + [1.0]}
-    assert said(late)["attempts on the verdict"].severity == "hint"
+    assert said(late)["reward hacking"].severity == "hint"
 
 
 def test_steps_are_named_by_their_numbers():
@@ -303,7 +303,7 @@ def test_one_flat_run_gets_one_reason():
 
 
 def test_limits_of_default_alarms_are_problems_here_too():
-    """A metric that is on the wrong side of a default alarm's limit throughout is always recommended to be mended."""
+    """A metric that is on the wrong side of a default alarm's limit throughout always leads to a recommendation."""
     for rule in DEFAULT_ALARMS:
         bad = 1.1 * rule.above if rule.above is not None else 0.9 * rule.below
         good_first = [0.9] * 40 if rule.after_healthy else [bad] * 40

@@ -1,4 +1,4 @@
-"""The command that evaluates any model: training's own figures, going on after a stop, refusals, comparisons."""
+"""The command that evaluates any model: training's own figures, continuing after a stop, refusals, comparisons."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from agent_rl.scripts.evaluate_model import main
 
 
 class InterruptedEnv(LetterEnv):
-    """Ctrl-C while task t35 is played, the first time."""
+    """Ctrl-C during task t35, the first time."""
 
     is_pressed = False
 
@@ -81,10 +81,10 @@ def test_a_checkpoint_gets_the_figures_that_training_logged(folder: Path) -> Non
         output = folder / f"out-{temperature}-{samples}"
         main(config, output, checkpoint=checkpoint, temperature=temperature, samples=samples)
         logged = read_eval_file(folder / f"runs/tiny/eval/step_00001_t{temperature:g}.json")
-        played = [e for e in EvaluationFolder(output).episodes() if e.sample == 0]
-        assert [e.task_id for e in played] == [e.task_id for e in logged] == ["t0", "t1", "t2", "t3"]
-        assert [e.reward for e in played] == [e.reward for e in logged]
-        assert [e.messages for e in played] == [e.messages for e in logged]
+        evaluated = [e for e in EvaluationFolder(output).episodes() if e.sample == 0]
+        assert [e.task_id for e in evaluated] == [e.task_id for e in logged] == ["t0", "t1", "t2", "t3"]
+        assert [e.reward for e in evaluated] == [e.reward for e in logged]
+        assert [e.messages for e in evaluated] == [e.messages for e in logged]
         if samples == 1:
             summary, result = report_of(output)["summary"], trained["after"][temperature]
             assert summary["success"]["rate"] == result.success_rate
@@ -92,7 +92,7 @@ def test_a_checkpoint_gets_the_figures_that_training_logged(folder: Path) -> Non
                 (result.success_low, result.success_high)
             )
             assert summary["reward"]["mean"] == result.mean_reward
-    # The weights are the checkpoint's: what the run started from plays otherwise.
+    # The weights are the checkpoint's: the run's first model behaves differently.
     main(config, folder / "first", temperature=1.0)
     first, last = (EvaluationFolder(folder / name).episodes() for name in ("first", "out-1.0-1"))
     logged = read_eval_file(folder / "runs/tiny/eval/step_00000_t1.json")
@@ -113,15 +113,15 @@ def test_adapters_are_evaluated_on_the_base_that_they_belong_to(folder: Path) ->
     assert [e.messages for e in logged] != [e.messages for e in first]
     for given in (checkpoint, checkpoint / "model"):
         main(config, folder / f"out-{given.name}", checkpoint=str(given), temperature=1.0)
-        played = EvaluationFolder(folder / f"out-{given.name}").episodes()
-        assert [e.messages for e in played] == [e.messages for e in logged]
+        evaluated = EvaluationFolder(folder / f"out-{given.name}").episodes()
+        assert [e.messages for e in evaluated] == [e.messages for e in logged]
 
 
 def without_times(output: Path) -> list[dict[str, Any]]:
     return [{**json.loads(line), "duration_s": 0} for line in lines_of(output)]
 
 
-def test_a_stopped_evaluation_goes_on_and_ends_as_an_undisturbed_one(
+def test_a_stopped_evaluation_continues_and_ends_as_an_undisturbed_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, output = write_config(folder), folder / "out"
@@ -139,7 +139,7 @@ def test_a_stopped_evaluation_goes_on_and_ends_as_an_undisturbed_one(
     assert "all 8 episodes were run before" in capsys.readouterr().out
 
 
-def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_saves_finished_episodes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tasks = [{"task_id": f"t{n}", "question": "post"} for n in range(40)]
     sections = {"env": {"name": "interrupted_letters"}, "rollout": {"async_workers": 0}}
     config, output = write_config(folder, tasks=tasks, **sections), folder / "out"
@@ -154,7 +154,7 @@ def test_ctrl_c_keeps_what_was_played_and_says_how_to_go_on(folder: Path, capsys
     assert report_of(output)["summary"]["num_tasks"] == 40
 
 
-def test_an_evaluation_with_other_settings_is_not_gone_on_with(folder: Path) -> None:
+def test_an_evaluation_with_other_settings_is_not_continued(folder: Path) -> None:
     config, output = write_config(folder), folder / "out"
     main(config, output, temperature=0.0)
     with pytest.raises(ConfigError, match=r"protocol\.temperature: 0\.0 there, 1\.0 here"):
@@ -189,7 +189,7 @@ def test_a_baseline_is_evaluated_alike_and_compared_with(folder: Path, capsys: p
     assert report_of(folder / "again")["comparison"] == report["comparison"]
 
 
-def test_a_comparison_of_unlike_evaluations_is_refused_before_anything_is_played(folder: Path) -> None:
+def test_a_comparison_of_unlike_evaluations_is_refused_before_any_episode(folder: Path) -> None:
     config = write_config(folder)
     main(config, folder / "greedy")
     with pytest.raises(DataError, match=r"other settings \(samples: 1 there, 2 here\)"):
@@ -222,7 +222,7 @@ def test_what_cannot_be_evaluated_is_refused_with_a_sentence(folder: Path) -> No
         main(config, folder / "out", baseline="a", compare=Path("b"))
     with pytest.raises(CheckpointError, match="no_such"):
         main(config, folder / "out", checkpoint=str(folder / "no_such"))
-    main(config, folder / "out", max_tasks=1)  # nothing was played there, so that nothing stands in the way
+    main(config, folder / "out", max_tasks=1)  # no episode ran there, so the folder is free
     (folder / "run/checkpoints/step_00001").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="is the folder of a run; name one of its checkpoints"):
         main(config, folder / "out2", checkpoint=str(folder / "run"))
@@ -249,7 +249,7 @@ def test_a_folder_that_is_no_model_is_refused_with_a_sentence(folder: Path) -> N
         main(config, folder / "out", checkpoint=str(checkpoints / "step_00002"))
 
 
-def test_a_baseline_that_cannot_be_evaluated_is_refused_before_anything_is_played(folder: Path) -> None:
+def test_a_baseline_that_cannot_be_evaluated_is_refused_before_any_episode(folder: Path) -> None:
     config = write_config(folder)
     with pytest.raises(CheckpointError, match="no_such"):
         main(config, folder / "out", baseline=str(folder / "no_such"))
@@ -264,7 +264,7 @@ def test_the_folder_of_a_run_is_no_place_for_an_evaluation(folder: Path) -> None
         main(config, folder / "run")
 
 
-def test_a_checkpoint_played_otherwise_than_its_run_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_than_those_of_the_run_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = write_config(folder, train={"steps": 1})
     with GRPOTrainer.from_config(load_config(config)) as trainer:
         trainer.train()
@@ -275,12 +275,12 @@ def test_a_checkpoint_played_otherwise_than_its_run_is_told(folder: Path, capsys
     assert f"note: the run of {checkpoint} had other settings: max_turns: " in capsys.readouterr().out
 
 
-def test_machine_and_versions_are_kept_beside_the_settings(folder: Path) -> None:
+def test_machine_and_versions_are_saved_beside_the_settings(folder: Path) -> None:
     main(write_config(folder), folder / "out")
     assert report_of(folder / "out")["environment"]["packages"]["torch"]
 
 
-def test_tasks_whose_environment_failed_are_played_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_whose_environment_failed_run_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, output = write_config(folder, env={"name": "broken_letters"}), folder / "out"
     BrokenEnv.first_broken = 2
     main(config, output)
@@ -309,7 +309,7 @@ def test_a_chunk_fills_the_workers_a_whole_number_of_times(workers: int, samples
     assert tasks_per_chunk(workers, samples) == tasks
 
 
-def test_environments_that_all_fail_end_it_and_nothing_is_kept(folder: Path) -> None:
+def test_environments_that_all_fail_end_it_and_nothing_is_saved(folder: Path) -> None:
     config = write_config(folder, env={"name": "broken_letters"})
     BrokenEnv.first_broken = 0
     with pytest.raises(SandboxError, match="all 4 episodes failed in their environment"):

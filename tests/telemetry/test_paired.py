@@ -1,4 +1,4 @@
-"""The same tasks before and after: golden values, laws by drawn cases, intervals and tests that keep their promises."""
+"""The same tasks before and after: golden values, laws of random cases, intervals and tests as they claim."""
 
 import math
 import random

@@ -251,7 +251,7 @@ def test_the_best_and_the_worst_episodes_are_written_once_each(tmp_path):
 def test_a_transcript_holds_the_conversation_in_order(tmp_path):
     call = ToolCall(name="add", arguments={"a": "ä\ud800"})  # half a surrogate pair, as a model may write it
     broken = ToolCallError(kind="unclosed", message="the call is not closed", span=(0, 3))
-    played = episode(
+    long_episode = episode(
         0.5,
         turn(
             2,
@@ -263,7 +263,7 @@ def test_a_transcript_holds_the_conversation_in_order(tmp_path):
         stop_reason=StopReason.MAX_TURNS,
     )
     path = tmp_path / "step.jsonl"
-    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(played,))], per_step=2, step=1)
+    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(long_episode,))], per_step=2, step=1)
     (row,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert row["messages"] == [
         {
@@ -281,14 +281,14 @@ def test_a_transcript_holds_the_conversation_in_order(tmp_path):
 
 def test_a_transcript_holds_what_the_environment_noted_with_the_reply_it_was_noted_on(tmp_path):
     found = [{"query": "velm", "results": ["Velm"]}]
-    played = episode(
+    long_episode = episode(
         1.0,
         turn(message=Message.assistant("a"), env_messages=(Message.tool("3"),), info={"search_history": found}),
         turn(message=Message.assistant("b")),
         turn(message=Message.assistant("c"), info={"prediction": "ä\ud800", "problems": ["no"]}),
     )
     path = tmp_path / "step.jsonl"
-    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(played,))], per_step=1, step=1)
+    write_transcripts(path, [TrajectoryGroup(task_id="t", trajectories=(long_episode,))], per_step=1, step=1)
     (row,) = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [message.get("info") for message in row["messages"]] == [
         {"search_history": found},

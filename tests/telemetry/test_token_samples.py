@@ -106,21 +106,21 @@ def test_a_space_in_front_of_a_word_stays() -> None:
 
 
 def learned(episode: Trajectory, mask: tuple[int, ...], advantage: float, logprobs: Any, num: int = 1) -> LoggedSample:
-    """A sample with one advantage at all tokens that were drawn, `mask` as it was drawn."""
+    """A sample with one advantage at all generated tokens, `mask` as it was generated."""
     sample = TrainingSample(
         token_ids=(0,) * len(mask),
         loss_mask=mask,
         sampling_logprobs=(0.0,) * len(mask),
-        advantages=tuple(advantage * drawn for drawn in mask),
+        advantages=tuple(advantage * is_own for is_own in mask),
     )
     return LoggedSample(episode=episode, sample=sample, trainer_logprobs=logprobs, num_updates=num)
 
 
 def test_an_episode_becomes_columns_with_the_place_that_each_token_comes_from() -> None:
-    asked = turn((1, 7), (5, 2), (-0.123456, -0.5), env_messages=(Message.tool("it"),))
-    played = episode(1.0, asked, turn((9,), (5,), (-1.0,), token_versions=(3,)))
+    first = turn((1, 7), (5, 2), (-0.123456, -0.5), env_messages=(Message.tool("it"),))
+    trajectory = episode(1.0, first, turn((9,), (5,), (-1.0,), token_versions=(3,)))
     logprobs = (-0.0000123456, math.nan, -math.inf)
-    (columns,) = token_columns(played, [learned(played, (0, 0, 1, 1, 0, 1), 0.75, logprobs, num=2)], named)
+    (columns,) = token_columns(trajectory, [learned(trajectory, (0, 0, 1, 1, 0, 1), 0.75, logprobs, num=2)], named)
     assert columns == {
         "token_ids": [1, 7, 5, 2, 9, 5],
         "texts": ["<s>", "What", "one", "</s>", "it", "one"],
@@ -138,15 +138,18 @@ def test_an_episode_becomes_columns_with_the_place_that_each_token_comes_from() 
     }
 
 
-def test_each_context_has_what_was_learned_from_it_and_one_without_a_drawn_token_has_nothing() -> None:
-    played = episode(
+def test_each_context_has_what_was_learned_from_it_and_one_without_a_generated_token_has_nothing() -> None:
+    trajectory = episode(
         1.0,
         turn((1,), (5,), (-0.25,)),
         turn((1, 8), (), (), new_context=True),
         turn((7,), (2, 5), (-0.5, -1.0), new_context=True),
     )
-    of_first, of_third = learned(played, (0, 1), 0.5, (-0.2,)), learned(played, (0, 1, 1), -0.5, (-0.4, -0.9), num=0)
-    first, second, third = token_columns(played, [of_first, of_third], named)
+    of_first, of_third = (
+        learned(trajectory, (0, 1), 0.5, (-0.2,)),
+        learned(trajectory, (0, 1, 1), -0.5, (-0.4, -0.9), num=0),
+    )
+    first, second, third = token_columns(trajectory, [of_first, of_third], named)
     assert (first["advantages"], first["trainer_logprobs"], first["num_updates"]) == ([None, 0.5], [None, -0.2], 1)
     assert (second["token_ids"], second["loss_mask"], second["advantages"]) == ([1, 8], [0, 0], [None, None])
     assert second["segments"] == [{"kind": "prompt", "turn": 1, "start": 0, "end": 2}]
@@ -157,8 +160,8 @@ def test_each_context_has_what_was_learned_from_it_and_one_without_a_drawn_token
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.booleans()), max_size=6))
 def test_contexts_are_those_that_are_learned_from(shapes: list[tuple[int, int, bool]]) -> None:
     turns = [
-        turn((7,) * num_read, (5,) * num_drawn, (-0.5,) * num_drawn, new_context=is_new)
-        for num_read, num_drawn, is_new in shapes
+        turn((7,) * num_read, (5,) * num_generated, (-0.5,) * num_generated, new_context=is_new)
+        for num_read, num_generated, is_new in shapes
     ]
     samples, _ = build_samples(episode(1.0, *turns))
     shown = [record for record in token_columns(episode(1.0, *turns), [], named) if 5 in record["token_ids"]]

@@ -178,7 +178,7 @@ def test_trackio_stores_a_resumed_run_as_one_without_repeats(tmp_path: Path) -> 
     assert rows == ["ROW tiny [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]"]
 
 
-# What a person can mend
+# Errors that the user can fix
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_nothing_optional_is_imported_before_it_is_asked_for() -> None:
 
 
 class Fragile:
-    """Remembers what it was given, and fails at the steps it is told to."""
+    """Records its inputs, and fails at the configured steps."""
 
     def __init__(self, name: str, *, fails_at: tuple[int, ...] = (), fails_to_close: bool = False) -> None:
         self.name = name

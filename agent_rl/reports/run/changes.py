@@ -1,8 +1,8 @@
-"""Held-out tasks before and after: which turned, in what order to read them, and how failures shifted.
+"""Held-out tasks before and after: which outcomes changed, in what order to read them, and how failures shifted.
 
-Both sides played the same tasks with the same seeds, so they are compared task by task; of tasks that have nothing but
-the id in common, none is. Not here: the statistics (`telemetry/statistics.py`), what a failure is called
-(`failure_modes.py`).
+Both sides ran the same tasks with the same seeds, so they are compared task by task; tasks that share only the id are
+left out. Not here: the statistics (`telemetry/statistics.py`), failure modes
+(`envs/failure_modes.py`).
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPair:
-    """One task, played by two sets of weights."""
+    """One task with two sets of weights."""
 
     before: Episode
     after: Episode
@@ -40,7 +40,7 @@ class BeforeAfter:
     """Of these tasks only."""
     change: PairedChange
     gained: tuple[TaskPair, ...]
-    """Failed before, solved after; those to read first stand first."""
+    """Failed before, solved after; in the order to read them."""
     lost: tuple[TaskPair, ...]
     """Solved before, failed after."""
     failures_before: dict[str, int]
@@ -65,22 +65,22 @@ def compare(before: HeldOutEvaluation, after: HeldOutEvaluation) -> BeforeAfter 
     )
 
 
-def what_is_left_out(before: HeldOutEvaluation, after: HeldOutEvaluation) -> list[str]:
+def left_out_notes(before: HeldOutEvaluation, after: HeldOutEvaluation) -> list[str]:
     """Sentences, without a full stop, on tasks and episodes that a comparison cannot count."""
     where = f"temperature {after.temperature:g}, steps {before.step} and {after.step}"
-    said = []
+    notes = []
     if others := in_common(before.episodes, after.episodes).others:
-        said.append(
+        notes.append(
             f"{where}: held-out tasks with the same id that are different tasks on both sides are not compared: "
             f"{len(others)}, such as {others[0]!r}"
         )
     for each in (before, after):
         if num_lost := len(each.episodes) - each.counted.num_scored:
-            said.append(
+            notes.append(
                 f"temperature {each.temperature:g}, step {each.step}: {num_lost} of {len(each.episodes)} held-out "
                 "episodes were dropped by environment errors"
             )
-    return said
+    return notes
 
 
 def first_and_last(evaluations: Sequence[HeldOutEvaluation]) -> BeforeAfter | None:

@@ -1,6 +1,6 @@
-"""The learning curves of a run: which plots there are, and how one is drawn.
+"""The learning curves of a run: which plots there are, and how one is made.
 
-Raw values stand back, their running mean is in front; lines differ by dashes and areas by hatches, so that colours are
+Raw values are pale, their running mean is in front; lines differ by dashes and areas by hatches, so that colours are
 not needed. A metric that a run does not have is left out, and so is a plot without any. Not here: the page.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SMOOTHED_STEPS = 10
 """Steps of a running mean at most; of a short run a fifth."""
 NEAR_LIMIT = 0.1
-"""An alarm's limit is drawn where values come as near to it as this factor; elsewhere it would flatten the curve."""
+"""An alarm's limit is shown when values come as near to it as this factor; else it would flatten the curve."""
 _LINES = ((ACCENT, "-"), (SECOND, "--"), (INK, ":"), ("#7a4f9a", "-."), ("#4d7c4a", (0, (4, 1, 1, 1, 1, 1))))
 _AREAS = (("#2c6e9b", ""), ("#a9cbe0", "///"), ("#e6b17e", "..."), ("#8a8f94", "xxx"), ("#f1e3c4", "\\\\\\"))
 _WIDTH_IN, _HEIGHT_IN = 4.4, 2.5
@@ -51,16 +51,16 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
     ),
     "Signal": (
         Panel(
-            title="Groups without signal",
+            title="Zero-variance groups",
             unit="share of groups",
             names={
-                "group/frac_no_signal": "no signal",
+                "group/frac_no_signal": "zero variance",
                 "group/frac_all_good": "all solved",
                 "group/frac_all_bad": "all failed",
             },
         ),
         Panel(title="Highest open level", unit="level", names={"curriculum/max_level": ""}),
-        Panel(title="Attempts on the verdict", unit="episodes", names={"hacks/*": ""}),
+        Panel(title="Reward hacking", unit="episodes", names={"hacks/*": ""}),
     ),
     "Policy and updates": (
         Panel(title="Entropy", unit="nats/token", names={"policy/entropy": ""}),
@@ -76,7 +76,7 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
         Panel(title="Staleness", unit="steps", names={"async/staleness_mean": "mean", "async/staleness_max": "most"}),
     ),
     "Episodes": (
-        Panel(title="Drawn tokens", unit="tokens/episode", names={"rollout/tokens_mean": ""}),
+        Panel(title="Generated tokens", unit="tokens/episode", names={"rollout/tokens_mean": ""}),
         Panel(title="Turns", unit="turns/episode", names={"rollout/turns_mean": ""}),
         Panel(title="How episodes end", unit="share", names={"rollout/stop/*": ""}, kind="stack"),
         Panel(
@@ -95,10 +95,10 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
             names={"time/rollout_s": "rollouts", "time/update_s": "updates", "other": "other"},
             kind="stack",
         ),
-        Panel(title="Speed", unit="drawn tokens/s", names={"perf/tokens_per_s": ""}),
+        Panel(title="Speed", unit="generated tokens/s", names={"perf/tokens_per_s": ""}),
     ),
 }
-"""Section -> plots, in the order of the page. A name that ends with `/*` stands for all metrics that begin so."""
+"""Section -> plots, in the order of the page. A name that ends with `/*` means all metrics with that prefix."""
 
 
 def running_mean(values: Sequence[float], size: int) -> list[float]:

@@ -1,6 +1,6 @@
-"""What is known of a run when its numbers are judged, windows over it, and the form of what is recommended.
+"""The evidence of a run for the rules, windows over it, and the form of a recommendation.
 
-Not here: reading a run's folder (`run_data.py`), the rules (`run_learning_rules.py`, `run_rollout_rules.py`).
+Not here: reading a run's folder (`data.py`), the rules (`learning_rules.py`, `rollout_rules.py`).
 """
 
 import math
@@ -68,7 +68,7 @@ class Evidence:
         return self.settings.get("algorithm.correction.kind", "none") != "none"
 
     def has_opened_levels(self, start: int = 0) -> bool:
-        """Whether the curriculum drew other levels in the window from index `start` than in the last: then neither
+        """Whether the curriculum sampled other levels in the window from index `start` than in the last: then neither
         rewards nor lengths of the two can be compared."""
         levels = self.metrics.get("curriculum/max_level", ())
         size = min(WINDOW, len(levels) // 2)
@@ -132,7 +132,7 @@ class Recommendation:
 
     rule: str
     severity: Severity
-    """`problem`: the run is worth less until it is mended. `hint`: it could be better."""
+    """`problem`: the run is worth less until it is fixed. `hint`: it could be better."""
     figure: str
     advice: str
     keys: Keys = field(default_factory=dict)
@@ -146,9 +146,9 @@ class Recommendation:
 Rule = Callable[[Evidence], Recommendation | None]
 
 
-def where_not(turned: bool, keys: Keys) -> Keys:
-    """`keys`, or none where what they would do is done."""
-    return {} if turned else keys
+def unless(is_done: bool, keys: Keys) -> Keys:
+    """`keys`, or none when their effect is already there."""
+    return {} if is_done else keys
 
 
 def percent(share: float) -> str:

@@ -1,6 +1,6 @@
 """Recommendations from how the policy learns: signal, updates, entropy, reward over time, held-out tasks.
 
-Pure functions. Not here: what happens in episodes (`run_rollout_rules.py`).
+Pure functions. Not here: what happens in episodes (`rollout_rules.py`).
 """
 
 from statistics import fmean, median
@@ -20,15 +20,15 @@ from agent_rl.reports.run.evidence import (
     measured,
     percent,
     rise,
-    where_not,
+    unless,
 )
 
-NO_SIGNAL_HINT = 0.4
+ZERO_VARIANCE_HINT = 0.4
 """Beyond two fifths, a step costs more than 1.6 times what it learns from."""
 EITHER_END = 0.5
 """With half as many groups at the other end, neither harder nor easier tasks alone would help."""
 LOST_ENTROPY = 0.2
-"""Part of the first steps' entropy that is left: below a fifth, what is drawn has lost most of its variety."""
+"""Part of the first steps' entropy that is left: below a fifth, samples have lost most of their variety."""
 CLIPPED = 0.2
 """A clipped token teaches nothing; PPO is usually run at a tenth or less."""
 SPIKE = 5.0
@@ -40,7 +40,7 @@ MIN_NORMS = 10
 PEAK_ERRORS = 3.0
 """Standard errors of a fall from the best window: more than elsewhere, as the best of many windows is partly luck."""
 FALL = 0.1
-"""Part of the best window's reward whose loss is told; a seed's noise is smaller."""
+"""Part of the best window's reward whose loss is reported; a seed's noise is smaller."""
 MORE_ENTROPY = 1.5
 """Entropy over that of the best window: from there on the policy comes apart rather than narrows."""
 TRAIN_GAIN = 0.1
@@ -54,7 +54,7 @@ FLATTENED = 0.25
 
 
 def not_finite(evidence: Evidence) -> Recommendation | None:
-    """One such update is enough to be told."""
+    """One such update is enough for a report."""
     number = sum(measured(evidence.metrics.get("optim/nonfinite", ())))
     if not number:
         return None
@@ -64,8 +64,8 @@ def not_finite(evidence: Evidence) -> Recommendation | None:
         figure=f"{number:.0f} updates were not made because loss or gradient was not finite",
         advice="use float32, lower the learning rate, or clip lower",
         keys={
-            **where_not(evidence.settings.get("train.autocast", "none") == "none", {"train.autocast": "set"}),
-            **where_not(evidence.settings.get("model.dtype", "float32") == "float32", {"model.dtype": "set"}),
+            **unless(evidence.settings.get("train.autocast", "none") == "none", {"train.autocast": "set"}),
+            **unless(evidence.settings.get("model.dtype", "float32") == "float32", {"model.dtype": "set"}),
             "train.learning_rate": "lower",
             "train.max_grad_norm": "lower",
         },
@@ -96,9 +96,9 @@ def _agreement(evidence: Evidence) -> tuple[str, Keys]:
         is_single = evidence.updates_per_step == 1
         advice += ", or turn on a correction" + (", which with one update a step takes no clip" if is_single else "")
     return advice, {
-        **where_not(evidence.has_correction, {"algorithm.correction.kind": "set"}),
-        **where_not(settings.get("model.dtype", "float32") == "float32", {"model.dtype": "set"}),
-        **where_not(not settings.get("rollout.max_staleness", 0), {"rollout.max_staleness": "lower"}),
+        **unless(evidence.has_correction, {"algorithm.correction.kind": "set"}),
+        **unless(settings.get("model.dtype", "float32") == "float32", {"model.dtype": "set"}),
+        **unless(not settings.get("rollout.max_staleness", 0), {"rollout.max_staleness": "lower"}),
     }
 
 
@@ -127,33 +127,33 @@ def entropy_collapse(evidence: Evidence) -> Recommendation | None:
     )
 
 
-def no_signal(evidence: Evidence) -> Recommendation | None:
+def zero_variance(evidence: Evidence) -> Recommendation | None:
     """Groups whose episodes all earn the same, where the estimator compares the episodes of a group."""
     name = "group/frac_no_signal"
     share = evidence.recent(name)
-    if share is None or share < NO_SIGNAL_HINT or evidence.settings.get("algorithm.advantage", "grpo") in UNGROUPED:
+    if share is None or share < ZERO_VARIANCE_HINT or evidence.settings.get("algorithm.advantage", "grpo") in UNGROUPED:
         return None
     good, bad = evidence.recent("group/frac_all_good") or 0.0, evidence.recent("group/frac_all_bad") or 0.0
-    figure = f"{percent(share)} of groups carried no signal {evidence.span(name)}"
-    keys = where_not(evidence.settings.get("rollout.max_attempts", 1) > 1, {"rollout.max_attempts": "raise"})
-    redraw = ", or draw tasks again until groups differ" if keys else ""
+    figure = f"{percent(share)} of groups had zero variance {evidence.span(name)}"
+    keys = unless(evidence.settings.get("rollout.max_attempts", 1) > 1, {"rollout.max_attempts": "raise"})
+    resample = ", or sample tasks again until groups differ" if keys else ""
     if min(good, bad) > EITHER_END * max(good, bad):
         figure += f"; {percent(good)} were all solved, {percent(bad)} all failed"
-        advice = f"tasks in between: a curriculum by success, or a reward that tells failures apart{redraw}"
+        advice = f"tasks in between: a curriculum by success, or a reward that distinguishes failures{resample}"
         keys = {**_curriculum(evidence), **keys, "env.options": "set"}
     elif good > bad:
         figure += f"; {percent(good)} were all solved, {percent(bad)} all failed"
-        advice = f"harder tasks: open levels sooner or add tasks{redraw}"
+        advice = f"harder tasks: open levels sooner or add tasks{resample}"
         keys = {**_curriculum(evidence, "lower"), **keys}
     elif bad > 0:
         figure += f"; {percent(bad)} were all failed, {percent(good)} all solved"
-        advice = f"easier tasks first, more episodes a task, or a better warm start{redraw}"
+        advice = f"easier tasks first, more episodes a task, or a better warm start{resample}"
         keys = {**_curriculum(evidence, "raise"), "rollout.group_size": "raise", "model.path": "set", **keys}
     else:
-        advice = f"a reward with more steps between nothing and everything{redraw}"
+        advice = f"a reward with more steps between nothing and everything{resample}"
         keys = {"env.options": "set", **keys}
     severity: Severity = "problem" if share > ALARM_LIMITS[name] else "hint"
-    return Recommendation(rule="no signal", severity=severity, figure=figure, advice=advice, keys=keys)
+    return Recommendation(rule="zero variance", severity=severity, figure=figure, advice=advice, keys=keys)
 
 
 def _curriculum(evidence: Evidence, threshold: Literal["raise", "lower"] | None = None) -> Keys:
@@ -175,8 +175,8 @@ def clipping(evidence: Evidence) -> Recommendation | None:
         advice = "updates go further than the loss allows: lower the learning rate, or make fewer updates of a batch"
         keys = {
             "train.learning_rate": "lower",
-            **where_not(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
-            **where_not(evidence.settings.get("train.minibatches", 1) == 1, {"train.minibatches": "lower"}),
+            **unless(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
+            **unless(evidence.settings.get("train.minibatches", 1) == 1, {"train.minibatches": "lower"}),
         }
     return Recommendation(
         rule="clipping",
@@ -249,7 +249,7 @@ def falling_reward(evidence: Evidence) -> Recommendation | None:
 def no_progress(evidence: Evidence) -> Recommendation | None:
     """A reward that did not move over a run of some length, though it could, and where no other rule knows why.
 
-    Beside advice to lower the learning rate it is not given either (`run_recommendations.py`).
+    Beside advice to lower the learning rate it is not given either (`recommendations.py`).
     """
     ends = evidence.ends("reward/mean")
     if ends is None or evidence.num_steps < 2 * WINDOW or is_clear(*ends) or evidence.has_opened_levels():
@@ -263,7 +263,7 @@ def no_progress(evidence: Evidence) -> Recommendation | None:
         severity="problem",
         figure=f"mean reward was {fmean(ends[0]):.3g} in the first {len(ends[0])} steps and is {fmean(ends[1]):.3g} "
         f"{evidence.span('reward/mean')}: within chance",
-        advice="raise the learning rate twofold, or make steps larger; if many groups carry no signal, mend that first",
+        advice="double the learning rate, or make steps larger; if many groups have zero variance, fix that first",
         keys={
             "train.learning_rate": "raise",
             "rollout.groups_per_step": "raise",
@@ -287,12 +287,12 @@ def overfit(evidence: Evidence) -> Recommendation | None:
         severity="problem",
         figure=f"success in training rose by {100 * rise(*ends):.0f} points, on held-out tasks it changed by "
         f"{100 * gain:+.0f} from step {first} to {last}",
-        advice="more and more varied training tasks, fewer steps, or a KL penalty; keep the checkpoint that did best",
+        advice="more and more varied training tasks, fewer steps, or a KL penalty; use the best checkpoint",
         keys={
             "data.train_path": "set",
             "train.steps": "lower",
             "algorithm.kl.coef": "raise",
-            **where_not(evidence.settings.get("eval.every", 0) > 0, {"eval.every": "raise"}),
+            **unless(evidence.settings.get("eval.every", 0) > 0, {"eval.every": "raise"}),
         },
     )
 
@@ -323,7 +323,7 @@ LEARNING_RULES: tuple[Rule, ...] = (
     not_finite,
     mismatch,
     entropy_collapse,
-    no_signal,
+    zero_variance,
     clipping,
     gradient_spikes,
     falling_reward,

@@ -1,4 +1,4 @@
-"""What to change in a run, by rule: each recommendation says on which figure it rests and which keys to turn.
+"""What to change in a run, by rule: each recommendation names its figure and the keys to change.
 
 A rule without enough steps is silent, and no two recommendations turn one key against each other. Not here: the rules
 themselves.
@@ -15,9 +15,9 @@ _OPPOSITES = {"raise", "lower"}
 
 
 def recommend(evidence: Evidence) -> list[Recommendation]:
-    """What every rule has to say, problems first, then in the order of the rules."""
+    """The recommendations of all rules, problems first, then in the order of the rules."""
     rules = (*LEARNING_RULES, *ROLLOUT_RULES, *FURTHER_RULES, *SPEED_RULES)
-    found = [said for rule in rules if (said := rule(evidence)) is not None]
+    found = [each for rule in rules if (each := rule(evidence)) is not None]
     return sorted(without_contradictions(found), key=lambda each: each.severity != "problem")
 
 
@@ -25,11 +25,11 @@ def without_contradictions(found: Sequence[Recommendation]) -> list[Recommendati
     """Earlier ones before later ones: a later one loses the keys that an earlier one turns the other way, and is left
     out when the first of its keys, what it is about, is among them."""
     turned: dict[str, Turn] = {}
-    kept = []
-    for said in found:
-        keys = {key: turn for key, turn in said.keys.items() if {turned.get(key), turn} != _OPPOSITES}
-        if said.keys and next(iter(said.keys)) not in keys:
+    consistent = []
+    for each in found:
+        keys = {key: turn for key, turn in each.keys.items() if {turned.get(key), turn} != _OPPOSITES}
+        if each.keys and next(iter(each.keys)) not in keys:
             continue
         turned |= keys
-        kept.append(replace(said, keys=keys))
-    return kept
+        consistent.append(replace(each, keys=keys))
+    return consistent

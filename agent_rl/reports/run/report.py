@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_rl.reports.redacted import redacted
-from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_and_last, what_is_left_out
+from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_and_last, left_out_notes
 from agent_rl.reports.run.data import HeldOutEvaluation, Run, flatten
 from agent_rl.reports.run.evidence import Recommendation
 from agent_rl.reports.run.recommendations import recommend
@@ -50,11 +50,11 @@ def make_report(run: Run, other: Run | None = None) -> RunReport:
     """Judge a run, beside another one where given."""
     changes = [first_and_last(run.at(temperature)) for temperature in run.temperatures]
     against: list[BeforeAfter | None] = []
-    notes = [*run.notes, *(said for temperature in run.temperatures for said in _left_out(run.at(temperature)))]
+    notes = [*run.notes, *(note for temperature in run.temperatures for note in _left_out(run.at(temperature)))]
     for temperature in run.temperatures if other is not None else ():
         last = [*other.at(temperature)[-1:], *run.at(temperature)[-1:]]
         against.append(compare(*last) if len(last) > 1 else None)
-        notes += [f"compared with {other.name}, {said}" for said in _left_out(last)]
+        notes += [f"compared with {other.name}, {note}" for note in _left_out(last)]
     return RunReport(
         run=run,
         held_out=tuple(change for change in changes if change is not None),
@@ -67,7 +67,7 @@ def make_report(run: Run, other: Run | None = None) -> RunReport:
 
 
 def _left_out(evaluations: Sequence[HeldOutEvaluation]) -> list[str]:
-    return what_is_left_out(evaluations[0], evaluations[-1]) if evaluations else []
+    return left_out_notes(evaluations[0], evaluations[-1]) if evaluations else []
 
 
 def status(run: Run) -> str:
@@ -130,10 +130,9 @@ def solved_text(evaluation: HeldOutEvaluation) -> str:
 
 def verdicts(compared: Sequence[BeforeAfter]) -> list[str]:
     """One sentence a temperature: did the success rate move by more than chance explains?"""
-    sentences = [each.change.sentence for each in compared]
     return [
-        f"At temperature {each.after.temperature:g} {said[:1].lower()}{said[1:]}"
-        for each, said in zip(compared, sentences, strict=True)
+        f"At temperature {each.after.temperature:g} {each.change.sentence[:1].lower()}{each.change.sentence[1:]}"
+        for each in compared
     ]
 
 
@@ -189,9 +188,9 @@ def show(report: RunReport, console: Console) -> None:
         console.print(Text(sentence))
     for sentence in verdicts(report.against):
         console.print(Text(f"Compared with {report.other.name if report.other else ''}. {sentence}"))
-    for said in report.recommendations:
-        keys = f" ({', '.join(said.changes)})" if said.keys else ""
-        console.print(Text(f"{said.severity}: {said.figure}; {said.advice}{keys}"))
+    for each in report.recommendations:
+        keys = f" ({', '.join(each.changes)})" if each.keys else ""
+        console.print(Text(f"{each.severity}: {each.figure}; {each.advice}{keys}"))
     for note in report.notes:
         console.print(Text(f"note: {note}"))
 

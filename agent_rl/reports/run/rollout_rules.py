@@ -1,4 +1,4 @@
-"""Recommendations from what happened in the episodes: budgets, calls, errors, attempts on the verdict, time.
+"""Recommendations from what happened in the episodes: budgets, calls, errors, reward hacking, time.
 
 Pure functions. Not here: learning (`run_learning_rules.py`).
 """
@@ -16,7 +16,7 @@ from agent_rl.reports.run.evidence import (
     measured,
     percent,
     rise,
-    where_not,
+    unless,
 )
 
 TRUNCATED_HINT = 0.2
@@ -26,7 +26,7 @@ UNREADABLE_HINT = 0.1
 FAILED_CALLS = 0.3
 """As the alarm on unreadable calls: with a third, episodes are about getting a call right."""
 LONGER = 1.5
-"""Growth of episodes that is told where success did not grow with it."""
+"""Growth of episodes that is reported when success did not grow with it."""
 ENV_ERRORS = 0.01
 """Share of dropped episodes; a shaky service loses fewer."""
 ROLLOUT_SHARE = 0.85
@@ -47,7 +47,7 @@ _BUDGETS = {
 
 
 def environment_errors(evidence: Evidence) -> Recommendation | None:
-    """Dropped episodes of the last steps; a single step is enough to be told."""
+    """Dropped episodes of the last steps; a single step is enough for a report."""
     counts = evidence.last("rollout/env_errors")
     a_step = evidence.settings.get("rollout.groups_per_step", 0) * evidence.settings.get("rollout.group_size", 0)
     if not sum(counts) or sum(counts) < ENV_ERRORS * a_step * len(counts):
@@ -61,8 +61,8 @@ def environment_errors(evidence: Evidence) -> Recommendation | None:
     )
 
 
-def hacks(evidence: Evidence) -> Recommendation | None:
-    """Noticed attempts on the verdict; such that clearly spread are a problem."""
+def reward_hacking(evidence: Evidence) -> Recommendation | None:
+    """Noticed reward hacking; a problem when it clearly spreads."""
     values = evidence.metrics.get("hacks/episodes", ())
     total = sum(measured(values))
     if not total:
@@ -73,12 +73,12 @@ def hacks(evidence: Evidence) -> Recommendation | None:
     ends = evidence.ends("hacks/episodes")
     spreads = ends is not None and rise(*ends) > 0 and is_clear(*ends)
     return Recommendation(
-        rule="attempts on the verdict",
+        rule="reward hacking",
         severity="problem" if spreads else "hint",
-        figure=f"{total:.0f} episode{'s' * (total != 1)} tried to reach the verdict by other means "
+        figure=f"{total:.0f} episode{'s' * (total != 1)} tried to influence the verdict "
         + f"({named or 'kind unknown'})"
         + (f", {fmean(ends[1]):.2g} a step at the end after {fmean(ends[0]):.2g} at the start" if spreads else ""),
-        advice="look at these flags in the transcripts: if such episodes earn reward, mend the checks before going on",
+        advice="look at these flags in the transcripts: if such episodes earn reward, fix the checks before continuing",
         keys={"env.options": "set"},
     )
 
@@ -154,7 +154,7 @@ def longer_episodes(evidence: Evidence) -> Recommendation | None:
     return Recommendation(
         rule="longer episodes",
         severity="hint",
-        figure=f"episodes grew from {first:.0f} to {last:.0f} drawn tokens, and the mean reward did not rise with them",
+        figure=f"episodes grew from {first:.0f} to {last:.0f} generated tokens, and the mean reward did not rise",
         advice=advice,
         keys=keys,
     )
@@ -187,8 +187,8 @@ def slow_stage(evidence: Evidence) -> Recommendation | None:
             advice="larger micro-batches if memory allows, bfloat16 on GPUs, or fewer passes over the episodes",
             keys={
                 "train.micro_batch_tokens": "raise",
-                **where_not(evidence.settings.get("train.autocast", "none") == "bfloat16", {"train.autocast": "set"}),
-                **where_not(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
+                **unless(evidence.settings.get("train.autocast", "none") == "bfloat16", {"train.autocast": "set"}),
+                **unless(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
             },
         )
     if rollout < ROLLOUT_SHARE * step:
@@ -204,13 +204,13 @@ def slow_stage(evidence: Evidence) -> Recommendation | None:
         rule="slow rollouts",
         severity="hint",
         figure=figure,
-        advice="play and draw more at the same time; give the environment more workers where cores are idle",
+        advice="run more episodes at the same time; give the environment more workers if cores are idle",
         keys={**_narrow(evidence), **_workers(evidence), **_staleness(evidence)},
     )
 
 
 def _narrow(evidence: Evidence) -> Keys:
-    """Keys that keep the episodes of a step from being played all at the same time; servers of vLLM have their own."""
+    """Keys that limit how many episodes of a step run at the same time; vLLM servers have their own limit."""
     settings = evidence.settings
     episodes = settings.get("rollout.groups_per_step", 0) * settings.get("rollout.group_size", 0)
     names = (
@@ -228,20 +228,20 @@ def _workers(evidence: Evidence) -> Keys:
 
 
 def _staleness(evidence: Evidence) -> Keys:
-    """Playing while the trainer updates, where that can be had and is not; old tokens need a correction."""
+    """Rollouts during updates, if they are possible and off; old tokens need a correction."""
     settings = evidence.settings
     is_possible = settings.get("policy.type") == "vllm" and settings.get("rollout.async_workers", 0) > 0
     if not is_possible or settings.get("rollout.max_staleness", 0):
         return {}
     return {
         "rollout.max_staleness": "raise",
-        **where_not(evidence.has_correction, {"algorithm.correction.kind": "set"}),
+        **unless(evidence.has_correction, {"algorithm.correction.kind": "set"}),
     }
 
 
 ROLLOUT_RULES: tuple[Rule, ...] = (
     environment_errors,
-    hacks,
+    reward_hacking,
     stopped_calling,
     unreadable_calls,
     truncated,

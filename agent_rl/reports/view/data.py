@@ -19,17 +19,17 @@ from agent_rl.reports.view.steps import ViewedStep, read_step
 
 _SAMPLES_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
 _MAX_KEPT_BYTES = 200_000_000
-"""Of the steps held in memory, beyond the one asked for last."""
+"""Of the steps held in memory, beyond the latest one."""
 
 
 class RunSamples:
-    """`RunSamples.open(Path("runs/nat_grpo"))`; nothing is written. Safe to ask from many threads."""
+    """`RunSamples.open(Path("runs/nat_grpo"))`; nothing is written. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[tuple[int, int], ViewedStep]] = {}
-        """By file, with its time and size; the one asked for last comes last."""
+        """By file, with its time and size; the latest request comes last."""
 
     @classmethod
     def open(cls, path: Path) -> "RunSamples":
@@ -39,7 +39,7 @@ class RunSamples:
         return cls(path)
 
     def overview(self) -> dict[str, Any]:
-        """The run's name, how often it keeps samples (None where it does not say), and the steps that it has kept."""
+        """The run's name, how often it saves samples (None if unknown), and the steps that it saved."""
         metrics = _step_metrics(self._path / "metrics.jsonl")
         steps = [
             {"step": step, "reward": row.get("reward/mean"), "success": row.get("success/mean")}
@@ -49,7 +49,7 @@ class RunSamples:
         return {"run": self._path.resolve().name, "samples_every": self._samples_every(), "steps": steps}
 
     def episodes(self, step: int) -> dict[str, Any]:
-        """One summary per episode, in the order in which they were drawn, and where the scales of colours end."""
+        """One summary per episode, in rollout order, and where the scales of colours end."""
         samples = self._load(step)
         return {"step": step, "episodes": samples.summaries, "scales": samples.scales}
 

@@ -1,6 +1,6 @@
 """The local web server of `agent-rl view`: the page's files and JSON about one run, to be read and not changed.
 
-Every address starts with a key that is drawn at the start, because other users of the machine can reach the port. No
+Every address starts with a random key made at the start, because other users of the machine can reach the port. No
 part of an address ever becomes part of a path: pages are looked up by name, steps and episodes by number. Not here:
 what the answers say (`view_data.py`).
 """
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Requests are not worth a line in the terminal."""
 
     def _is_for_us(self) -> bool:
-        """A page of another site may point a name of its own at this machine; then it asks under that name.
+        """A page of another site may point a name of its own at this machine; then its requests carry that name.
 
         With a number instead of a name it cannot do that.
         """

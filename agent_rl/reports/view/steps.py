@@ -1,7 +1,7 @@
 """A file of token samples in memory: a summary of each episode, its record packed, and what it says to be searched.
 
 Numbers that JSON writes as NaN or Infinity are None. Means and scales are of tokens that counted in the loss: what
-stands at the others was not used. Not here: which file, and when it is read again (`view_data.py`).
+stands at the others was not used. Not here: which file, and when it is read again (`data.py`).
 """
 
 import gzip
@@ -24,7 +24,7 @@ class ViewedStep(NamedTuple):
     """The episodes of a step, packed."""
 
     records: list[bytes]
-    """One JSON object per episode, compressed; unpacked when the episode is asked for."""
+    """One JSON object per episode, compressed; unpacked when the episode is requested."""
     texts: list[bytes]
     """What can be searched for in each episode, in lower case, compressed."""
     summaries: list[dict[str, Any]]
@@ -41,7 +41,7 @@ class ViewedStep(NamedTuple):
     def search(self, text: str) -> list[int]:
         """Episodes that hold `text`, upper and lower case alike."""
         wanted = _searchable(text)
-        return [index for index, said in enumerate(self.texts) if wanted in zlib.decompress(said)]
+        return [index for index, text in enumerate(self.texts) if wanted in zlib.decompress(text)]
 
 
 def read_step(path: Path) -> ViewedStep:

@@ -44,9 +44,9 @@ def test_tokens_are_coloured_and_explained(page: Page) -> None:
     page.wait(lambda: page.all(".t"))
     assert page.texts(".segment summary") == [
         "prompt2 tokens",
-        "turn 1, drawn2 tokens, weights after step 0 to 1",
+        "turn 1, generated2 tokens, weights after step 0 to 1",
         "tool results1 token",
-        "turn 2, drawn1 token, weights after step 1",
+        "turn 2, generated1 token, weights after step 1",
     ]
     assert page.texts(".learned") == ["counted in the loss of 2 updates of the policy"]
     assert page.all(".t", "node.textContent") == ["", "é", "five"]

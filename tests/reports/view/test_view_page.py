@@ -53,7 +53,7 @@ def test_an_episode_that_is_not_there_is_not_mixed_with_another(page: Page) -> N
     forget_failures(page)
 
 
-def test_an_address_that_was_wrong_at_first_can_be_mended(page: Page) -> None:
+def test_an_address_that_was_wrong_at_first_can_be_corrected(page: Page) -> None:
     page.open("#step=7")
     page.wait(lambda: page.texts("#message") == [MISSING])
     page.go("step=1&episode=3")
@@ -112,7 +112,7 @@ def test_what_did_not_count_is_grey_and_what_is_not_finite_is_said(
     tmp_path: Path,
 ) -> None:
     run = make_run(tmp_path / "tiny")
-    drawn = [{"kind": "assistant", "turn": 0, "start": 0, "end": 4, "weight_version": 4}]
+    generated = [{"kind": "assistant", "turn": 0, "start": 0, "end": 4, "weight_version": 4}]
     odd = sample(
         token_ids=[5, 6, 7, 8],
         texts=["a", "", "\u202eb", "\u200b"],
@@ -120,7 +120,7 @@ def test_what_did_not_count_is_grey_and_what_is_not_finite_is_said(
         sampling_logprobs=["-inf", -0.5, -1.0, -0.00002],
         trainer_logprobs=[-0.5, "nan", -1.0, -0.00001],
         advantages=["nan", 0.25, -0.5, -0.5],
-        segments=drawn,
+        segments=generated,
         num_updates=0,
     )
     unlearned = sample(
@@ -130,7 +130,7 @@ def test_what_did_not_count_is_grey_and_what_is_not_finite_is_said(
         sampling_logprobs=[-0.5],
         trainer_logprobs=[None],
         advantages=[None],
-        segments=[drawn[0] | {"end": 1}],
+        segments=[generated[0] | {"end": 1}],
         num_updates=0,
     )
     write_step(run, 2, [record(0, step=2, samples=[odd, unlearned])])
@@ -159,7 +159,7 @@ def test_what_did_not_count_is_grey_and_what_is_not_finite_is_said(
     assert page.token()["text"] == '"\\u{202e}b"'
     page.press_in(".tokens", "\ue014")
     shown = page.token()
-    assert (shown["text"], shown["mask"]) == ('"\\u{200b}"', "drawn, not counted in the loss")
+    assert (shown["text"], shown["mask"]) == ('"\\u{200b}"', "generated, not counted in the loss")
     assert shown["log-prob, sampler"] == "−0.00002 (100 %)"
 
 

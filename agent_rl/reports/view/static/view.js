@@ -1,6 +1,6 @@
 // The page of `agent-rl view`: steps, the episodes of one with filters, an episode. Not here: how its conversation
 // (`view_messages.js`) and its tokens (`view_tokens.js`) look.
-// What is chosen stands in the address behind #, as in #step=10&episode=37&tab=tokens&color=ratio.
+// The address after # names what is shown, as in #step=10&episode=37&tab=tokens&color=ratio.
 "use strict";
 
 const chosen = { step: null, episode: null, tab: "conversation", color: "advantage" };
@@ -8,14 +8,14 @@ let step = null; // {step, episodes, scales} as the server gave it
 let found = null; // episodes that hold the text searched for; null: all
 let rows = []; // buttons, by number of the episode
 let record = null; // the episode shown
-let asked = 0; // number of the newest request for a step or an episode: answers to older ones come too late
+let requests = 0; // number of the newest request for a step or an episode: answers to older ones come too late
 const tries = {}; // by kind of what a person starts: number of the newest one
 const problems = {}; // and how that failed
 
 const byId = (id) => document.getElementById(id);
 const form = () => byId("filters");
 
-async function ask(path) {
+async function fetchJson(path) {
   const answer = await fetch(path).catch(() => {
     throw new Error("The server does not answer; start agent-rl view again.");
   });
@@ -27,15 +27,15 @@ async function ask(path) {
 }
 
 // Runs what a person started; its failure is a sentence in the page until the next of that kind.
-async function attempt(kind, action) {
+async function guard(kind, action) {
   const turn = (tries[kind] = (tries[kind] || 0) + 1);
-  const tell = (problem) => {
+  const report = (problem) => {
     if (turn !== tries[kind]) return;
     problems[kind] = problem;
     byId("message").textContent = Object.values(problems).filter(Boolean).join(" ");
   };
-  tell("");
-  await action().catch((error) => tell(error.message));
+  report("");
+  await action().catch((error) => report(error.message));
 }
 
 // The address
@@ -74,7 +74,7 @@ async function start() {
 
 // The list of steps as it is now: a run may go on.
 async function loadSteps() {
-  const run = await ask("api/run");
+  const run = await fetchJson("api/run");
   const hadFocus = byId("steps").contains(document.activeElement) && document.activeElement.dataset.step;
   const head = el("h2", {}, ...["step", "solved", "reward"].map((text) => el("span", {}, text)));
   byId("steps").replaceChildren(head, ...run.steps.map(stepButton));
@@ -100,20 +100,20 @@ function stepButton(row) {
     bar,
   );
   button.addEventListener("click", () => {
-    attempt("show", () => showStep({ ...chosen, step: row.step, episode: null }, true));
-    attempt("steps", loadSteps);
+    guard("show", () => showStep({ ...chosen, step: row.step, episode: null }, true));
+    guard("steps", loadSteps);
   });
   return button;
 }
 
 function showNoSamples(every) {
-  const why = every === 0 ? "log.samples_every is 0 in this run's configuration" : "no step has been kept yet";
+  const why = every === 0 ? "log.samples_every is 0 in this run's configuration" : "no step has been saved yet";
   byId("list").hidden = true;
   byId("steps").hidden = true;
   byId("episode").replaceChildren(
     el("h2", {}, "No tokens to show"),
     el("p", {}, `There are no files in the run's folder samples/: ${why}.`),
-    el("p", {}, "Train with ", el("code", {}, "log.samples_every=10"), " to keep every tenth step."),
+    el("p", {}, "Train with ", el("code", {}, "log.samples_every=10"), " to save every tenth step."),
   );
 }
 
@@ -122,18 +122,18 @@ async function showAddress(otherwise) {
   await showStep({ ...wanted, step: wanted.step ?? otherwise });
 }
 
-// Shows what is wanted; what is shown stays until the step is there. `again` asks for a step that is shown already.
+// Shows what is wanted; what is shown stays until the step is there. `again` reads a step that is shown already.
 async function showStep(wanted, again = false) {
-  const turn = (asked += 1);
+  const turn = (requests += 1);
   let loaded = step;
   if (!step || step.step !== wanted.step || again) {
     byId("episode").setAttribute("aria-busy", "true");
     try {
-      loaded = await ask(`api/steps/${wanted.step}`);
+      loaded = await fetchJson(`api/steps/${wanted.step}`);
     } finally {
-      if (turn === asked) byId("episode").removeAttribute("aria-busy");
+      if (turn === requests) byId("episode").removeAttribute("aria-busy");
     }
-    if (turn !== asked) return;
+    if (turn !== requests) return;
   }
   const isOther = !step || JSON.stringify(step) !== JSON.stringify(loaded);
   step = loaded;
@@ -249,7 +249,7 @@ function filter() {
 
 async function search(text) {
   const of = step.step;
-  const answer = text ? new Set(await ask(`api/steps/${of}/search?text=${encodeURIComponent(text)}`)) : null;
+  const answer = text ? new Set(await fetchJson(`api/steps/${of}/search?text=${encodeURIComponent(text)}`)) : null;
   if (step.step !== of || form().elements.text.value.trim() !== text) return; // something else is wanted by now
   found = answer;
   filter();
@@ -260,31 +260,31 @@ function move(by) {
   if (!visible.length) return;
   const at = visible.findIndex((row) => Number(row.dataset.episode) === chosen.episode);
   const next = at < 0 ? 0 : Math.min(visible.length - 1, Math.max(0, at + by));
-  attempt("show", () => showEpisode(Number(visible[next].dataset.episode)));
+  guard("show", () => showEpisode(Number(visible[next].dataset.episode)));
 }
 
 // One episode
 
 async function showEpisode(index) {
-  const turn = (asked += 1);
+  const turn = (requests += 1);
   const pane = byId("episode");
   chosen.episode = index;
-  record = null; // nothing is drawn of the one before while this one is asked for
+  record = null; // nothing of the previous one is shown while this one loads
   writeAddress();
   rows.forEach((row, number) => markCurrent(row, number === index));
   if (rows[index]) rows[index].scrollIntoView({ block: "nearest" });
   pane.setAttribute("aria-busy", "true");
   try {
-    const answer = await ask(`api/steps/${chosen.step}/episodes/${index}`);
-    if (turn !== asked) return;
+    const answer = await fetchJson(`api/steps/${chosen.step}/episodes/${index}`);
+    if (turn !== requests) return;
     record = answer;
     drawEpisode();
     pane.scrollTop = 0;
   } catch (error) {
-    if (turn === asked) pane.replaceChildren();
+    if (turn === requests) pane.replaceChildren();
     throw error;
   } finally {
-    if (turn === asked) pane.removeAttribute("aria-busy");
+    if (turn === requests) pane.removeAttribute("aria-busy");
   }
 }
 
@@ -295,7 +295,7 @@ function drawEpisode() {
     button.addEventListener("click", () => {
       chosen.tab = name;
       writeAddress();
-      if (!record) return; // it is drawn as soon as it is there
+      if (!record) return; // it is shown as soon as it is there
       drawEpisode();
       byId("episode").querySelector(`[data-tab=${name}]`).focus();
     });
@@ -333,7 +333,7 @@ function episodeHead() {
     typeof success !== "boolean" ? null : success ? "solved" : "not solved",
     record.greedy ? "greedy: the others are compared with it" : null,
     `ended by ${record.stop_reason}`,
-    `${record.num_tokens} tokens drawn`,
+    `${record.num_tokens} tokens generated`,
     `${number(record.duration_s, 1)} s`,
     record.flags.length ? `⚑ ${record.flags.join(", ")}` : null,
   ];
@@ -353,15 +353,15 @@ let typing = null;
 form().addEventListener("input", (event) => {
   if (!step || event.target.name !== "text") return;
   clearTimeout(typing);
-  typing = setTimeout(() => attempt("search", () => search(event.target.value.trim())), 200);
+  typing = setTimeout(() => guard("search", () => search(event.target.value.trim())), 200);
 });
 for (const kind of ["input", "change"]) form().addEventListener(kind, () => step && filter());
 // Once it is reset:
-form().addEventListener("reset", () => setTimeout(() => step && attempt("search", () => search(""))));
+form().addEventListener("reset", () => setTimeout(() => step && guard("search", () => search(""))));
 form().addEventListener("submit", (event) => event.preventDefault());
 byId("groups").addEventListener("click", (event) => {
   const row = event.target.closest("[data-episode]");
-  if (row) attempt("show", () => showEpisode(Number(row.dataset.episode)));
+  if (row) guard("show", () => showEpisode(Number(row.dataset.episode)));
 });
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, textarea");
@@ -370,10 +370,10 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "k") move(-1);
 });
 window.addEventListener("hashchange", () => {
-  if (!step) return void attempt("show", start); // what was asked for first was not there
-  attempt("show", () => showAddress(step.step).catch((error) => {
+  if (!step) return void guard("show", start); // the first request failed
+  guard("show", () => showAddress(step.step).catch((error) => {
     writeAddress(); // of what is still shown
     throw error;
   }));
 });
-attempt("show", start);
+guard("show", start);

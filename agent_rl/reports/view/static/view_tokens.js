@@ -56,7 +56,7 @@ function logRatio(sample, at) {
   return trainer === null || sampling === null ? null : valueOf(trainer) - valueOf(sampling);
 }
 
-// Each colouring: `end` of its scale for a step, the `value` of a drawn token (null: none), the `color` of a value;
+// Each colouring: `end` of its scale for a step, the `value` of a generated token (null: none), the `color` of a value;
 // `isOfLoss` where values of tokens that did not count in the loss mean nothing.
 const COLORINGS = {
   advantage: {
@@ -100,8 +100,8 @@ function legend(coloring, end, hasNotFinite) {
     return el("span", { class: "key" }, box, text);
   };
   if (coloring === COLORINGS.mask) {
-    const drawn = [swatch(coloring.color(1), "counted in the loss"), swatch(coloring.color(-1), "drawn, not counted")];
-    return el("p", { class: "legend" }, ...drawn, swatch("", "read"));
+    const generated = [swatch(coloring.color(1), "counted in the loss"), swatch(coloring.color(-1), "generated, not counted")];
+    return el("p", { class: "legend" }, ...generated, swatch("", "read"));
   }
   const ticks = coloring.ticks(end);
   const bar = el("span", { class: "bar" });
@@ -111,7 +111,7 @@ function legend(coloring, end, hasNotFinite) {
   return el("p", { class: "legend" },
     el("span", { class: "scale" }, bar, numbers),
     "darkest: that and beyond",
-    coloring.isOfLoss ? swatch("", "drawn, not counted in the loss", "uncounted") : null,
+    coloring.isOfLoss ? swatch("", "generated, not counted in the loss", "uncounted") : null,
     hasNotFinite ? swatch("", "not finite", "notfinite") : null,
     swatch("", "no value"),
   );
@@ -131,7 +131,7 @@ function learnedFrom(sample) {
   return `counted in the loss of ${times} update${times === 1 ? "" : "s"} of the policy`;
 }
 
-// The samples of an episode as folded segments; drawn ones are open. Spans are made when a segment is first open.
+// The samples of an episode as folded segments; generated ones are open. Spans are made when a segment is first open.
 class TokenView {
   constructor(record, scales, name) {
     this.samples = record.samples;
@@ -147,14 +147,14 @@ class TokenView {
     this.text = el("div", { class: "tokens", tabindex: 0, role: "group", "aria-label": label });
     this.node = el("div", { class: "token-view" }, this.legend, this.text, this.detail);
     this.samples.forEach((sample, index) => this.addSample(sample, index));
-    if (!this.samples.length) this.text.append(el("p", { class: "none" }, "No token was read or drawn."));
+    if (!this.samples.length) this.text.append(el("p", { class: "none" }, "No token was read or generated."));
     this.text.addEventListener("mouseover", (event) => this.pinned || this.describe(event.target.closest(".t")));
     this.text.addEventListener("click", (event) => {
       const span = event.target.closest(".t");
       if (span) this.pin(span === this.pinned ? null : span);
     });
     this.text.addEventListener("keydown", (event) => this.press(event));
-    this.detail.append(el("div", {}, soft("Point at a token. A click keeps it here; arrows go on to the next.")));
+    this.detail.append(el("div", {}, soft("Point at a token. A click selects it; arrows go to the next.")));
     this.recolor(name);
   }
 
@@ -164,7 +164,7 @@ class TokenView {
     for (const segment of sample.segments) {
       const length = segment.end - segment.start;
       const words = { prompt: "prompt", tool: "tool results", user: "answer of the environment" };
-      const name = words[segment.kind] || `turn ${segment.turn + 1}, drawn`;
+      const name = words[segment.kind] || `turn ${segment.turn + 1}, generated`;
       const versions = [segment.weight_version ?? []].flat();
       const steps = [...new Set([versions[0], versions.at(-1)])].join(" to ");
       const size = `${length} token${length === 1 ? "" : "s"}${versions.length ? `, weights after step ${steps}` : ""}`;
@@ -208,7 +208,7 @@ class TokenView {
     for (const [span, index, at, segment] of this.spans) this.color(span, this.samples[index], at, segment);
   }
 
-  // Keeps a token in view and in the box below; null lets go.
+  // Selects a token and shows it in the box below; null clears the selection.
   pin(span) {
     if (this.pinned) this.pinned.classList.remove("pinned");
     this.pinned = span;
@@ -234,16 +234,16 @@ class TokenView {
     if (!span) return;
     const [, index, at, segment] = this.spans[Number(span.dataset.token)];
     const sample = this.samples[index];
-    const isDrawn = segment.kind === "assistant";
+    const isGenerated = segment.kind === "assistant";
     const ratio = logRatio(sample, at), sampling = valueOf(sample.sampling_logprobs[at]);
-    const percent = Number.isFinite(sampling) && isDrawn ? ` (${(100 * Math.exp(sampling)).toPrecision(3)} %)` : "";
+    const percent = Number.isFinite(sampling) && isGenerated ? ` (${(100 * Math.exp(sampling)).toPrecision(3)} %)` : "";
     const version = Array.isArray(segment.weight_version)
       ? segment.weight_version[at - segment.start] : segment.weight_version;
     const rows = {
       text: sample.texts[at] === "" ? "no text of its own" : quoted(sample.texts[at]),
       id: String(sample.token_ids[at]),
       position: String(at),
-      mask: sample.loss_mask[at] ? "counted in the loss" : isDrawn ? "drawn, not counted in the loss" : "read",
+      mask: sample.loss_mask[at] ? "counted in the loss" : isGenerated ? "generated, not counted in the loss" : "read",
       weights: version === undefined ? "–" : `after step ${version}`,
       "log-prob, sampler": exact(sampling) + percent,
       "log-prob, trainer": exact(valueOf(sample.trainer_logprobs[at])),
