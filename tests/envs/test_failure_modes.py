@@ -3,12 +3,13 @@
 from typing import Any
 
 import pytest
-from agent_rl.envs.toolset_env import ToolsetEnvFactory
 
 from agent_rl.config import ToolsConfig
 from agent_rl.envs.code.failure_modes import CODE_RULES
 from agent_rl.envs.failure_modes import NOT_SCORED, OTHER, QUESTION_RULES, FailureModes
+from agent_rl.envs.opening import ToolsetEnvFactory
 from agent_rl.envs.registry import make_env_factory
+from agent_rl.tools.toolset import Toolset
 
 
 def code(share: float, *, programs: int = 1, stop_reason: str = "max_turns") -> dict[str, Any]:
@@ -59,10 +60,10 @@ def test_an_episode_without_a_score_is_no_failure_of_the_model() -> None:
     assert FailureModes().label(lost) == NOT_SCORED
 
 
-@pytest.mark.parametrize("name", ["nat_agent_creation", "code_exec", "math_qa", "search_qa"])
+@pytest.mark.parametrize("name", ["nat_agent_creation", "code_exec", "math_qa", "search_qa", "hello"])
 def test_every_environment_says_what_its_labels_mean(name: str) -> None:
     factory = make_env_factory(name, {}, seed=0)
     meanings = FailureModes(factory.failure_rules).meanings
     assert {rule.label for rule in factory.failure_rules} | {OTHER} <= set(meanings)
-    wrapped = ToolsetEnvFactory(factory, ToolsConfig())
+    wrapped = ToolsetEnvFactory(factory, Toolset(ToolsConfig()))
     assert (wrapped.failure_rules, wrapped.speed_options) == (factory.failure_rules, factory.speed_options)
