@@ -150,7 +150,7 @@ CASES = [
         ("rising entropy", "problem", "entropy rose from 0.3 to 0.6 nats a token"),
         "the learning rate is too high",
     ),
-    ({"reward/mean": [0.2, 0.4] * 30}, ("no progress", "problem", "was 0.3 in the first 20 steps"), "twofold"),
+    ({"reward/mean": [0.2, 0.4] * 30}, ("no progress", "problem", "was 0.3 in the first 20 steps"), "double"),
     (
         {"reward/mean": [0.2 + 0.01 * step for step in range(60)]},
         ("still rising", "hint", "from 0.495 to 0.695 over the last 40 steps, and held-out success is best at the end"),
