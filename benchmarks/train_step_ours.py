@@ -157,6 +157,7 @@ def make_config(workload: Workload, folder: str, *, micro_batch_tokens: int) -> 
     raw = {
         "run": {"name": "run", "output_dir": folder, "device": "cpu"},
         "data": {"train_path": "-", "eval_path": "-"},
+        "env": {"name": "-"},
         "model": {"path": workload.model},
         "policy": {
             "type": workload.policy,

@@ -103,6 +103,7 @@ def make_config(model: dict, device: str, *, window: int, micro_batch_tokens: in
     raw = {
         "run": {"device": device},
         "data": {"train_path": "-", "eval_path": "-"},
+        "env": {"name": "-"},
         "model": {"path": "-", **model},
         "policy": {"type": "huggingface", "max_context": window, "max_new_tokens": window - 1},
         "train": {"steps": 1_000, "learning_rate": 1e-6, "micro_batch_tokens": micro_batch_tokens},

@@ -32,7 +32,7 @@ class Config(Section):
     policy: PolicyConfig = PolicyConfig()
     vllm: VLLMConfig = VLLMConfig()
     agent: AgentConfig = AgentConfig()
-    env: EnvConfig = EnvConfig()
+    env: EnvConfig
     tools: ToolsConfig = ToolsConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()

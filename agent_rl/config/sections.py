@@ -132,7 +132,7 @@ class PolicyConfig(Section):
 
 
 class EnvConfig(Section):
-    name: str = "nat_agent_creation"
+    name: str
     """Registered environment."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that environment, checked by it; those of the built-in ones are below."""

@@ -19,7 +19,11 @@ from agent_rl.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "configs").glob("*.yaml"))
-MINIMAL = "data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3, learning_rate: 0.001}\n"
+MINIMAL = """data: {train_path: a, eval_path: b}
+model: {path: m}
+env: {name: nat_agent_creation}
+train: {steps: 3, learning_rate: 0.001}
+"""
 
 
 @pytest.fixture
@@ -240,13 +244,15 @@ def test_a_wrong_override_is_one_sentence_that_names_it(minimal: Path, override:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (MINIMAL + "train: {steps: 4}\n", "'train' is given twice, second time on line 4"),
+        (MINIMAL + "train: {steps: 4}\n", "'train' is given twice, second time on line 5"),
         ("- 1\n- 2\n", "expected a mapping"),
         ("data: [\n", "not valid YAML"),
         (
-            "data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3}\n",
+            MINIMAL.replace(", learning_rate: 0.001", ""),
             "'train.learning_rate' is missing",
         ),
+        (MINIMAL.replace("env: {name: nat_agent_creation}\n", ""), "'env' is missing"),
+        (MINIMAL.replace("name: nat_agent_creation", "options: {}"), "'env.name' is missing"),
     ],
 )
 def test_a_broken_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, words: str) -> None:

@@ -11,7 +11,11 @@ from agent_rl.config import ESTIMATOR_KEYS, Config, load_config
 from agent_rl.config.learning import LOSS_KEYS
 from agent_rl.errors import ConfigError
 
-MINIMAL = "data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3, learning_rate: 0.001}\n"
+MINIMAL = """data: {train_path: a, eval_path: b}
+model: {path: m}
+env: {name: nat_agent_creation}
+train: {steps: 3, learning_rate: 0.001}
+"""
 GAE = "algorithm.advantage=gae"
 
 

@@ -181,8 +181,8 @@ def test_the_tables_of_keys_are_those_of_the_classes() -> None:
 def test_giving_every_documented_default_changes_nothing(tmp_path: Path, advantage: str) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(
-        f"{{data: {{train_path: a, eval_path: b}}, model: {{path: m}}, algorithm: {{advantage: {advantage}}}, "
-        "train: {steps: 3, learning_rate: 0.001}}"
+        f"{{data: {{train_path: a, eval_path: b}}, model: {{path: m}}, env: {{name: math_qa}}, "
+        f"algorithm: {{advantage: {advantage}}}, train: {{steps: 3, learning_rate: 0.001}}}}"
     )
     plain, documented = load_config(path), documented_keys()
     given = flat(yaml.safe_load(path.read_text()))

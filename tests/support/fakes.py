@@ -148,6 +148,7 @@ def tiny_config(folder: Path, **sections: dict[str, Any]) -> Config:
     raw: dict[str, dict[str, Any]] = {
         "run": {"name": "tiny", "output_dir": str(folder / "runs"), "device": "cpu"},
         "data": {"train_path": "unused", "eval_path": "unused"},
+        "env": {"name": "nat_agent_creation"},
         "model": {"path": str(folder / "model")},
         "policy": {"max_new_tokens": 24, "max_context": 64, "max_batch_size": 32},
         "rollout": {"group_size": 8, "groups_per_step": 4, "async_workers": 32},

@@ -49,6 +49,7 @@ LARGE = replace(
 def make_config(**sections: dict[str, Any]) -> Config:
     raw = {
         "data": {"train_path": "a.jsonl", "eval_path": "b.jsonl"},
+        "env": {"name": "nat_agent_creation"},
         "model": {"path": "x", "dtype": "float32"},
         "policy": {"type": "huggingface", "max_new_tokens": 8, "max_context": 16},
         "rollout": {"group_size": 2, "groups_per_step": 3},

@@ -28,6 +28,7 @@ def plan_config(folder: Path, device: str = "cpu", **sections: dict[str, Any]) -
     defaults = {
         "run": {"device": device},
         "data": {"train_path": "unused", "eval_path": "unused"},
+        "env": {"name": "nat_agent_creation"},
         "model": {"path": str(folder)},
         "policy": {"type": "vllm", "max_new_tokens": NUM_DRAWN, "max_context": window},
         "vllm": {"servers": ["http://127.0.0.1:8000"]},
