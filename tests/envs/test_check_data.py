@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from nat_projects import drawn
-from test_nat_env import SharedFactory, row
+from nat_projects import SharedFactory, row, spec_of
 
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
@@ -114,7 +113,7 @@ def test_outcomes_come_while_others_are_still_played() -> None:
 @pytest.mark.parametrize(("family", "level"), [("unit_converter", 2), ("tool_workflow", 3)])
 def test_real_tasks_are_as_expected(nat_toolkit: NatToolkit, family: str, level: int) -> None:
     factory: Any = SharedFactory(nat_toolkit)
-    spec = drawn(family, level)
+    spec = spec_of(family, level)
     rows = list(check_data(factory, [row(spec)], workers=2, group_by=lambda each: each["family"]))
     assert [each.succeeded for each in rows] == [True, False, False, False]
     assert all(each.is_as_expected and each.group == family for each in rows)
@@ -123,7 +122,7 @@ def test_real_tasks_are_as_expected(nat_toolkit: NatToolkit, family: str, level:
 
 def test_a_real_task_with_a_wrong_rule_is_found_out(nat_toolkit: NatToolkit) -> None:
     """The rules decide hidden cases and reference alike, so what is told must differ: here the name of the server."""
-    spec = drawn("unit_converter", 2)
+    spec = spec_of("unit_converter", 2)
 
     class Other(SharedFactory):
         def solutions(self, task: Task) -> list[Solution]:

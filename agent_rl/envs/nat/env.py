@@ -140,8 +140,8 @@ class NATEnvFactory(EnvFactory):
         spec = parse_spec(task, f"task {task.get('task_id')}")
         wrong = negative_solutions(spec, self.seed)
         return [
-            Solution(name="reference", messages=(written(render_project(spec)),), succeeds=True),
-            *(Solution(name=name, messages=(written(files),), succeeds=False) for name, files in wrong.items()),
+            Solution(name="reference", messages=(submission(render_project(spec)),), succeeds=True),
+            *(Solution(name=name, messages=(submission(files),), succeeds=False) for name, files in wrong.items()),
         ]
 
     def start(self) -> None:
@@ -184,7 +184,7 @@ class NATEnvFactory(EnvFactory):
         return {"ReAct tasks": react[0]} if react else {}
 
 
-def written(files: Mapping[str, str]) -> Message:
+def submission(files: Mapping[str, str]) -> Message:
     """One assistant message that writes all the files and submits."""
     writes = [ToolCall(name="file_write", arguments={"path": path, "content": text}) for path, text in files.items()]
     return Message.assistant("", (*writes, ToolCall(name="submit", arguments={})))

@@ -4,7 +4,7 @@
 
 Writes train (90 %), val (10 %) and test_generalisation (another 10 %), each as .jsonl and .parquet, the same bytes for
 the same seed. No fingerprint, and so no renamed copy, is in two files. `--source gemini` turns free requests into specs
-with the google-genai planner instead (requirements-gemini.txt, GEMINI_API_KEY); it goes on where it stopped.
+with the google-genai planner instead (requirements-gemini.txt, GEMINI_API_KEY); it resumes where it stopped.
 """
 
 import itertools
@@ -33,7 +33,7 @@ def main(
         bool,
         typer.Option(
             help="Tasks for the shipped small model: its families and levels, without the fingerprints of the "
-            "demonstrations it has seen, in requests that leave out what it has learnt from them."
+            "demonstrations it has seen, in requests that leave out what it has learned from them."
         ),
     ] = False,
     requests_file: Annotated[
@@ -62,9 +62,9 @@ def main(
     else:
         if families or levels or starter:
             raise ConfigError("--families, --levels and --starter are for --source offline; leave them out")
-        from agent_rl.envs.nat.factory.planner.dataset import planned
+        from agent_rl.envs.nat.factory.planner.dataset import plan_task_sets
 
-        sets = planned(output_dir, num_samples, seed, requests_file, settings)
+        sets = plan_task_sets(output_dir, num_samples, seed, requests_file, settings)
     for name, specs in sets.items():
         write(output_dir, name, specs)
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
@@ -103,7 +103,7 @@ def offline(
 
 
 def write(output_dir: Path, name: str, specs: list[NATSpec]) -> None:
-    """NAME.jsonl and NAME.parquet, and a line that says what is in them."""
+    """NAME.jsonl and NAME.parquet, and a line with what is in them."""
     rows = [spec.model_dump(mode="json") for spec in specs]
     for suffix in (".jsonl", ".parquet"):
         write_tasks(output_dir / f"{name}{suffix}", rows)

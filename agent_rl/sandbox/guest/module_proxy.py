@@ -106,7 +106,7 @@ class Remote:
 
     def _exchange(self, request: dict[str, Any], deadline: float) -> dict[str, Any]:
         if not self._link.is_quiet():
-            raise LinkError("the other end is gone, or spoke without being asked")
+            raise LinkError("the other end is gone, or sent a message without a request")
         self._num_sent += 1
         self._link.send({**request, "seq": self._num_sent}, deadline)
         reply = self._link.receive(deadline)

@@ -1,11 +1,10 @@
 """The NAT environment on the real toolkit: an episode from request to score, its tools, and rows that are refused."""
 
-import json
 from typing import Any
 
 import pytest
 from builders import call
-from nat_projects import check, needs_react, replaced, spec_of
+from nat_projects import SharedFactory, check, needs_react, replaced, row, spec_of
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.base import StepResult
@@ -17,7 +16,7 @@ from agent_rl.envs.nat.env import (
     NATEnvFactory,
     NATEnvOptions,
     make_nat_factory,
-    written,
+    submission,
 )
 from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.factory.render import render_project
@@ -33,25 +32,9 @@ GROUP = spec_of("function_group", 5)
 FULL = 0.3 + 0.3 + 0.4
 
 
-class SharedFactory(NATEnvFactory):
-    """A factory on the toolkit that all tests share."""
-
-    def __init__(self, toolkit: NatToolkit, **options: Any) -> None:
-        super().__init__(NATEnvOptions(**options), seed=0)
-        self._toolkit = toolkit
-
-    def close(self) -> None:
-        """The toolkit outlives it."""
-
-
 @pytest.fixture
 def factory(nat_toolkit: NatToolkit) -> NATEnvFactory:
     return SharedFactory(nat_toolkit)
-
-
-def row(spec: NATSpec) -> dict[str, Any]:
-    """A dataset row, as it is read from a file."""
-    return json.loads(json.dumps(spec.model_dump(mode="json")))
 
 
 def begun(factory: NATEnvFactory, spec: NATSpec = SPEC) -> NATAgentEnv:
@@ -153,7 +136,7 @@ def test_fewer_turns_earn_more_but_only_when_all_is_right(factory: NATEnvFactory
         env = begun(factory)
         for _ in range(num_extra):
             step_with(env, ToolCall(name="file_read", arguments={"path": "x.py"}))
-        rewards.append(env.step(written(render_project(SPEC))).reward)
+        rewards.append(env.step(submission(render_project(SPEC))).reward)
     assert rewards == [pytest.approx(FULL + 1.0 + bonus) for bonus in (0.3, 0.3 * (1 - 10 / 30), 0.0)]
 
 
@@ -220,7 +203,7 @@ def test_every_shape_is_checked_on_its_example_and_succeeds(factory: NATEnvFacto
 def test_the_verdict_of_an_episode_is_the_checkers(factory: NATEnvFactory, nat_toolkit: NatToolkit) -> None:
     changes = replaced(SPEC, SPEC.logic_path, f'"{TOOL.errors[0]}"', '"error: what"')
     env = begun(factory)
-    result = env.step(written({**render_project(SPEC), **changes}))
+    result = env.step(submission({**render_project(SPEC), **changes}))
     report = check(nat_toolkit, SPEC, changes)
     assert {name: result.reward_parts[f"share/{name}"] for name in report.shares} == report.shares
     assert result.info["problems"] == list(report.problems[:MAX_PROBLEMS])
@@ -259,8 +242,8 @@ def test_a_row_that_is_no_task_is_refused_with_its_place_and_field(change: dict[
 
 def test_a_row_whose_workflow_names_a_tool_that_is_not_there_is_refused() -> None:
     task = row(CLIENT)
-    task["workflow"]["commands"] = {"go": "nobody"}
-    with pytest.raises(DataError, match="'nobody' is none of the tools"):
+    task["workflow"]["commands"] = {"go": "no_such_tool"}
+    with pytest.raises(DataError, match="'no_such_tool' is none of the tools"):
         NATEnvFactory(NATEnvOptions(), seed=0).check_task(task, "row 1")
 
 

@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from nat_projects import spec_of
-from test_nat_env import SharedFactory, row
+from nat_projects import SharedFactory, row, spec_of
 
 from agent_rl.core.evaluation import evaluated_record
 from agent_rl.envs.failure_modes import OTHER, FailureModes
-from agent_rl.envs.nat.env import NATAgentEnv, written
+from agent_rl.envs.nat.env import NATAgentEnv, submission
 from agent_rl.envs.nat.factory.negative_solutions import all_negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.failure_modes import NAT_RULES
@@ -50,11 +49,11 @@ def label_of(toolkit: NatToolkit, spec: NATSpec, files: dict[str, str]) -> str |
     """The label of an episode that wrote these files and submitted, read back from the record of an evaluation."""
     env = NATAgentEnv(SharedFactory(toolkit))
     opening = env.reset(row(spec))
-    reply = written(files)
+    reply = submission(files)
     result = env.step(reply)
     completion = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP, weight_version=0)
     turn = Turn(prompt_token_ids=(0,), completion=completion, message=reply, env_messages=(), info=result.info)
-    played = Trajectory(
+    episode = Trajectory(
         task_id="t",
         group_id="g",
         turns=(turn,),
@@ -63,7 +62,7 @@ def label_of(toolkit: NatToolkit, spec: NATSpec, files: dict[str, str]) -> str |
         reward_parts=result.reward_parts,
         initial_messages=tuple(opening),
     )
-    return MODES.label(json.loads(json.dumps(evaluated_record(played, row(spec)))))
+    return MODES.label(json.loads(json.dumps(evaluated_record(episode, row(spec)))))
 
 
 @pytest.mark.parametrize("name", NEGATIVE)

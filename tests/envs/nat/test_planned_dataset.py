@@ -12,7 +12,7 @@ from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.envs.nat.factory.generate import generate_specs
 from agent_rl.envs.nat.factory.planner import dataset as planned_dataset
 from agent_rl.envs.nat.factory.planner.client import GeminiClient
-from agent_rl.envs.nat.factory.planner.dataset import planned
+from agent_rl.envs.nat.factory.planner.dataset import plan_task_sets
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.errors import DataError
 
@@ -44,7 +44,7 @@ def divided(
     monkeypatch.setattr(planned_dataset, "plan_specs", plan_specs)
     arguments: dict[str, Any] = {"requests_file": None, "settings": {"model": "m"}, "num_samples": 10, "seed": 0}
     arguments |= options
-    sets = planned(folder, **arguments)
+    sets = plan_task_sets(folder, **arguments)
     assert given["progress_path"] == folder / "planner_progress.jsonl"
     return sets, given["requests"], given["count"]
 
@@ -64,14 +64,14 @@ def test_specs_are_divided_as_the_generators_are(
 
 
 def test_requests_of_a_file_are_its_lines_without_blank_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "asked.txt"
+    path = tmp_path / "free.txt"
     path.write_text("  one thing\n\n \nanother\n")
     assert divided(monkeypatch, tmp_path, [], requests_file=path)[1] == ["one thing", "another"]
     path.write_text("\n")
-    with pytest.raises(DataError, match=r"asked\.txt: the file holds no request"):
+    with pytest.raises(DataError, match=r"free\.txt: the file holds no request"):
         divided(monkeypatch, tmp_path, [], requests_file=path)
     path.write_bytes(b"\xff")
-    with pytest.raises(DataError, match=r"asked\.txt: the requests cannot be read"):
+    with pytest.raises(DataError, match=r"free\.txt: the requests cannot be read"):
         divided(monkeypatch, tmp_path, [], requests_file=path)
     with pytest.raises(DataError, match=r"none\.txt: the requests cannot be read"):
         divided(monkeypatch, tmp_path, [], requests_file=tmp_path / "none.txt")

@@ -1,13 +1,16 @@
 """Reference projects to be changed in tests: one spec for each family and level, the same in every run."""
 
+import json
 import os
 import random
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent_rl.envs.nat.env import NATEnvFactory, NATEnvOptions
 from agent_rl.envs.nat.factory.generate import finish, sample_parts
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.tool_sampler import TooFewCasesError
@@ -26,6 +29,22 @@ STEADY = frozenset({"unit_converter", "text_pipeline", "calculator"})
 """Families of the tools in these specs, also where the task family mixes in others."""
 _REACT = Path(os.environ.get(REACT_PYTHON_VARIABLE) or Path(__file__).parents[3] / ".venv-nat-react/bin/python")
 needs_react = pytest.mark.skipif(not _REACT.exists(), reason=f"there is no {_REACT}; run `make setup-react`")
+
+
+class SharedFactory(NATEnvFactory):
+    """A factory on the toolkit that all tests share."""
+
+    def __init__(self, toolkit: NatToolkit, **options: Any) -> None:
+        super().__init__(NATEnvOptions(**options), seed=0)
+        self._toolkit = toolkit
+
+    def close(self) -> None:
+        """The toolkit outlives it."""
+
+
+def row(spec: NATSpec) -> dict[str, Any]:
+    """A dataset row, as it is read from a file."""
+    return json.loads(json.dumps(spec.model_dump(mode="json")))
 
 
 def sample_spec(family: str, level: int, rng: random.Random, *, task_id: str) -> NATSpec | None:

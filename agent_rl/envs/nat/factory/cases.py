@@ -14,7 +14,7 @@ from agent_rl.envs.nat.factory.families.base import Exchange
 from agent_rl.envs.nat.factory.families.group.base import Sequence
 from agent_rl.envs.nat.factory.oracle import workflow as flow_oracle
 from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, error_cases, valid_cases
-from agent_rl.envs.nat.factory.workflow_inputs import flow_errors, flow_inputs, line_of, reached
+from agent_rl.envs.nat.factory.workflow_inputs import flow_errors, flow_inputs, known_calls, line_of
 from agent_rl.envs.nat.spec import ConfigField, Group, Inputs, NATSpec, Tool
 
 NUM_OVERRIDDEN = 4
@@ -182,7 +182,7 @@ def _exchanges(spec: NATSpec, questions: list[HiddenCase], config: dict[str, dic
     """Network replies to the requests that right tools send for these questions."""
     out: dict[str, Exchange] = {}
     for question in questions:
-        for name, inputs in reached(spec, question.target, question.inputs):
+        for name, inputs in known_calls(spec, question.target, question.inputs):
             tool = spec.tool(name)
             out |= FAMILIES[tool.family].exchanges(tool, inputs, config[name])
     return out

@@ -75,7 +75,7 @@ def split_of(fingerprint: str) -> Split:
     return "val" if bucket == 0 else "train" if bucket <= 3 else "sft"
 
 
-def turns(families: Sequence[str] | None = None, levels: Sequence[int] | None = None) -> Iterator[Cell]:
+def cell_order(families: Sequence[str] | None = None, levels: Sequence[int] | None = None) -> Iterator[Cell]:
     """Cells of these families and levels in the order in which they take turns, for ever: 30/50/20 by difficulty where
     all three are there. Raises ConfigError when there is no such cell."""
     families = list(LEVELS) if families is None else families
@@ -115,7 +115,7 @@ def generate_specs(
     if not generalisation:
         families = [each for each in (LEVELS if families is None else families) if each != HELD_OUT_FAMILY]
     num_failed = 0
-    for index, (family, level) in enumerate(turns(families, levels)):
+    for index, (family, level) in enumerate(cell_order(families, levels)):
         for attempt in range(_ATTEMPTS):
             rng = random.Random(f"nat-spec-{seed}-{name}-{index}-{attempt}")
             spec = sample_parts(family, level, rng, task_id=f"{splits[0]}-{seed}-{index:06d}")

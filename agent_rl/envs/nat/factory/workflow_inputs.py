@@ -135,11 +135,11 @@ def _piped_errors(spec: NATSpec, flow: Pipeline, rng: random.Random) -> list[Inp
 # ---------------------------------------------------------------- which tools a question reaches
 
 
-def reached(spec: NATSpec, target: str, inputs: Inputs) -> list[tuple[str, Inputs]]:
+def known_calls(spec: NATSpec, target: str, inputs: Inputs) -> list[tuple[str, Inputs]]:
     """(instance, inputs) of the tools that a right agent calls with inputs known from the question alone."""
     if target:
         return [(target, inputs)] if spec.group is None else []
     if isinstance(spec.workflow, Router) and spec.group is None:
-        call = oracle.parsed(spec, spec.workflow, str(inputs["request"]))
+        call = oracle.parse_request(spec, spec.workflow, str(inputs["request"]))
         return [] if isinstance(call, str) else [call]
     return [(spec.tools[0].instance, inputs)] if spec.workflow.kind == "direct" else []

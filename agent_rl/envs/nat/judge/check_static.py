@@ -73,7 +73,7 @@ def check_static(spec: NATSpec, files: Mapping[str, str], outlines: Outlines) ->
 def _as_requested(spec: NATSpec, configs: Mapping[str, Any]) -> Point:
     """Names, types and settings that the request gives. The toolkit's process reports some too, but its report
     can be forged."""
-    counter = CheckCounter("config", "as asked")
+    counter = CheckCounter("config", "as requested")
     config = configs.get(spec.config_path)
 
     def check(config: Any, path: Sequence[str], wanted: Any) -> None:

@@ -48,7 +48,7 @@ def searched(**changes: Any) -> dict[str, Any]:
         rules = FAMILIES["note_search"].draft(random.Random(seed), 3).rules
         if rules["filter"] and rules["scoring"] == "bm25" and rules["decimals"] and not rules["title_weight"]:
             return {**rules, **changes}
-    raise AssertionError("no such rules in a thousand draws")
+    raise AssertionError("no such rules in a thousand samples")
 
 
 def fetched(**changes: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def fetched(**changes: Any) -> dict[str, Any]:
         rules = FAMILIES["api_client"].draft(random.Random(seed), 3).rules
         if rules["max_pages"] == 2 and rules["page_size"] == 3 and rules["max_retries"] is None:
             return {**rules, **changes}
-    raise AssertionError("no such rules in a thousand draws")
+    raise AssertionError("no such rules in a thousand samples")
 
 
 # ---- what follows from rules
@@ -157,8 +157,10 @@ def test_texts_that_would_be_code_in_an_f_string_are_not_in_the_vocabulary(text:
 def changed(rules: Any, other: Any, rng: random.Random) -> Any:
     """The rules with some values exchanged for those of others, or for near ones."""
     if isinstance(rules, dict) and isinstance(other, dict):
-        kept = {key: changed(value, other.get(key, value), rng) for key, value in rules.items() if rng.random() > 0.02}
-        return kept | {key: other[key] for key in other if rng.random() < 0.05}
+        selected = {
+            key: changed(value, other.get(key, value), rng) for key, value in rules.items() if rng.random() > 0.02
+        }
+        return selected | {key: other[key] for key in other if rng.random() < 0.05}
     if isinstance(rules, list) and isinstance(other, list):
         out = [changed(each, rng.choice(other or [each]), rng) for each in rules]
         return rng.sample(out, len(out)) if rng.random() < 0.05 else out

@@ -16,11 +16,11 @@ from agent_rl.envs.nat.factory.generate import (
     HELD_OUT_FAMILY,
     LEVELS,
     STARTER_FAMILIES,
+    cell_order,
     fingerprint_of,
     generate_specs,
     is_held_out,
     split_of,
-    turns,
 )
 from agent_rl.envs.nat.factory.oracle import workflow as flow_oracle
 from agent_rl.envs.nat.factory.render import render_logic, render_project
@@ -42,8 +42,8 @@ EVERY_CELL = [(family, level) for family, levels in LEVELS.items() for level in 
 
 def one(family: str, level: int, seed: int = 0) -> NATSpec:
     """The first sound spec of a cell."""
-    draws = (sample_spec(family, level, random.Random(f"{seed}-{number}"), task_id="x") for number in range(20))
-    return next(spec for spec in draws if spec is not None)
+    specs = (sample_spec(family, level, random.Random(f"{seed}-{number}"), task_id="x") for number in range(20))
+    return next(spec for spec in specs if spec is not None)
 
 
 def test_the_same_seed_gives_the_same_specs() -> None:
@@ -62,7 +62,7 @@ def test_no_fingerprint_is_in_two_sets_or_twice_in_one() -> None:
 def test_difficulty_is_30_50_20_and_every_cell_but_the_held_out_family_takes_part() -> None:
     counts = Counter(spec.difficulty for spec in SPECS)
     assert (counts["easy"], counts["medium"], counts["hard"]) == (36, 60, 24)
-    families = {family for family, _ in itertools.islice(turns(), 200)}
+    families = {family for family, _ in itertools.islice(cell_order(), 200)}
     assert families == set(LEVELS)
     assert {spec.family for spec in SPECS} == families - {HELD_OUT_FAMILY}
 
@@ -80,9 +80,9 @@ def test_families_and_levels_can_be_chosen_and_none_is_an_error() -> None:
     cells = set(itertools.product(STARTER_FAMILIES, (1, 2))) - {("mcp_served", 1)}
     assert {(spec.family, spec.level) for spec in chosen} == cells
     with pytest.raises(ConfigError, match="level"):
-        next(turns(["react_agent"], [1]))
+        next(cell_order(["react_agent"], [1]))
     with pytest.raises(ConfigError, match="did you mean 'calculator'"):
-        next(turns(["calculater"]))
+        next(cell_order(["calculater"]))
     with pytest.raises(ConfigError, match="held out"):
         take("train", 1, families=[HELD_OUT_FAMILY])
     assert {spec.family for spec in take("test_generalisation", 2, families=[HELD_OUT_FAMILY])} == {HELD_OUT_FAMILY}

@@ -310,7 +310,7 @@ def test_a_nonsense_configuration_that_a_patched_loader_accepts_is_no_success(na
     report = check(nat_toolkit, SPEC, {SPEC.register_path: register, SPEC.config_path: nonsense})
     assert not report.complete
     assert report.share("config") < 0.8
-    assert score(report, "config", "workflow") < 1.0 and score(report, "config", "as asked") == 0.0
+    assert score(report, "config", "workflow") < 1.0 and score(report, "config", "as requested") == 0.0
 
 
 # ---------------------------------------------------------------- telling the checker from the world

@@ -190,7 +190,7 @@ def test_an_agent_that_ignores_its_tools_or_its_model_is_found_out(nat_toolkit: 
     report = check(nat_toolkit, REACT, {REACT.register_path: own, REACT.config_path: section})
     assert not report.complete
     assert score(report, "workflow", "valid requests") == 1.0 and score(report, "workflow", "tools swapped") == 0.0
-    assert score(report, "config", "as asked") < 1.0 and score(report, "build", "workflow") == 0.0
+    assert score(report, "config", "as requested") < 1.0 and score(report, "build", "workflow") == 0.0
     names = ", ".join(tool.instance for tool in REACT.tools)
     without = check(nat_toolkit, REACT, replaced(REACT, REACT.config_path, f"tool_names: [{names}]", "tool_names: []"))
     earns_no(without, "workflow")

@@ -128,7 +128,7 @@ def test_a_config_field_that_does_nothing_loses_the_other_settings(nat_toolkit: 
 def test_a_tool_under_another_name_is_no_behaviour_but_its_workflow_counts(nat_toolkit: NatToolkit) -> None:
     report = check(nat_toolkit, SPEC, replaced(SPEC, SPEC.config_path, f"  {TOOL.instance}:", "  somebody_else:"))
     assert report.share("behaviour") == 0.0 and not report.complete
-    assert score(report, "config", "as asked") == 0.5
+    assert score(report, "config", "as requested") == 0.5
 
 
 @needs_react
@@ -136,14 +136,14 @@ def test_a_tool_under_another_name_is_no_behaviour_but_its_workflow_counts(nat_t
 def test_the_settings_of_a_react_agent_are_those_of_the_request(nat_toolkit: NatToolkit, old: str, new: str) -> None:
     report = check(nat_toolkit, REACT, replaced(REACT, REACT.config_path, old, new))
     assert report.share("workflow") == 1.0
-    assert score(report, "config", "as asked") < 1.0 and not report.complete
+    assert score(report, "config", "as requested") < 1.0 and not report.complete
 
 
 def test_the_client_group_has_the_name_of_the_request(nat_toolkit: NatToolkit) -> None:
     renamed = replaced(CLIENT, CLIENT.client_config_path, str(CLIENT.client_group), "another_group")
     report = check(nat_toolkit, CLIENT, renamed)
     assert report.share("workflow") == 1.0
-    assert score(report, "config", "as asked") < 1.0 and not report.complete
+    assert score(report, "config", "as requested") < 1.0 and not report.complete
 
 
 def test_a_server_that_must_raise_its_errors_may_not_return_them(nat_toolkit: NatToolkit) -> None:

@@ -37,7 +37,7 @@ def reply_with(text: str) -> str:
     return json.dumps({**ANSWER, "candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}]})
 
 
-class StandIn(ThreadingHTTPServer):
+class FakeService(ThreadingHTTPServer):
     """Answers every POST with the next of `replies`, or `status` and `body`, and records the requests."""
 
     daemon_threads = True
@@ -56,7 +56,7 @@ class StandIn(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: StandIn
+    server: FakeService
 
     def do_POST(self) -> None:
         requests = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -77,22 +77,22 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
     monkeypatch.setenv("GEMINI_API_KEY", "secret")
     monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("GOOGLE_GENAI_USE_VERTEXAI", "true")  # must not change where the key goes
-    with StandIn() as standing:
-        threading.Thread(target=standing.serve_forever, args=(0.01,), daemon=True).start()
-        yield standing
-        standing.shutdown()
+    with FakeService() as service:
+        threading.Thread(target=service.serve_forever, args=(0.01,), daemon=True).start()
+        yield service
+        service.shutdown()
 
 
-def client(server: StandIn, timeout_s: float = 10.0) -> GeminiClient:
+def client(server: FakeService, timeout_s: float = 10.0) -> GeminiClient:
     return GeminiClient(model="gemini-x", timeout_s=timeout_s, base_url=server.url)
 
 
-def test_a_call_sends_the_schema_and_returns_text_and_tokens(server: StandIn) -> None:
+def test_a_call_sends_the_schema_and_returns_text_and_tokens(server: FakeService) -> None:
     text, usage = client(server)("What is the answer?", SCHEMA)
     assert (text, usage) == ('{"answer": 42}', Usage(num_tokens_in=11, num_tokens_out=12))
     ((path, key, body),) = server.requests
@@ -102,7 +102,7 @@ def test_a_call_sends_the_schema_and_returns_text_and_tokens(server: StandIn) ->
     assert body["generationConfig"] == {"responseMimeType": "application/json", "responseJsonSchema": SCHEMA}
 
 
-def test_an_answer_without_text_is_an_empty_text(server: StandIn) -> None:
+def test_an_answer_without_text_is_an_empty_text(server: FakeService) -> None:
     server.body = json.dumps(BLOCKED)
     assert client(server)("?", SCHEMA) == ("", Usage(num_tokens_in=11, num_tokens_out=0))
 
@@ -111,7 +111,7 @@ def test_an_answer_without_text_is_an_empty_text(server: StandIn) -> None:
     ("status", "is_transient"),
     [(429, True), (500, True), (503, True), (408, True), (400, False), (403, False), (404, False)],
 )
-def test_a_status_decides_whether_to_retry(server: StandIn, status: int, is_transient: bool) -> None:
+def test_a_status_decides_whether_to_retry(server: FakeService, status: int, is_transient: bool) -> None:
     server.status = status
     server.body = json.dumps({"error": {"code": status, "message": "not today", "status": "SOME"}})
     with pytest.raises(CallError, match=f"{status}: not today") as caught:
@@ -120,21 +120,21 @@ def test_a_status_decides_whether_to_retry(server: StandIn, status: int, is_tran
     assert len(server.requests) == 1  # the SDK's own retries are off
 
 
-def test_an_error_page_that_is_no_json_is_transient_with_its_status(server: StandIn) -> None:
+def test_an_error_page_that_is_no_json_is_transient_with_its_status(server: FakeService) -> None:
     server.status, server.body = 502, "<html>bad gateway</html>"
     with pytest.raises(CallError, match="502") as caught:
         client(server)("?", SCHEMA)
     assert caught.value.is_transient
 
 
-def test_an_answer_that_is_no_json_is_transient(server: StandIn) -> None:
+def test_an_answer_that_is_no_json_is_transient(server: FakeService) -> None:
     server.body = '{"candidates": ['
     with pytest.raises(CallError) as caught:
         client(server)("?", SCHEMA)
     assert caught.value.is_transient
 
 
-def test_a_slow_answer_is_given_up_as_transient(server: StandIn) -> None:
+def test_a_slow_answer_is_given_up_as_transient(server: FakeService) -> None:
     server.delay_s = 2.0
     start = time.monotonic()
     with pytest.raises(CallError, match="Timeout") as caught:
@@ -143,7 +143,7 @@ def test_a_slow_answer_is_given_up_as_transient(server: StandIn) -> None:
     assert time.monotonic() - start < 1.5
 
 
-def test_a_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
+def test_a_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch, server: FakeService) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -152,14 +152,14 @@ def test_a_refused_connection_is_transient(monkeypatch: pytest.MonkeyPatch, serv
     assert caught.value.is_transient
 
 
-def test_the_other_name_of_the_key_is_known_too(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
+def test_the_other_name_of_the_key_is_known_too(monkeypatch: pytest.MonkeyPatch, server: FakeService) -> None:
     monkeypatch.delenv("GEMINI_API_KEY")
     monkeypatch.setenv("GOOGLE_API_KEY", "other")
     client(server)("?", SCHEMA)
     assert server.requests[0][1] == "other"
 
 
-def test_without_a_key_one_sentence_names_the_variable(monkeypatch: pytest.MonkeyPatch, server: StandIn) -> None:
+def test_without_a_key_one_sentence_names_the_variable(monkeypatch: pytest.MonkeyPatch, server: FakeService) -> None:
     monkeypatch.delenv("GEMINI_API_KEY")
     with pytest.raises(PlannerError, match="set GEMINI_API_KEY or GOOGLE_API_KEY"):
         client(server)
@@ -191,7 +191,7 @@ CHOICE = reply_with(json.dumps({"reason": "units", "family": "unit_converter"}))
 FORBIDDEN = json.dumps({"error": {"code": 403, "message": "not today"}})
 
 
-def test_a_request_goes_over_the_wire_and_becomes_a_spec(server: StandIn, tmp_path: Path) -> None:
+def test_a_request_goes_over_the_wire_and_becomes_a_spec(server: FakeService, tmp_path: Path) -> None:
     busy = (503, json.dumps({"error": {"code": 503, "message": "busy"}}))
     server.replies = [(200, CHOICE), busy, (200, plan())]
     report: list[str] = []
@@ -212,7 +212,7 @@ def test_a_request_goes_over_the_wire_and_becomes_a_spec(server: StandIn, tmp_pa
 # ---------------------------------------------------------------- the whole command
 
 
-def started(server: StandIn, folder: Path, *options: str) -> subprocess.Popen[str]:
+def started(server: FakeService, folder: Path, *options: str) -> subprocess.Popen[str]:
     """`prepare_dataset.py --source gemini`, its requests `request 0` to `request 11`."""
     requests = folder / "requests.txt"
     requests.write_text("".join(f"request {number}\n\n" for number in range(12)))
@@ -230,7 +230,7 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def requests_asked(server: StandIn) -> list[str]:
+def requests_sent(server: FakeService) -> list[str]:
     """The request of every call."""
     prompts = [body["contents"][0]["parts"][0]["text"] for _, _, body in server.requests]
     return [prompt.split("<<<\n")[1].split("\n>>>")[0] for prompt in prompts]
@@ -246,7 +246,7 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
     return out
 
 
-def test_the_command_writes_the_sets_and_reports_refusals_and_cost(server: StandIn, tmp_path: Path) -> None:
+def test_the_command_writes_the_sets_and_reports_refusals_and_cost(server: FakeService, tmp_path: Path) -> None:
     none = (200, reply_with(json.dumps({"reason": "it is a poem", "family": "none"})))
     server.replies = [*good(0), none, *good(0, *range(1, 10))]  # the second converter is the first once more
     code, out, err = outcome(started(server, tmp_path, "--price-in", "1", "--price-out", "10"))
@@ -261,7 +261,7 @@ def test_the_command_writes_the_sets_and_reports_refusals_and_cost(server: Stand
     assert "cost 0.0030 at the given prices" in out
 
 
-def test_a_run_that_the_service_ended_resumes_without_new_calls(server: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_the_service_ended_resumes_without_new_calls(server: FakeService, tmp_path: Path) -> None:
     server.replies = good(0, 1, 2)
     server.status, server.body = 403, FORBIDDEN
     code, _, err = outcome(started(server, tmp_path))
@@ -273,11 +273,11 @@ def test_a_run_that_the_service_ended_resumes_without_new_calls(server: StandIn,
     server.requests.clear()
     server.replies = good(*range(3, 10))
     assert outcome(started(server, tmp_path))[0] == 0
-    assert requests_asked(server) == [f"request {number}" for number in range(3, 10) for _ in "12"]
+    assert requests_sent(server) == [f"request {number}" for number in range(3, 10) for _ in "12"]
     assert len(rows(tmp_path, "train") + rows(tmp_path, "val")) == 10
 
 
-def test_a_run_that_was_killed_resumes_without_new_calls(server: StandIn, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_resumes_without_new_calls(server: FakeService, tmp_path: Path) -> None:
     server.replies = good(0, 1, 2, 3)
     server.silent_from = 6  # the third request never gets its plan
     process = started(server, tmp_path)
@@ -291,13 +291,13 @@ def test_a_run_that_was_killed_resumes_without_new_calls(server: StandIn, tmp_pa
     server.silent_from = None
     server.replies = good(*range(2, 10))
     assert outcome(started(server, tmp_path))[0] == 0
-    assert requests_asked(server)[:2] == ["request 2", "request 2"]
+    assert requests_sent(server)[:2] == ["request 2", "request 2"]
     precisions = [row["tools"][0]["rules"]["precision"] for row in rows(tmp_path, "train") + rows(tmp_path, "val")]
     assert sorted(precisions) == list(range(10))
 
 
 def test_the_command_without_a_key_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, server: StandIn, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, server: FakeService, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("GEMINI_API_KEY")
     error = "error: the Gemini planner needs an API key; set GEMINI_API_KEY or GOOGLE_API_KEY\n"

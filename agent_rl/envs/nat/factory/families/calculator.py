@@ -154,7 +154,7 @@ class Calculator(Family):
                 out.append([*body[:start], *second.lines, *first.lines, *rest])
         last = recipe.checks[-1].lines
         out.append([line for line in body if line not in last])
-        return probing.telling(self, tool, [candidate for candidate in out if candidate != body])
+        return probing.select_detectable(self, tool, [candidate for candidate in out if candidate != body])
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         rules = tool.rules

@@ -118,7 +118,7 @@ class CodeValidator(Family):
         changed += [rules | {"report": "first"}] if lists_all else []
         out = [self.body(tool.model_copy(update={"rules": each}))[1] for each in changed]
         out.append([line.replace("> max_length", ">= max_length") for line in body])
-        return probing.telling(self, tool, [candidate for candidate in out if candidate != body])
+        return probing.select_detectable(self, tool, [candidate for candidate in out if candidate != body])
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         if "report" in tool.rules:

@@ -15,7 +15,7 @@ _CLEAR_RATE = 0.45  # 12 cases then miss the difference less than once in a thou
 _NUM_SELECTED = 3
 
 
-def telling(family: Family, tool: Tool, candidates: list[list[str]]) -> list[list[str]]:
+def select_detectable(family: Family, tool: Tool, candidates: list[list[str]]) -> list[list[str]]:
     """Up to three of the wrong bodies, the rarest difference first; the most visible one when all are hard to see."""
     rng = random.Random(0)
     valid = [family.valid_inputs(tool, rng) for _ in range(_NUM_VALID)]

@@ -200,7 +200,7 @@ class TextPipeline(Family):
         if rules.get("scope") == "lines":
             blank = "keep" if rules["blank_lines"] == "drop" else "drop"
             out += [checks + _steps(rules | each, ops) for each in ({"scope": "text"}, {"blank_lines": blank})]
-        return probing.telling(self, tool, [candidate for candidate in out if candidate != body])
+        return probing.select_detectable(self, tool, [candidate for candidate in out if candidate != body])
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         if "scope" in tool.rules:

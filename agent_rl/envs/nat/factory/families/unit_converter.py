@@ -134,7 +134,7 @@ class UnitConverter(Family):
             if first != "unknown" or second != "cold":  # the one needs the other
                 start = body.index(before[0])
                 out.append([*body[:start], *after, *before, *_without(body[start:], before + after)])
-        return probing.telling(self, tool, [candidate for candidate in out if candidate != body])
+        return probing.select_detectable(self, tool, [candidate for candidate in out if candidate != body])
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         rules = tool.rules

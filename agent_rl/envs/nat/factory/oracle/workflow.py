@@ -27,7 +27,7 @@ def conversation(
     """Answers of a freshly built workflow to inputs in this order."""
     flow, swapped = spec.workflow, swapped or {}
     if isinstance(flow, Router):
-        lines = [parsed(spec, flow, str(inputs["request"])) for inputs in requests]
+        lines = [parse_request(spec, flow, str(inputs["request"])) for inputs in requests]
         return _routed(spec, lines, config, swapped)
     if isinstance(flow, Pipeline):
         return [_piped(spec, flow, inputs, config, swapped) for inputs in requests]
@@ -38,7 +38,7 @@ def is_robust(spec: NATSpec, inputs: Inputs, config: Config) -> bool:
     """False when float rounding could blur the answer of any tool on the way."""
     flow = spec.workflow
     if isinstance(flow, Router):
-        call = parsed(spec, flow, str(inputs["request"]))
+        call = parse_request(spec, flow, str(inputs["request"]))
         return isinstance(call, str) or bool(spec.group) or _is_clear(spec, call[0], call[1], config)
     if isinstance(flow, Pipeline):
         known: dict[str, Value] = dict(inputs)
@@ -64,7 +64,7 @@ def _one(spec: NATSpec, instance: str, inputs: Inputs, config: Config, swapped: 
 # ---------------------------------------------------------------- routers
 
 
-def parsed(spec: NATSpec, router: Router, request: str) -> tuple[str, Inputs] | str:
+def parse_request(spec: NATSpec, router: Router, request: str) -> tuple[str, Inputs] | str:
     """(reference, inputs) of a request line, or the answer that refuses it."""
     first, *rest = request.split(router.separator)
     reference = router.commands.get(first.strip())

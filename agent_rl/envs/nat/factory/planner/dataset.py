@@ -18,7 +18,7 @@ _REQUESTS_PER_SPEC = 3
 """How many of the library's requests may be spent on each spec that is wanted; the rest are refused or duplicates."""
 
 
-def planned(
+def plan_task_sets(
     output_dir: Path,
     num_samples: int,
     seed: int,

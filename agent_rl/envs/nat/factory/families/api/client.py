@@ -253,7 +253,7 @@ def _found(tool: Tool, sample: Callable[[], Inputs], wanted: tuple[str | None, .
         out.setdefault(_problem(tool, inputs), inputs)
         if all(problem in out for problem in wanted):
             return out
-    raise LookupError(f"{tool.rules['host']} has no inputs for one of {wanted} in {_MAX_SAMPLES} draws")
+    raise LookupError(f"{tool.rules['host']} has no inputs for one of {wanted} in {_MAX_SAMPLES} samples")
 
 
 def _replies(tool: Tool, inputs: Inputs, config: dict[str, int]) -> list[Reply]:

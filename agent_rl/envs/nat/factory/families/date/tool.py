@@ -23,7 +23,7 @@ from agent_rl.envs.nat.factory.families.date.operations import (
     pattern,
 )
 from agent_rl.envs.nat.factory.families.date.workdays import AddWorkdays, Workdays
-from agent_rl.envs.nat.factory.families.probing import telling
+from agent_rl.envs.nat.factory.families.probing import select_detectable
 from agent_rl.envs.nat.spec import Tool
 
 EASY: list[type[DateOperation]] = [Shift, Difference, Weekday, Period, Workdays, AddWorkdays]
@@ -109,7 +109,7 @@ class DateTool(Family):
     def subtle_bodies(self, tool: Tool) -> list[list[str]]:
         text = "\n".join(self.body(tool)[1])
         slips = _rules(tool).operation.slips(tool.config_field is not None)
-        return telling(self, tool, [text.replace(right, wrong, 1).split("\n") for right, wrong in slips])
+        return select_detectable(self, tool, [text.replace(right, wrong, 1).split("\n") for right, wrong in slips])
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         rules = _rules(tool)

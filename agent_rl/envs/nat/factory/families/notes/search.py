@@ -9,7 +9,7 @@ from typing import Any
 from agent_rl.envs.nat.factory.families.base import Draft, Family, Inputs, join_names, literal
 from agent_rl.envs.nat.factory.families.notes.rules import Note, NoteRules, demand_sense
 from agent_rl.envs.nat.factory.families.notes.words import FILLERS, TAGS, UNKNOWN, sample_notes, sample_query
-from agent_rl.envs.nat.factory.families.probing import telling
+from agent_rl.envs.nat.factory.families.probing import select_detectable
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
 EMPTY = "error: empty query"
@@ -148,7 +148,7 @@ class NoteSearch(Family):
             ("found[term] for term in wanted", "term in found for term in wanted"),
         ]
         wrong = [text.replace(old, new) for old, new in changes if old in text]
-        return telling(self, tool, [each.split("\n") for each in wrong])
+        return select_detectable(self, tool, [each.split("\n") for each in wrong])
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         rules = tool.rules

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 from agent_rl.envs.nat.factory.families.base import Draft, Family, Inputs, Rules, chosen_field, join_names
-from agent_rl.envs.nat.factory.families.probing import telling
+from agent_rl.envs.nat.factory.families.probing import select_detectable
 from agent_rl.envs.nat.factory.families.tables import cases as table_cases
 from agent_rl.envs.nat.factory.families.tables import code as table_code
 from agent_rl.envs.nat.factory.families.tables.code import EMPTY, NO_COLUMN, NO_FIELD, NO_NUMBER, NOT_JSON, RAGGED
@@ -79,7 +79,7 @@ class TableProcessor(Family):
         return table_code.check(_rules(tool))
 
     def subtle_bodies(self, tool: Tool) -> list[list[str]]:
-        return telling(self, tool, table_code.slips(_rules(tool), _setting(tool)))
+        return select_detectable(self, tool, table_code.slips(_rules(tool), _setting(tool)))
 
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         return table_cases.valid(_rules(tool), rng, is_example=not tool.example.inputs)
