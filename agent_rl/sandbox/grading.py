@@ -1,4 +1,4 @@
-"""What the graders share: files to take, checks of their arguments, ids to compare. Runs nothing by itself."""
+"""Helpers of the graders: select files, check arguments, compare ids. Runs nothing by itself."""
 
 from collections.abc import Collection, Mapping, Sequence
 

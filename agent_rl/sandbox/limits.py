@@ -1,4 +1,4 @@
-"""What a run may use, and the record of how it went. Plain data; enforcing is the fork server's work."""
+"""Limits of a run, and the record of its result. Plain data; the fork server enforces the limits."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Grades tests that a model wrote: they must pass on right modules and fail on wrong ones.
+"""Grade tests that a model wrote: they must pass on right modules and fail on wrong ones.
 
 The roles of `graders.py` are swapped: the modules are ours and trusted, the tests are not. The tests run in a sandbox
 that holds nothing but themselves, on proxies for the modules, so that they can detect a mutant only by its behaviour.

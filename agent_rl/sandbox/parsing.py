@@ -1,4 +1,4 @@
-"""Text a model wrote, read in a child: what the host gets is a value of plain JSON or a reason why not."""
+"""Parse text that a model wrote in a child process: the host gets plain JSON, or the reason for the refusal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

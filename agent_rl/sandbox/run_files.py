@@ -1,4 +1,4 @@
-"""What a run is given and what it leaves, in files of memory that the host shares with that run alone.
+"""Input and output of a run, in memory files that the host shares with that run alone.
 
 Everything read back is the word of the run (the report of its first process is ours). Sizes are looked at before
 anything is read; nothing is read while the run may still write.

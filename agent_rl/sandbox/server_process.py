@@ -1,4 +1,4 @@
-"""The host's end of one fork server: start it, exchange frames with it, kill it. Used by one thread at a time."""
+"""The host's end of one fork server: start it, exchange frames with it, kill it. One thread at a time."""
 
 import contextlib
 import json

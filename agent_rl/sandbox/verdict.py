@@ -1,4 +1,4 @@
-"""The record a grader returns. Holds no policy: how a score becomes a reward is decided elsewhere."""
+"""The record a grader returns. Does not: turn the score into a reward."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Lies next to every hostile program: tries one thing and prints a line with PWNED when it worked, BLOCKED when not."""
+"""Helper beside every hostile program: prints PWNED when an attempt worked, BLOCKED when not."""
 
 import contextlib
 import ctypes

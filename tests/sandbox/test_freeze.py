@@ -1,4 +1,4 @@
-"""What is taken from a workspace, and what is flagged in it."""
+"""`freeze`: the files it allows, and what it flags in them."""
 
 import time
 from pathlib import Path

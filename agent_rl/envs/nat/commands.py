@@ -1,4 +1,4 @@
-"""`agent-rl nat`: tools for NeMo Agent Toolkit projects that people wrote.
+"""`agent-rl nat`: tools for your own NeMo Agent Toolkit projects.
 
     agent-rl nat validate path/to/project
     agent-rl nat validate path/to/project --cases my_cases.jsonl --json report.json

@@ -1,4 +1,4 @@
-"""Demonstrations for the supervised warm start: conversations in which a teacher writes the project.
+"""Generate demonstrations for the supervised warm start: conversations in which a teacher writes the project.
 
 A given share of the demonstrations is buggy on purpose: most of these forget to check bad input, in the code and in the
 tests, and the rest make one of several slips. Real demonstrations are like this, and it leaves reinforcement learning

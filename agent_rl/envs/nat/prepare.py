@@ -1,4 +1,4 @@
-"""Make the NAT task files: specs to train on, held out, and to generalise to, divided by what the agent does.
+"""Write the NAT task files (train, val, test_generalisation), divided by what the agent does.
 
     python agent_rl/scripts/prepare_dataset.py --num-samples 1200 --seed 0 --output-dir dataset/nat_tasks
 

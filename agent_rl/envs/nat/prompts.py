@@ -1,4 +1,4 @@
-"""What the policy reads first: the system message and the request.
+"""First messages of an episode: the system message and the request.
 
 Styles: `compact` states the rules of the job in a few lines (small models), `guide` adds the toolkit's anatomy (large
 ones, `guide.py`). The tools themselves are described by the chat template, not here.

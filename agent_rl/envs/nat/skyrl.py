@@ -1,4 +1,4 @@
-"""The NAT environment for SkyRL's trainer: a `skyrl_gym` environment whose actions and observations are text.
+"""NAT as an environment of SkyRL's trainer: a `skyrl_gym` environment whose actions and observations are text.
 
 `register()` makes it known as `nat_agent_creation`; a dataset row brings its task in a column `spec` (`dataset_row`).
 Tokens, their budgets and training are SkyRL's; tools, hidden cases and rewards are those of `NATAgentEnv`. Nothing else

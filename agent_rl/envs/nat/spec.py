@@ -1,4 +1,4 @@
-"""The specification of one agent to be written: what a dataset row holds.
+"""The specification of one agent to write: the content of a dataset row.
 
 A spec is plain data: the tools the agent must offer, each with machine-readable rules (read by the oracle and by the
 reference renderer, which share no code), the workflow that connects them, the MCP server, the plan, and the request as

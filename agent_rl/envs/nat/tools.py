@@ -1,4 +1,4 @@
-"""`pytest_run` and `nat_check`: the project as it stands, run by the real pytest and the real toolkit.
+"""The tools `pytest_run` and `nat_check`: run the current project with the real pytest and the real toolkit.
 
 Both run in the sandbox and return text for the model. They are help, not verdicts: the reward is computed apart from
 them, on hidden cases.

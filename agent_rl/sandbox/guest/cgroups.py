@@ -1,4 +1,4 @@
-"""Memory of a whole process tree bounded by a control group, where one may be made (version 2 or 1).
+"""Bound the memory of a process tree by a control group (version 2 or 1), where one may be made.
 
 A sandbox makes one folder below its own group; each server is in a group of its own in it, and so is what it forks.
 Where no folder can be made the caller watches the tree's memory instead (`server.py`). Bounds memory only.

@@ -1,4 +1,4 @@
-"""Plain data to JSON and back, bounded, and the framed link that carries it to a process that is not trusted.
+"""Encode plain data as bounded JSON and back, and carry it over a framed link to an untrusted process.
 
 A value crosses only when its type is *exactly* None, bool, int, float, complex, str, bytes, list, tuple, dict, set or
 frozenset; subclasses and everything else become an `Opaque`. Decoding runs no code of the sender's: there is no pickle

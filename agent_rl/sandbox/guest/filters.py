@@ -1,4 +1,4 @@
-"""Filters a process puts on itself for good: seccomp (system calls) and Landlock (files, TCP, signals).
+"""Filters that a process applies to itself permanently: seccomp (system calls) and Landlock (files, TCP, signals).
 
 The seccomp list is deny-by-name: calls that only widen the attack surface or hold memory outside every limit. Numbers
 are known for x86_64 and aarch64; on other machines nothing is filtered and `syscall_filter` is not reported.

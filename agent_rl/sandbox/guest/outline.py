@@ -1,4 +1,4 @@
-"""The outline of a Python source: its functions, classes and exception handlers as plain JSON, read and never run.
+"""Outline a Python source without running it: functions, classes and exception handlers as plain JSON.
 
 Facts only (what is hinted, handed over, caught, returned, and on which line); the host judges whether they are
 good. Texts are cut short and definitions are counted, so that an outline stays small whatever the source.

@@ -1,4 +1,4 @@
-"""One run: its first process, which sets the stage and takes everything down, and the process that does the job.
+"""One run: its first process, which sets it up and tears it down, and the process that does the job.
 
 Both start as forks of the server. The first process runs no code of the candidate's; it reports how the job's process
 ended and the files it left in a file that the job's process never had. A job marked `direct` is done by the first

@@ -1,4 +1,4 @@
-"""The server's side of its runs: deadlines, caps, and the watch over memory where no control group does it.
+"""The server's side of its runs: deadlines, caps, and memory limits where no control group enforces them.
 
 A deadline belongs to the server, not to the host. The end of a run is the end of its first process. A run's content
 and output never enter this process, whose memory every later run inherits; only sizes and exits are looked at.

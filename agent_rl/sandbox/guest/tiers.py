@@ -1,4 +1,4 @@
-"""The isolation tiers: what a server enters once at its start, and what each run enters on top.
+"""The isolation tiers: what a server enters once at its start, and what each run adds.
 
 `namespaces`: a root file system of its own with the interpreter in it and nothing else, and for every run new process,
 mount, network, IPC and user namespaces with a tmpfs workspace. `landlock`: file rules, no sockets, one working folder.

@@ -1,4 +1,4 @@
-"""Failure modes of every kind of negative solution, judged by the real toolkit; and of other ends."""
+"""Failure modes of every kind of negative solution, judged by the real toolkit; and of other endings."""
 
 import json
 from typing import Any

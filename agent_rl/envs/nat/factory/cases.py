@@ -1,4 +1,4 @@
-"""Hidden cases: the questions that score an agent at the end of an episode, with the oracle's answers.
+"""Sample hidden cases: the questions that score an agent at the end of an episode, with the oracle's answers.
 
 They depend on the spec's rules and a seed alone, so all episodes of a group get the same ones. Only questions are sent
 to the process that runs the candidate; the answers stay here. Each `CaseRun` is one build of the workflow.

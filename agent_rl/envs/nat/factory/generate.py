@@ -1,4 +1,4 @@
-"""Seeded specs: the offline source of tasks. The same seed gives the same specs, byte for byte, on any machine.
+"""Generate specs from a seed, offline. The same seed gives the same specs, byte for byte, on any machine.
 
 Specs are divided by fingerprint (what the agent does, not what it is called), so a renamed copy of a training task can
 never be in the held-out set. Of the fingerprints, 10 % are held out (`val`), 30 % are for training alone (`train`), and

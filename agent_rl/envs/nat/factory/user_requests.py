@@ -1,4 +1,4 @@
-"""Requests as a user would type them: the planner's input (`planner/planner.py`).
+"""Generate requests as a user would type them: the planner's input (`planner/planner.py`).
 
 They are loose on purpose: no user states every rule. They do not give a right agent's answers, and most name no
 family. Requests for several tools are among the examples too; the planner refuses those after one short call.

@@ -1,4 +1,4 @@
-"""Fictional HTTP services: which replies wait behind which URLs, invented from an API's rules and a tool's inputs.
+"""Generate fictional HTTP services: the replies behind each URL, from an API's rules and a tool's inputs.
 
 The same rules and inputs give the same replies, in every process. It only invents data: the families
 (for the checker) and the oracle decide which URLs a right tool requests, in which order, and what it answers.

@@ -1,4 +1,4 @@
-"""The points of a project's texts, read in the sandbox and never run: code, configuration, pyproject."""
+"""Score a project's texts, read in the sandbox and never run: code, configuration, pyproject."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The points of the model's own tests: they pass on right code and fail on wrong code."""
+"""Score the model's own tests: they must pass on right code and fail on wrong code."""
 
 from collections.abc import Callable, Mapping
 

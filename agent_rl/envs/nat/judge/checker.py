@@ -1,4 +1,4 @@
-"""The verdict on a project: hidden cases through the real toolkit, compared with the oracle in this process.
+"""Check a project: run hidden cases through the real toolkit and compare the answers with the oracle.
 
 Only files that the spec requires are read. The toolkit's process runs the candidate and returns raw answers; it never
 gets the expected ones, and nothing it reports about itself (built, loaded, passed) earns by itself: points come from

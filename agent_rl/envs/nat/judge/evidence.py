@@ -1,4 +1,4 @@
-"""Evidence from a project that was run: raw answers and how far it got. Not a verdict.
+"""Evidence from a project's run: raw answers and the last stage reached. Not a verdict.
 
 The records are filled from reports that a candidate's process may have forged, so their shape is validated; a report of
 another shape becomes evidence with `error` set.

@@ -1,4 +1,4 @@
-"""From a dataset row to a spec, or one sentence that says which field is wrong."""
+"""Parse a dataset row into a spec; an error is one sentence that names the field."""
 
 from typing import Any
 

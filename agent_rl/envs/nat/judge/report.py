@@ -1,4 +1,4 @@
-"""The verdict on a project as a structured report: points with evidence, component shares, JSON and a table.
+"""The verdict as a structured report: points with evidence, component shares, JSON and a table.
 
 A point is one question with an answer in [0, 1] and what was seen. The report adds points up and gates them; it does
 not look at a project (`checker.py`, `validate.py` do) and knows no reward (`reward.py`).

@@ -1,4 +1,4 @@
-"""Attempts to earn without doing the task, on the real toolkit: each is named, and none earns what it is after."""
+"""Reward hacking on the real toolkit: each attempt is named, and none earns its reward."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Attempts to earn with configurations, files and workflows that are not what they look like, on the real toolkit."""
+"""Reward hacking by configurations, files and workflows on the real toolkit."""
 
 import pytest
 from nat_projects import (

@@ -1,4 +1,4 @@
-"""The static checks of code: full marks for good projects, none for what only looks like one, an answer to anything."""
+"""The static checks of code: full marks for good code, none for what only looks like one, any input has a result."""
 
 import random
 from typing import Any

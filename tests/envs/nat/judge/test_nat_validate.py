@@ -1,4 +1,4 @@
-"""The validator on real projects: what it looks at, what a fault costs, and what a hostile folder cannot do."""
+"""The validator on real projects: what it checks, what a fault costs, and what a hostile folder cannot do."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Calculations that take a loop: paying back a loan, growth by periods, statistics of a list of numbers.
+"""Calculations with a loop: repayment of a loan, growth by periods, statistics of a list of numbers.
 
 Each is described by a `Recipe`: the checks, the code and the words for one set of rules. The recipes hold no answers.
 """

@@ -1,4 +1,4 @@
-"""The rules that a code can be checked by: their shape, their words, their code, and ways to get them slightly wrong.
+"""Rules of code validators: their shape, wording and code, and slightly wrong variants of each.
 
 Does not: sample anything.
 """

@@ -1,4 +1,4 @@
-"""The vocabulary of unit converters: which units there are, what they are worth, and which checks are made.
+"""Rules of unit converters: which units there are, their values, and which checks are made.
 
 Samples the rules of level 3 and above too. Wording and reference code are in `unit_converter`; the oracle decides what
 is right.

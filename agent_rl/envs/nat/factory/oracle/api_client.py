@@ -1,4 +1,4 @@
-"""What a right API client answers: it requests a fictional service URL by URL and reads the decoded replies.
+"""Oracle of API clients: requests a fictional service URL by URL and reads the decoded replies.
 
 The service's data comes from `agent_rl.envs.nat.factory.worlds`; URLs, their order and the answer are worked out here.
 """

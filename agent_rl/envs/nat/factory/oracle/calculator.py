@@ -1,4 +1,4 @@
-"""What a calculator must answer, in exact fractions; answers that float rounding could change are detected."""
+"""Oracle of calculators, in exact fractions; detects answers that float rounding could change."""
 
 import ast
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a code validator must answer: each rule is judged by itself, character by character."""
+"""Oracle of code validators: judges each rule by itself, character by character."""
 
 import string
 from collections.abc import Mapping

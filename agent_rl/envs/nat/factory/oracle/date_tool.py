@@ -1,4 +1,4 @@
-"""Right answers of date tools, by counting days: a date is the number of days since 1 January 1970.
+"""Oracle of date tools, by counting days: a date is the number of days since 1 January 1970.
 
 Nothing here knows the standard library's calendar. Texts are read digit by digit along the layout's letters, so a date
 without its leading zeros is no date. Time zones are offsets in minutes; daylight saving is not known.

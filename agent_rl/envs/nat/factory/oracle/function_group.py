@@ -1,4 +1,4 @@
-"""What the functions of a group answer: every answer is worked out from the log of accepted changes.
+"""Oracle of function groups: computes every answer from the log of accepted changes.
 
 Nothing is updated in place: a balance is the sum of its movements, a queue what went in less what came out, so that a
 slip in a reference class, which does update in place, shows as a disagreement. Calls must be of functions in the rules.

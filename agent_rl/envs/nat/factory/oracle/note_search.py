@@ -1,4 +1,4 @@
-"""What a right note search answers: an inverted index, scores as 50-digit decimals, hits picked one by one.
+"""Oracle of note searches: an inverted index, scores as 50-digit decimals, hits picked one by one.
 
 Notes with equal contributions have equal scores exactly; `is_robust` refuses queries where floats could blur an order
 or a digit.

@@ -1,4 +1,4 @@
-"""Exact numbers as text with a fixed number of decimals, and whether a float program could still print another one."""
+"""Write exact numbers with a fixed number of decimals, and detect where a float program could print another text."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Right answers of table processors: cells are split by hand, numbers are fractions, order comes from counting.
+"""Oracle of table processors: splits cells by hand, computes in fractions, orders by counting.
 
 Only `json.loads` is taken from the standard library's readers. Quoting in cells is not known.
 """

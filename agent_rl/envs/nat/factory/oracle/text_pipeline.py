@@ -1,4 +1,4 @@
-"""What a text pipeline must answer; the text operations are written out by hand."""
+"""Oracle of text pipelines, with text operations written out by hand."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

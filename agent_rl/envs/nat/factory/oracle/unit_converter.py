@@ -1,4 +1,4 @@
-"""What a unit converter must answer, in exact fractions."""
+"""Oracle of unit converters, in exact fractions."""
 
 from collections.abc import Mapping
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What a right workflow answers: routers and pipelines on top of the tools' oracles, and groups called in order.
+"""Oracle of workflows: routers and pipelines on top of the tools' oracles, and groups called in order.
 
 `swapped` names tools (or functions of a group) that the checker has replaced by mocks, with the mocks' answers.
 """

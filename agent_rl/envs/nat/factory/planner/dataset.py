@@ -1,4 +1,4 @@
-"""Task files from free requests: what `prepare_dataset.py --source gemini` writes.
+"""Plan task files from free requests, for `prepare_dataset.py --source gemini`.
 
 Reads the requests, has them planned (`planner.py`), and divides the specs as the offline generator does. It
 writes nothing but the planner's progress file, from which a run that was stopped goes on.

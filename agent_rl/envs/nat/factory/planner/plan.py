@@ -1,4 +1,4 @@
-"""The plan of a spec, as a planner would hand it to the agent: scaffold, servers, tools, test cases."""
+"""Make the plan of a spec, as a planner would pass it to the agent: scaffold, servers, tools, test cases."""
 
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.spec import NATSpec, Plan, PlannedCase, PlannedServer, PlannedTool

@@ -1,4 +1,4 @@
-"""The optional online source of specs: a Gemini planner reads a user's free request and plans one tool for it.
+"""Plan specs online (optional): a Gemini model reads a user's free request and plans one tool for it.
 
 The model chooses a family, rules in that family's vocabulary, a configuration default and names. Everything an answer
 is judged by (inputs, errors, the example, the request's exact wording) comes from the family and the oracle, never

@@ -1,4 +1,4 @@
-"""The planner's progress file: one JSON line per request, flushed when its calls are over, read again on restart.
+"""Read and write the planner's progress file: one JSON line per request, flushed when its calls are over.
 
 A request that made a spec or was refused is finished and costs nothing the next time; one whose call failed is sent
 again. Which specs are duplicates is not recorded: that is decided again from the specs in order (`planner.py`).

@@ -1,4 +1,4 @@
-"""What the planner may answer: two small JSON shapes, and their translation into the dialect Gemini accepts.
+"""Schemas of the planner's answers: two small JSON shapes, and their translation into the dialect Gemini accepts.
 
 A request is planned in two calls: first the family, then the plan with that family's rules. One schema for all
 families at once would be refused by the service as too complex, and would cost more tokens than the second call.

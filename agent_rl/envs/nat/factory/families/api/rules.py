@@ -1,4 +1,4 @@
-"""The vocabulary of API clients: what a fictional service's rules may hold, and how they are sampled.
+"""Rules of API clients: what a fictional service's rules may hold, and how they are sampled.
 
 Wording and reference code are in `client.py`, what the service answers in `agent_rl.envs.nat.factory.worlds`.
 """

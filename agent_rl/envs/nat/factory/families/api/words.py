@@ -1,4 +1,4 @@
-"""What an API client requests and answers, in a user's words: URL, fields, failures, paging, the functions of logic.py.
+"""Word an API client's rules for a user: URL, fields, failures, paging, the functions of logic.py.
 
 It words rules sampled by `rules.py` and decides nothing.
 """

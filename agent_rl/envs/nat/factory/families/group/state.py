@@ -1,4 +1,4 @@
-"""Base of the states that a function group can hold: vocabulary, rules, wording and rendering of one class.
+"""Base class of a function group's states: vocabulary, rules, wording and rendering of one class.
 
 A kind of state is a pydantic model: its fields are the rules of one group, its methods give what the functions do, in
 words and in code. `function_group.py` chooses a group's functions and makes its hidden cases.

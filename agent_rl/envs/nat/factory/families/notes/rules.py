@@ -1,4 +1,4 @@
-"""The vocabulary of note searches: the corpus and every choice that decides which notes are named, and how.
+"""Rules of note searches: the corpus and every choice that decides which notes are named, and how.
 
 Does not: sample or word anything, or decide what is right (the oracle does).
 """

@@ -1,4 +1,4 @@
-"""Corpora of short notes that share many words, and queries on them that meet ties, repeats, plurals and unknown words.
+"""Sample corpora of short notes that share many words, and queries with ties, repeats, plurals and unknown words.
 
 It samples texts only; the rules decide how they are split into terms and scored.
 """

@@ -1,4 +1,4 @@
-"""Tables for table processors, sampled so that bounds, ties, repeated rows and lookups without a match come often.
+"""Sample tables for table processors, with many bounds, ties, repeated rows and lookups without a match.
 
 Nothing here knows which answer a table should get, only which single thing is wrong with a bad one.
 """

@@ -1,4 +1,4 @@
-"""Reference code of table processors, rendered from their rules: read, check, keep, group, order, write."""
+"""Render the reference code of table processors: read, check, filter, group, order, write."""
 
 from agent_rl.envs.nat.factory.families.base import literal
 from agent_rl.envs.nat.factory.families.tables.rules import Condition, TableRules

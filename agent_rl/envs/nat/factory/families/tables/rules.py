@@ -1,4 +1,4 @@
-"""The vocabulary of table processors: the tables, what is selected from them, and how the answer is written.
+"""Rules of table processors: the tables, what is selected from them, and how the answer is written.
 
 Samples rules. `processor` words and renders what they mean, and the oracle decides it.
 """
