@@ -81,7 +81,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """What came back from one job. All of it is the word of the process that ran the job."""
+    """What came back from one job. All of it comes from the process that ran the job."""
 
     status: Status
     result: Any = None

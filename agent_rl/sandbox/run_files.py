@@ -1,6 +1,6 @@
 """Input and output of a run, in memory files that the host shares with that run alone.
 
-Everything read back is the word of the run (the report of its first process is ours). Sizes are looked at before
+Everything read back comes from the run (only the report of its first process is ours). Sizes are checked before
 anything is read; nothing is read while the run may still write.
 """
 

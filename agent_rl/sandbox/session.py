@@ -1,6 +1,6 @@
 """A session with a program in the sandbox, line by line while it runs: an MCP server, a stateful tool.
 
-Lines are the program's word. Deadlines hold for each line, a cap for its length, and the wall-clock limit for the whole
+Lines are untrusted. Deadlines hold for each line, a cap for its length, and the wall-clock limit for the whole
 session. Not thread-safe.
 """
 

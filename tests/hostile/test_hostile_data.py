@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandboxes import sandbox_or_skip
+from sandboxes import sandbox_fixture
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,10 +26,7 @@ NAMES = sorted(path.stem for path in SERVERS.glob("*.py"))
 MARK = Path("/tmp/hostile_data_was_here")
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with sandbox_or_skip(LIMITS) as opened:
-        yield opened
+sandbox = sandbox_fixture(LIMITS)
 
 
 # ---------------------------------------------------------------- texts

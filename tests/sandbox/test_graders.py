@@ -1,12 +1,11 @@
 """Graders against honest and hostile solutions: only right answers score, and nothing hostile is an error of ours."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from hostile_files import HOSTILE, load
-from sandboxes import sandbox_or_skip
+from sandboxes import sandbox_fixture
 
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.freeze import Flag
@@ -81,10 +80,7 @@ SUITES = sorted(path.name for path in (HOSTILE / "suites").iterdir())
 HONEST = load(HOSTILE / "solutions" / "honest")
 
 
-@pytest.fixture(scope="module")
-def sandbox() -> Iterator[Sandbox]:
-    with sandbox_or_skip(LIMITS) as opened:
-        yield opened
+sandbox = sandbox_fixture(LIMITS)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,17 @@ def sandbox_or_skip(limits: Limits) -> Iterator[Sandbox]:
         yield opened
 
 
+def sandbox_fixture(limits: Limits) -> Any:
+    """A fixture `sandbox` with these limits, shared by the tests of a module."""
+
+    @pytest.fixture(scope="module", name="sandbox")
+    def opened() -> Iterator[Sandbox]:
+        with sandbox_or_skip(limits) as sandbox:
+            yield sandbox
+
+    return opened
+
+
 @contextmanager
 def code_factory_or_skip(**options: Any) -> Iterator[CodeExecEnvFactory]:
     opened = CodeExecEnvFactory(CodeExecEnvOptions(**options))

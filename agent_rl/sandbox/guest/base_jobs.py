@@ -1,7 +1,7 @@
 """The sandbox's own jobs: run a Python program, run pytest for the reader, run pytest for its outcomes.
 
 Loaded inside the target interpreter (which needs pytest), prepared once, each call in a fresh fork. Reports of tests
-are the word of a process that ran candidate code.
+come from a process that ran candidate code, so they may be forged.
 """
 
 import atexit

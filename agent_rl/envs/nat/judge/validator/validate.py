@@ -208,6 +208,6 @@ def _tested(toolkit: NatToolkit, project: Project, files: dict[str, str], second
             evidence += "; conftest.py is not used here"
     elif not num_run:
         evidence += "; no test was run"
-    # The counts are the word of a process that ran the project.
+    # The counts come from a process that ran the project, so they may be forged.
     share = found.passed / num_run if 0 <= found.passed <= num_run and num_run and not found.error else 0.0
     return [point("tests", "all pass", share, evidence)]
