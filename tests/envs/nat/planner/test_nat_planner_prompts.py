@@ -10,6 +10,7 @@ from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.planner.prompts import choice_prompt, plan_prompt
 from agent_rl.envs.nat.factory.planner.schema import choice_schema, plan_schema, to_gemini
 from agent_rl.envs.nat.factory.user_requests import EXAMPLES, requests
+from agent_rl.envs.nat.spec import digest
 
 KEYWORDS = {"type", "description", "enum", "required", "properties", "propertyOrdering", "items", "prefixItems"}
 KEYWORDS |= {"additionalProperties", "anyOf"}
@@ -29,6 +30,13 @@ def test_a_familys_schema_has_only_keywords_that_gemini_knows(name: str) -> None
     schema = plan_schema(FAMILIES[name].Rules)
     assert keywords(schema) <= KEYWORDS
     assert set(schema["properties"]["rules"]["properties"]) == set(FAMILIES[name].Rules.model_fields)
+
+
+def test_what_the_planner_model_reads_never_changes() -> None:
+    """Docstrings of `Rules` classes are part of it."""
+    texts = [choice_prompt("x", FAMILIES), choice_schema(FAMILIES)]
+    texts += [[plan_prompt("x", family), plan_schema(family.Rules)] for family in FAMILIES.values()]
+    assert digest(texts) == "4aca3dc8a804f44f"
 
 
 def test_constants_references_and_cycles_are_written_in_geminis_dialect() -> None:

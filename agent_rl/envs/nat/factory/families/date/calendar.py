@@ -182,7 +182,7 @@ class Period(DateOperation):
 
 
 class NthWeekday(Stepped):
-    """For example the next second Tuesdays of the month."""
+    """The next second Tuesdays of the month, say."""
 
     number: ClassVar[str] = "count"
     least: ClassVar[int] = 1

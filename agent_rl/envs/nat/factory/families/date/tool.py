@@ -37,7 +37,7 @@ _SET_BY = {"max_amount": "limit", "max_count": "limit", "period": "period", "off
 class DateRules(Rules):
     layout: Layout
     leading_zeros: bool
-    """Whether a date without them is refused; else none ever occurs."""
+    """Whether a date without them is refused; else none is ever asked."""
     operation: Annotated[
         Shift | Difference | Weekday | Period | Workdays | AddWorkdays | NthWeekday | ToZone, Field(discriminator="op")
     ]

@@ -33,7 +33,7 @@ _LEAST_CALLS, _MOST_CALLS = 4, 6
 class GroupRules(
     RootModel[Annotated[Counter | Ledger | Stock | Line | Cache | Poll | Slots, Field(discriminator="kind")]]
 ):
-    """Rules of any kind of state, discriminated by `kind`."""
+    """Rules of any kind of state, told apart by `kind`."""
 
 
 class FunctionGroup(GroupFamily):
