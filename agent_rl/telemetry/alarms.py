@@ -1,7 +1,7 @@
-"""Alarms: rules over a step's metrics that say when a run goes wrong, and what to do about it.
+"""Alarms: rules over the metrics of a step that detect a failing run and name a remedy.
 
-A rule watches one number: `AlarmRule(metric="policy/entropy", below=0.005, steps=3)`. Not here: stopping and going
-back, which the loop does when a fired alarm says so.
+A rule watches one number: `AlarmRule(metric="policy/entropy", below=0.005, steps=3)`. Not here: stopping and rolling
+back, which the trainer does.
 """
 
 import math
@@ -14,7 +14,7 @@ from agent_rl.errors import ConfigError, nearest
 AlarmAction = Literal["warn", "stop", "rollback"]
 
 STEPS_UNTIL_MISSED = 10
-"""Steps after which a rule whose metric never came is reported: its name is misspelt, or the run has no such metric."""
+"""Steps after which a rule whose metric is absent is reported: its name is misspelt, or the run has no such metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class AlarmRule:
     after_healthy: bool = False
     """Watch only once the metric was on the right side of the limit: for a fall, not for a low start."""
     advice: str = "read the transcripts of these steps"
-    """What a person should do, without a full stop."""
+    """What to do about it, without a full stop."""
 
     def __post_init__(self) -> None:
         if (self.above is None) == (self.below is None):
@@ -60,28 +60,28 @@ class AlarmRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiredAlarm:
-    """One alarm that went off at `step`; `sentence` says all of it."""
+    """One alarm that fired at `step`; `sentence` is its full text."""
 
     metric: str
     action: AlarmAction
     step: int
     since_step: int
-    """First of the bad steps in a row; of the steps watched where the metric never came."""
+    """First of the bad steps in a row; of the watched steps when the metric is absent."""
     value: float
-    """NaN where the metric never came."""
+    """NaN when the metric is absent."""
     sentence: str
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of one rule between steps."""
+    """The state of one rule between steps."""
 
     since_step: int | None = None
     num_bad: int = 0
     has_fired: bool = False
     was_healthy: bool = False
     num_missed: int = 0
-    """Steps without the metric; -1 once it was there."""
+    """Steps without the metric; -1 once it was present."""
 
 
 class Alarms:
@@ -96,7 +96,7 @@ class Alarms:
         self._watches = {key: _Watch() for key in self._rules}
 
     def check(self, step: int, metrics: Mapping[str, float]) -> list[FiredAlarm]:
-        """The alarms that go off at `step`, in the order of the rules; `metrics` is all that was measured of it."""
+        """The alarms that fire at `step`, in the order of the rules; `metrics` are all metrics of the step."""
         fired = []
         for key, rule in self._rules.items():
             watch = self._watches[key]
@@ -115,12 +115,12 @@ class Alarms:
         return {key: asdict(watch) for key, watch in self._watches.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; a rule that it does not know starts anew, one that is gone is forgotten."""
+        """Go on from a checkpoint; an unknown rule starts anew, a removed one is dropped."""
         self._watches = {key: _Watch(**state[key]) if key in state else _Watch() for key in self._watches}
 
 
 def with_defaults(rules: Sequence[AlarmRule]) -> tuple[AlarmRule, ...]:
-    """A user's rules after the default ones; a default rule gives way to any of theirs on the same metric."""
+    """The default rules, except for metrics with a rule of the user's, and then the user's rules."""
     own = {rule.metric for rule in rules}
     return (*(rule for rule in DEFAULT_ALARMS if rule.metric not in own), *rules)
 
@@ -192,7 +192,7 @@ DEFAULT_ALARMS = (
         steps=3,
         advice="the calls cannot be read: look at the transcripts and at the model's chat template",
     ),
-    # Cut-off episodes earn what was reached by chance, so with most of them the reward measures the budgets.
+    # Truncated episodes earn what they happened to reach, so with most of them the reward measures the budgets.
     AlarmRule(
         metric="rollout/truncated_share",
         above=0.5,
@@ -207,7 +207,7 @@ DEFAULT_ALARMS = (
         steps=3,
         advice="sampler and trainer disagree: check number formats and weight sync, or turn on a correction",
     ),
-    # With four fifths of the groups equal, a step learns from a fifth of what it paid for, and its gradient is noisy.
+    # With four fifths of the groups equal, a step learns from a fifth of its episodes, and its gradient is noisy.
     AlarmRule(
         metric="group/frac_no_signal",
         above=0.8,

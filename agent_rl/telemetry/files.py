@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all. Not here: checkpoints, which are flushed to disk besides."""
+"""Files that are complete or absent. Not here: checkpoints, which are also flushed to disk."""
 
 import json
 import os

@@ -5,9 +5,9 @@ What counts, because published figures differ in it:
 - a multiplication and an addition are two operations; only matrix products are counted;
 - a weight costs 2 operations a token forward and 4 backward; a frozen one 2 backward, for the gradient of its input;
 - attention is causal and counts half of the square: a token looks at those before it;
-- tokens are those that the model really reads: no padding, a prompt that samples share once, and the head only for the
+- tokens are those that the model processes: no padding, a prompt that samples share once, and the head only for the
   rows that it is computed for; embedding look-ups are no products;
-- what gradient checkpointing computes a second time is not counted: MFU is about the model, not about the way.
+- what gradient checkpointing computes a second time is not counted: MFU is about the model, not its execution.
 
 Others: verl counts causal attention too, but the embedding and the head for every token; prime-rl counts the full
 square of attention, `12 L h d s` a token; TRL offers both. On long sequences and small models the figures differ by up

@@ -1,4 +1,4 @@
-"""What is measured in a step: the statistics of its episodes, intervals for proportions, and the file they go to.
+"""The metrics of a step: statistics of its episodes, and the file they are written to.
 
 `metrics.jsonl` holds one flat JSON object per step. Not here: loss metrics (`algorithms/losses.py`), display
 (`progress.py`), whole episodes (`episode_files.py`). Nothing here changes what is trained.

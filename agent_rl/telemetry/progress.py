@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live bar on a terminal, one printed line per step anywhere else.
+"""The terminal output of a training run: a live bar on a terminal, one printed line per step anywhere else.
 
 The loop calls the same methods either way. Nothing is stored here (`metrics.py`).
 """

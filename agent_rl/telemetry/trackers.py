@@ -1,4 +1,4 @@
-"""Where a run's metrics go besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, each only when configured.
+"""Destinations of a run's metrics besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, if configured.
 
 `MetricsLog` is what the loop writes to. The file must work; a tracker that fails is reported once and left out for the
 rest of the run, because a full disk or a lost network must not end hours of training. A package is imported when its
@@ -25,7 +25,7 @@ class Tracker(Protocol):
         """Add the metrics of `step`; the same step may come again with other names, as an evaluation does."""
 
     def close(self) -> None:
-        """Send what is still on its way."""
+        """Send what is buffered."""
 
 
 def open_trackers(
@@ -39,7 +39,7 @@ def open_trackers(
 ) -> list[Tracker]:
     """Open `tensorboard`, `wandb`, `trackio` by name, in the order given, for the run in `folder`.
 
-    `config` is what the run was started with, as plain values. A run that continues gives the first step that it runs
+    `config` is the run's configuration, as plain values. A run that continues gives the first step that it runs
     again as `resume_from_step`, so that no step is written twice and a service shows one run; 0 and None start anew.
     Raises ConfigError for an unknown name, a missing package, and a tracker that does not start.
     """
@@ -58,7 +58,7 @@ def open_trackers(
                         resume_from_step=resume_from_step,
                     )
                 )
-            except Exception as error:  # the trackers' boundary: their packages raise what they like
+            except Exception as error:  # the trackers' boundary: their packages may raise anything
                 raise ConfigError(
                     f"log.trackers: {name} did not start ({_short(error)}); {_REMEDIES[name]}, or take {name} out"
                 ) from error
@@ -72,7 +72,7 @@ def open_trackers(
 class MetricsLog:
     """`metrics.jsonl` and the trackers of a run as one: `log.write(3, {"reward/mean": 0.5})`. A context manager.
 
-    Owns what it is given. `report` takes the sentence about a tracker that failed; an error of the file is raised.
+    Closes its file and trackers. `report` gets the sentence about a failed tracker; an error of the file is raised.
     """
 
     def __init__(self, writer: MetricsWriter, trackers: Sequence[Tracker], *, report: Callable[[str], None]) -> None:
@@ -81,7 +81,7 @@ class MetricsLog:
         self._report = report
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line to the file, then hand the metrics to every tracker that still works."""
+        """Append one line to the file, then pass the metrics to every tracker that still works."""
         self._writer.write(step, metrics)
         for tracker in tuple(self._trackers):
             self._try(tracker, lambda tracker=tracker: tracker.write(step, metrics), f"at step {step}")
@@ -127,10 +127,10 @@ class _TensorBoard:
 
 
 class _Service:
-    """A run of a package that takes nothing back; it is written to with `run.log(metrics, step=step)`.
+    """A run of a package that cannot remove steps; it is written to with `run.log(metrics, step=step)`.
 
-    `<name>.json` in the run's folder holds its id and the last step it was sent. A run that continues keeps the id and
-    leaves out what was sent before.
+    `<name>.json` in the run's folder holds its id and the last step that was sent. A run that continues reuses the id
+    and leaves out steps that were sent before.
     """
 
     def __init__(self, name: str, *, folder: Path, resume_from_step: int | None) -> None:

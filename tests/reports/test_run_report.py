@@ -155,6 +155,15 @@ def test_a_run_without_events_has_an_unknown_history(tmp_path):
     assert (data["run"]["num_resumes"], data["run"]["num_rollbacks"], data["alarms"]) == (None, None, None)
 
 
+def test_of_many_alarms_some_are_folded_and_none_is_interpreted(tmp_path):
+    folder = write_run(tmp_path / "run", ROWS)
+    for number in range(12):
+        EventLog(folder).write("alarm", number, sentence=f"step {number}: {HOSTILE}")
+    page = run_page(make_report(read_run(folder)))
+    assert "2 more" in page
+    assert page.count("&lt;script&gt;document.title") == 12 and "<script" not in page
+
+
 def test_a_run_that_stopped_or_failed_says_why(tmp_path):
     folder = write_run(tmp_path / "run", [step(1), step(2)])
     EventLog(folder).write("end", 2, reason="failed", error="DataError: no space left")

@@ -1,4 +1,4 @@
-"""Recommendations from how the policy learns: signal, updates, entropy, reward over time, held-out tasks.
+"""Recommendations from how the policy learns: zero-variance groups, updates, entropy, reward over time, held-out tasks.
 
 Pure functions. Not here: what happens in episodes (`rollout_rules.py`).
 """
@@ -42,7 +42,7 @@ PEAK_ERRORS = 3.0
 FALL = 0.1
 """Part of the best window's reward whose loss is reported; a seed's noise is smaller."""
 MORE_ENTROPY = 1.5
-"""Entropy over that of the best window: from there on the policy comes apart rather than narrows."""
+"""Entropy over that of the best window: from there on the policy diverges rather than narrows."""
 TRAIN_GAIN = 0.1
 """Success gained in training that held-out tasks should show: half the width of an interval of 200 tasks."""
 SOLVED = 0.9
@@ -329,6 +329,6 @@ LEARNING_RULES: tuple[Rule, ...] = (
     falling_reward,
     overfit,
 )
-"""What holds a run back, and what to hold it back from."""
+"""Problems of learning."""
 FURTHER_RULES: tuple[Rule, ...] = (no_progress, still_rising)
-"""What would take it further."""
+"""Possible improvements."""

@@ -24,7 +24,7 @@ TRUNCATED_HINT = 0.2
 UNREADABLE_HINT = 0.1
 """A warm-started policy writes a few per cent of unreadable calls."""
 FAILED_CALLS = 0.3
-"""As the alarm on unreadable calls: with a third, episodes are about getting a call right."""
+"""As the alarm on unreadable calls: with a third, episodes are about the format of calls."""
 LONGER = 1.5
 """Growth of episodes that is reported when success did not grow with it."""
 ENV_ERRORS = 0.01
@@ -32,7 +32,7 @@ ENV_ERRORS = 0.01
 ROLLOUT_SHARE = 0.85
 """Of a step: beyond, a free update would not make it a fifth faster."""
 UPDATE_SHARE = 0.6
-"""Of a step: the usual step is mostly spent drawing."""
+"""Of a step: rollouts take most of a usual step."""
 STRAGGLER = 3.0
 """The slowest episode in means: beyond, most of the machine waits for a few."""
 
@@ -43,7 +43,7 @@ _BUDGETS = {
     "tool_budget": "rollout.max_tool_calls",
     "timeout": "rollout.episode_timeout_s",
 }
-"""The key of the budget that each way of being cut off uses up."""
+"""Stop reason -> the key of the budget that was used up."""
 
 
 def environment_errors(evidence: Evidence) -> Recommendation | None:

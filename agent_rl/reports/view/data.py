@@ -1,8 +1,8 @@
-"""What the page of `agent-rl view` shows of a run: its steps, the episodes of one, an episode with its tokens.
+"""The data of `agent-rl view` about a run: its steps, the episodes of one, an episode with its tokens.
 
-Reads `samples/step_*.jsonl.gz` (`telemetry/trajectory_json.py` says what is in them), `metrics.jsonl` and `config.yaml`
-as they are at the moment of asking, so that a run may still go on. Every answer holds plain JSON values. Not here: what
-a file becomes in memory (`view_steps.py`), HTTP (`view_server.py`), the page (`static/`).
+Reads `samples/step_*.jsonl.gz` (format: `telemetry/trajectory_json.py`), `metrics.jsonl` and `config.yaml`
+as they are at the time of the request, so the run may still go on. Every answer holds plain JSON values. Not here: a
+file in memory (`steps.py`), HTTP (`server.py`), the page (`static/`).
 """
 
 import json
@@ -65,7 +65,7 @@ class RunSamples:
         return self._load(step).search(text)
 
     def _files(self) -> dict[int, Path]:
-        """By step; a file that is not below the run's folder, as behind a link, is none of its."""
+        """By step; a file outside the run's folder, as behind a link, is left out."""
         root = self._path.resolve()
         found = {}
         for path in (self._path / "samples").glob("step_*.jsonl.gz"):

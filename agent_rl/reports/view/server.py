@@ -1,8 +1,8 @@
-"""The local web server of `agent-rl view`: the page's files and JSON about one run, to be read and not changed.
+"""The local web server of `agent-rl view`: the page's files and JSON about one run, read-only.
 
 Every address starts with a random key made at the start, because other users of the machine can reach the port. No
 part of an address ever becomes part of a path: pages are looked up by name, steps and episodes by number. Not here:
-what the answers say (`view_data.py`).
+the content of the answers (`data.py`).
 """
 
 import json
@@ -39,7 +39,7 @@ _HEADERS = {
 }
 
 _Content = tuple[bytes, str, HTTPStatus]
-"""What is sent, of which kind it is, and how it went."""
+"""Body, content type and status."""
 
 
 class ViewServer(ThreadingHTTPServer):
@@ -54,7 +54,7 @@ class ViewServer(ThreadingHTTPServer):
         self.run = run
         self.key = secrets.token_urlsafe(12)
         self.names = {"localhost", host.lower(), socket.gethostname().lower()}
-        """That this machine goes by."""
+        """Names of this machine."""
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -64,7 +64,7 @@ class ViewServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where a browser finds it."""
+        """The URL of the page."""
         host, port = self.server_address[:2]
         return f"http://{host}:{port}/{self.key}/"
 
@@ -90,12 +90,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, *_args: Any) -> None:
-        """Requests are not worth a line in the terminal."""
+        """No line in the terminal per request."""
 
     def _is_for_us(self) -> bool:
-        """A page of another site may point a name of its own at this machine; then its requests carry that name.
+        """Against DNS rebinding: a page of another site may point its name at this machine.
 
-        With a number instead of a name it cannot do that.
+        Its requests carry that name; an address in numbers cannot be rebound.
         """
         name = re.sub(r":\d+$", "", self.headers.get("Host", "")).lower()
         return name in self.server.names or _is_ip_address(name.strip("[]"))

@@ -1,7 +1,7 @@
-"""A file of token samples in memory: a summary of each episode, its record packed, and what it says to be searched.
+"""A file of token samples in memory: a summary of each episode, its packed record, and its text for searching.
 
-Numbers that JSON writes as NaN or Infinity are None. Means and scales are of tokens that counted in the loss: what
-stands at the others was not used. Not here: which file, and when it is read again (`data.py`).
+Numbers that JSON writes as NaN or Infinity are None. Means and scales are of tokens that counted in the loss: the
+values of others were not used. Not here: which file, and when it is read again (`data.py`).
 """
 
 import gzip
@@ -26,7 +26,7 @@ class ViewedStep(NamedTuple):
     records: list[bytes]
     """One JSON object per episode, compressed; unpacked when the episode is requested."""
     texts: list[bytes]
-    """What can be searched for in each episode, in lower case, compressed."""
+    """The searchable text of each episode, in lower case, compressed."""
     summaries: list[dict[str, Any]]
     scales: dict[str, float]
     """Where the colours of advantages and log ratios end; 0 where there is none other than 0."""
@@ -80,7 +80,7 @@ def _searchable(text: str) -> bytes:
 
 
 def _summary(record: Mapping[str, Any], index: int) -> tuple[dict[str, Any], list[float]]:
-    """What a list shows of an episode; and the advantages that were used."""
+    """The summary of an episode for the list; and the advantages that were used."""
     success = record["reward_parts"].get("success")
     advantages = [value for sample in record["samples"] for value in _counted(sample, "advantages")]
     summary = {
@@ -119,7 +119,7 @@ def _end_of_scale(values: Sequence[float]) -> float:
 
 
 def _shown(record: Mapping[str, Any]) -> Iterator[str]:
-    """What the page shows of an episode besides its tokens and numbers."""
+    """The text of an episode besides its tokens and numbers."""
     for name in ("task_id", "group_id", "family", "difficulty", "stop_reason", "error"):
         yield str(record.get(name) or "")
     yield from record["flags"]
