@@ -12,7 +12,7 @@ from agent_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from agent_rl.planning.machine import Machine
-    from agent_rl.planning.plan import Question
+    from agent_rl.planning.plan import PlannedRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class Change:
     fits: bool
 
 
-def nearest_change(question: "Question") -> Change | None:
+def nearest_change(run: "PlannedRun") -> Change | None:
     """The first single change that fits, else the one that comes closest; None if there is none to try."""
     closest: Change | None = None
-    for text, changed in _changes(question):
+    for text, changed in _changes(run):
         try:
-            found = changed.answer()
+            found = changed.check_fit()
         except ConfigError:
             continue  # the trainer would refuse it, or it offloads to a memory of unknown size
         change = Change(
@@ -52,22 +52,22 @@ def _distance(change: Change) -> tuple[int, float]:
     return change.num_problems, -change.lowest
 
 
-def _changes(question: "Question") -> Iterator[tuple[str, "Question"]]:
-    config = question.job.config
-    yield from _keys(question, _micro_batches(config))
+def _changes(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
+    config = run.job.config
+    yield from _keys(run, _micro_batches(config))
     if config.policy.type != "minimind" and not config.model.gradient_checkpointing:
-        yield from _keys(question, ["model.gradient_checkpointing=true"])
-    yield from _sharding(question)
-    yield from _servers(question)
-    yield from _keys(question, _caches(config))
+        yield from _keys(run, ["model.gradient_checkpointing=true"])
+    yield from _sharding(run)
+    yield from _servers(run)
+    yield from _keys(run, _caches(config))
     if config.policy.type != "minimind" and not config.model.lora.rank:
-        yield from _keys(question, ["model.lora.rank=32"])
-    yield from _more(question)
+        yield from _keys(run, ["model.lora.rank=32"])
+    yield from _more(run)
 
 
-def _keys(question: "Question", settings: Sequence[str]) -> Iterator[tuple[str, "Question"]]:
+def _keys(run: "PlannedRun", settings: Sequence[str]) -> Iterator[tuple[str, "PlannedRun"]]:
     for setting in settings:
-        yield setting, replace(question, overrides=(*question.overrides, setting))
+        yield setting, replace(run, overrides=(*run.overrides, setting))
 
 
 def _micro_batches(config: Config) -> list[str]:
@@ -80,36 +80,36 @@ def _micro_batches(config: Config) -> list[str]:
     return sizes
 
 
-def _sharding(question: "Question") -> Iterator[tuple[str, "Question"]]:
-    layout = question.layout
-    launch = f"zero_optimization in the DeepSpeed settings of {question.machine.launch or 'a launcher file'}:"
+def _sharding(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
+    layout = run.layout
+    launch = f"zero_optimization in the DeepSpeed settings of {run.machine.launch or 'a launcher file'}:"
     for stage in range(max(layout.zero_stage, 1) + 1, 4):
-        yield f"{launch} stage {stage}", replace(question, layout=replace(layout, zero_stage=stage))
+        yield f"{launch} stage {stage}", replace(run, layout=replace(layout, zero_stage=stage))
     whole = replace(layout, zero_stage=3)
     if not layout.offload_optimizer:
         offloaded = replace(whole, offload_optimizer=True)
-        yield f"{launch} stage 3, offload_optimizer to cpu", replace(question, layout=offloaded)
+        yield f"{launch} stage 3, offload_optimizer to cpu", replace(run, layout=offloaded)
     if not layout.offload_weights:
         offloaded = replace(whole, offload_optimizer=True, offload_weights=True)
         yield (
             f"{launch} stage 3, offload_optimizer and offload_param to cpu",
-            replace(question, layout=offloaded),
+            replace(run, layout=offloaded),
         )
 
 
-def _servers(question: "Question") -> Iterator[tuple[str, "Question"]]:
-    layout = question.layout
+def _servers(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
+    layout = run.layout
     num = layout.num_servers
     while num > 1 and num % 2 == 0:
         num //= 2
         width = layout.num_servers * layout.tensor_parallel // num
         text = f"tensor_parallel={width}, with {num} of the addresses in vllm.servers"
-        yield text, replace(question, layout=replace(layout, num_servers=num, tensor_parallel=width))
+        yield text, replace(run, layout=replace(layout, num_servers=num, tensor_parallel=width))
     share = layout.server_share
     while num and share > 0.5:
         share = round(share - 0.05, 2)
         text = f"server_share={share} (agent-rl serve-vllm --gpu-memory-share)"
-        yield text, replace(question, layout=replace(layout, server_share=share))
+        yield text, replace(run, layout=replace(layout, server_share=share))
 
 
 def _caches(config: Config) -> list[str]:
@@ -128,22 +128,22 @@ def _caches(config: Config) -> list[str]:
     return settings
 
 
-def _more(question: "Question") -> Iterator[tuple[str, "Question"]]:
-    layout = question.layout
-    gpus = question.machine.gpus
+def _more(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
+    layout = run.layout
+    gpus = run.machine.gpus
     missing = 0 if gpus is None else layout.num_gpus - gpus
     if missing > 0:
         num = layout.num_processes - missing
         if num > 0:
             fewer = replace(layout, num_processes=num)
-            yield f"num_processes {num} in the launcher's file", replace(question, layout=fewer)
-        yield f"gpus={layout.num_gpus}", replace(question, machine=_with(question, gpus=layout.num_gpus))
+            yield f"num_processes {num} in the launcher's file", replace(run, layout=fewer)
+        yield f"gpus={layout.num_gpus}", replace(run, machine=_with(run, gpus=layout.num_gpus))
         return
     for factor in (2, 4, 8):
         more = replace(layout, num_processes=factor * layout.num_processes)
         text = f"gpus={more.num_gpus}, with num_processes {more.num_processes} in the launcher's file"
-        yield text, replace(question, layout=more, machine=_with(question, gpus=more.num_gpus))
+        yield text, replace(run, layout=more, machine=_with(run, gpus=more.num_gpus))
 
 
-def _with(question: "Question", **keys: Any) -> "Machine":
-    return question.machine.model_copy(update=keys)
+def _with(run: "PlannedRun", **keys: Any) -> "Machine":
+    return run.machine.model_copy(update=keys)

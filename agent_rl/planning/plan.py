@@ -20,8 +20,8 @@ from agent_rl.planning.time import Times, Tokens, assume, count_tokens, estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A run on a machine: `Question(load=..., overrides=(), shape=..., layout=Layout(), gpu=find_gpu("H100"))`."""
+class PlannedRun:
+    """A run on a machine: `PlannedRun(load=..., overrides=(), shape=..., layout=Layout(), gpu=find_gpu("H100"))`."""
 
     load: Callable[[Sequence[str]], Config]
     """The configuration with overrides `section.key=value`."""
@@ -42,7 +42,7 @@ class Question:
             overhead=self.machine.overhead_gib * GIB,
         )
 
-    def answer(self) -> Fit:
+    def check_fit(self) -> Fit:
         """ConfigError for a run that the trainer refuses, and for offloading to a memory of unknown size."""
         memory = self.machine.memory_gib
         if (self.layout.offload_optimizer or self.layout.offload_weights) and memory is None:
@@ -58,11 +58,11 @@ class Question:
         )
 
 
-def ask(config_path: Path, overrides: Sequence[str] = (), machine: Machine | None = None) -> Question:
-    """The question of `agent-rl plan`. A UserError for what is wrong with the configuration or the machine."""
+def read_run(config_path: Path, overrides: Sequence[str] = (), machine: Machine | None = None) -> PlannedRun:
+    """Read what a run is and where it runs. A UserError for what is wrong with the configuration or the machine."""
     machine = machine or Machine()
     config = load_config(config_path, list(overrides))
-    return Question(
+    return PlannedRun(
         load=lambda chosen: load_config(config_path, list(chosen)),
         overrides=tuple(overrides),
         shape=read_shape(config.model.path),
@@ -76,7 +76,7 @@ def ask(config_path: Path, overrides: Sequence[str] = (), machine: Machine | Non
 class RunPlan:
     """Everything that was computed."""
 
-    question: Question
+    run: PlannedRun
     fit: Fit
     change: Change | None
     """None if nothing has to change."""
@@ -108,16 +108,16 @@ class RunPlan:
         return f"{text} No single change fits; the closest is {found}."
 
 
-def make_plan(question: Question) -> RunPlan:
-    """Answer the question. ConfigError as of `Question.answer`."""
-    job = question.job
-    assumed = assume(job.config, question.machine, num_machines=job.layout.num_machines)
-    found = question.answer()
+def make_plan(run: PlannedRun) -> RunPlan:
+    """Compute the plan. ConfigError as of `PlannedRun.check_fit`."""
+    job = run.job
+    assumed = assume(job.config, run.machine, num_machines=job.layout.num_machines)
+    found = run.check_fit()
     return RunPlan(
-        question=question,
+        run=run,
         fit=found,
-        change=None if found.is_enough(assumed.headroom) else nearest_change(question),
+        change=None if found.is_enough(assumed.headroom) else nearest_change(run),
         assumed=assumed,
         tokens=count_tokens(job.config, assumed, num_processes=job.layout.num_processes),
-        times=None if question.gpu is None else estimate(job, question.gpu, assumed),
+        times=None if run.gpu is None else estimate(job, run.gpu, assumed),
     )

@@ -20,7 +20,7 @@ from agent_rl.errors import AgentRLError, UserError
 from agent_rl.planning.fit import Fit
 from agent_rl.planning.machine import GIB, Machine
 from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
-from agent_rl.planning.plan import Question, ask
+from agent_rl.planning.plan import PlannedRun, read_run
 from agent_rl.planning.preflight import (
     FoundGpu,
     MachineCheck,
@@ -44,58 +44,58 @@ from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 _LAUNCHER_PORT = 29500
 
 
-def all_checks(config: Config, question: Question | None, why_not: str = "") -> Iterator[MachineCheck]:
-    """Cheap ones first. `question` is what the plan is asked; None where it could not be, for the reason `why_not`."""
+def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Iterator[MachineCheck]:
+    """Run the cheap ones first. `run` is None if it cannot be planned, for the reason `why_not`."""
     gpus = find_gpus()
-    yield check_packages(requirement_files(config, question, has_gpus=bool(gpus)))
+    yield check_packages(requirement_files(config, run, has_gpus=bool(gpus)))
     yield check_gpus(
         gpus,
-        wanted=gpus_wanted(config, question),
-        memory=question.gpu.memory if question is not None and question.gpu is not None else 0.0,
+        wanted=gpus_wanted(config, run),
+        memory=run.gpu.memory if run is not None and run.gpu is not None else 0.0,
         driver=driver_version(),
     )
     yield attempt("training tasks", lambda: _tasks(config, config.data.train_path))
     if config.eval.temperatures:
         yield attempt("held-out tasks", lambda: _tasks(config, config.data.eval_path))
     yield check_model(config)
-    if question is None:
+    if run is None:
         yield failed("plan", why_not)
     else:
-        yield from planned(question)
+        yield from planned(run)
     yield from (check_server(address) for address in config.vllm.servers)
-    if question is not None and question.layout.num_processes > 1:
+    if run is not None and run.layout.num_processes > 1:
         yield check_port(_LAUNCHER_PORT)
-    if question is not None and question.layout.offload_optimizer:
+    if run is not None and run.layout.offload_optimizer:
         yield check_compilers()
     yield from check_environment(config)
 
 
-def make_question(config_path: Path, overrides: Sequence[str], machine: Machine) -> Question:
-    """For this machine and its memory; without GPUs here, a run that requires none is planned for the CPU."""
+def read_run_here(config_path: Path, overrides: Sequence[str], machine: Machine) -> PlannedRun:
+    """Read a run on this machine and its memory; without GPUs, a run that requires none is planned for the CPU."""
     here = machine.model_copy(update={"memory_gib": machine_memory() / GIB})
-    question = ask(config_path, overrides, here)
-    if find_gpus() or gpus_wanted(question.job.config, question):
-        return question
-    return ask(config_path, (*overrides, "run.device=cpu"), here)
+    run = read_run(config_path, overrides, here)
+    if find_gpus() or gpus_wanted(run.job.config, run):
+        return run
+    return read_run(config_path, (*overrides, "run.device=cpu"), here)
 
 
-def gpus_wanted(config: Config, question: Question | None) -> int:
+def gpus_wanted(config: Config, run: PlannedRun | None) -> int:
     """GPUs that the run requires; 0 if it runs on a CPU as well."""
-    if config.run.device == "cpu" or (question is not None and question.gpu is None):
+    if config.run.device == "cpu" or (run is not None and run.gpu is None):
         return 0
     needs_them = config.run.device.startswith("cuda") or config.vllm.weight_transfer == "nccl"
-    if question is None or not (needs_them or question.machine.gpus):
+    if run is None or not (needs_them or run.machine.gpus):
         return int(needs_them)
-    return question.machine.gpus or question.layout.num_gpus
+    return run.machine.gpus or run.layout.num_gpus
 
 
-def requirement_files(config: Config, question: Question | None, *, has_gpus: bool) -> list[Path]:
+def requirement_files(config: Config, run: PlannedRun | None, *, has_gpus: bool) -> list[Path]:
     names = ["requirements.txt"]
-    if question is not None and question.layout.zero_stage:
+    if run is not None and run.layout.zero_stage:
         names.append("requirements-deepspeed.txt")
     if config.model.lora.rank:
         names.append("requirements-lora.txt")
-    if config.policy.type == "vllm" and (has_gpus or gpus_wanted(config, question)):
+    if config.policy.type == "vllm" and (has_gpus or gpus_wanted(config, run)):
         names.append("requirements-vllm.txt")
     elif config.policy.type == "vllm":
         names.append("requirements-vllm-cpu.txt")
@@ -184,26 +184,24 @@ def _tasks(config: Config, path: Path) -> str:
     return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
 
 
-def planned(question: Question) -> Iterator[MachineCheck]:
+def planned(run: PlannedRun) -> Iterator[MachineCheck]:
     """Compare the plan with this machine's memory, GPUs and disk."""
     try:
-        answer = question.answer()
+        found = run.check_fit()
     except UserError as error:
         yield failed("plan", str(error))
         return
-    config = question.job.config
-    yield _memory(answer, question)
-    on_gpus = [place for place in answer.places if place.name.startswith("GPU")]
+    config = run.job.config
+    yield _memory(found, run)
+    on_gpus = [place for place in found.places if place.name.startswith("GPU")]
     if on_gpus:
         lowest = min(place.headroom for place in on_gpus if place.headroom is not None)
-        text = f"{lowest:.0%} headroom on {question.gpu.name}, {question.machine.headroom:.0%} required"
-        fits = not answer.problems and lowest >= question.machine.headroom
-        why = "; ".join([text, *answer.problems])
+        text = f"{lowest:.0%} headroom on {run.gpu.name}, {run.machine.headroom:.0%} required"
+        fits = not found.problems and lowest >= run.machine.headroom
+        why = "; ".join([text, *found.problems])
         yield ok("plan", text) if fits else failed("plan", f"{why}; see agent-rl plan")
-    checkpoints, weights = (
-        num_checkpoints(config) * sum(checkpoint_bytes(question.job)),
-        2 * weight_file_bytes(question.job),
-    )
+    checkpoints = num_checkpoints(config) * sum(checkpoint_bytes(run.job))
+    weights = 2 * weight_file_bytes(run.job)
     folder = config.vllm.weight_folder
     if folder is None and weights:
         yield check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")
@@ -214,7 +212,7 @@ def planned(question: Question) -> Iterator[MachineCheck]:
         yield check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
 
 
-def _memory(answer: Fit, question: Question) -> MachineCheck:
-    place = answer.places[-1]  # the machine, or the processes on it
-    num = question.layout.processes_per_machine if question.gpu is None else 1
+def _memory(found: Fit, run: PlannedRun) -> MachineCheck:
+    place = found.places[-1]  # the machine, or the processes on it
+    num = run.layout.processes_per_machine if run.gpu is None else 1
     return check_memory(num * place.need, machine_memory())

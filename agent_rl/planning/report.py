@@ -15,7 +15,7 @@ from agent_rl.planning.plan import RunPlan
 
 def as_data(plan: RunPlan) -> dict[str, Any]:
     """The plan for programs: bytes, tokens, seconds."""
-    config, job = plan.question.job.config, plan.question.job
+    config, job = plan.run.job.config, plan.run.job
     model, optimizer = checkpoint_bytes(job)
     return {
         "fits": plan.fits,
@@ -25,7 +25,7 @@ def as_data(plan: RunPlan) -> dict[str, Any]:
         "change": None if plan.change is None else asdict(plan.change),
         "model": asdict(job.shape) | {"linear_widths": dict(job.shape.linear_widths)},
         "layout": asdict(job.layout),
-        "gpu": None if plan.question.gpu is None else asdict(plan.question.gpu),
+        "gpu": None if plan.run.gpu is None else asdict(plan.run.gpu),
         "places": [_place_data(place) for place in plan.fit.places],
         "checkpoint": {"model": model, "optimizer": optimizer, "total": num_checkpoints(config) * (model + optimizer)},
         "weight_files": 2 * weight_file_bytes(job),
@@ -47,7 +47,7 @@ def show(plan: RunPlan, console: Console) -> None:
 
 
 def _heading(plan: RunPlan) -> str:
-    job = plan.question.job
+    job = plan.run.job
     layout = job.layout
     sharding = f"ZeRO-{layout.zero_stage}" if layout.zero_stage else "no sharding"
     moved = [
@@ -67,8 +67,8 @@ def _heading(plan: RunPlan) -> str:
 
 
 def _on_disk(plan: RunPlan) -> str:
-    model, optimizer = (size / GIB for size in checkpoint_bytes(plan.question.job))
-    weights, config = weight_file_bytes(plan.question.job), plan.question.job.config
+    model, optimizer = (size / GIB for size in checkpoint_bytes(plan.run.job))
+    weights, config = weight_file_bytes(plan.run.job), plan.run.job.config
     num = num_checkpoints(config)
     place = config.vllm.weight_folder or "the run's folder"
     files = f"\nweights as files in {place}, two versions while they are sent: {2 * weights / GIB:.2f} GiB" * bool(
@@ -112,7 +112,7 @@ def _step_table(plan: RunPlan) -> Table:
     table.add_row("micro-batches of a process in an epoch", f"{tokens.num_micro_batches:,}")
     if times is None:
         return table
-    config = plan.question.job.config
+    config = plan.run.job.config
     table.add_section()
     table.add_row("generation", f"{_clock(times.generation)}, {times.slots:.0f} episodes at a time on an engine")
     table.add_row("update", _clock(times.update))
@@ -125,7 +125,7 @@ def _step_table(plan: RunPlan) -> Table:
 
 
 def _assumptions(plan: RunPlan) -> str:
-    job, a = plan.question.job, plan.assumed
+    job, a = plan.run.job, plan.assumed
     lines = [
         "An estimate; assumed, and set by the machine file or --set:",
         f"an episode: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} generated, {a.tool_tokens:,} of tools, "
@@ -133,7 +133,7 @@ def _assumptions(plan: RunPlan) -> str:
         f"largest micro-batch: {job.tokens:,} tokens",
     ]
     if plan.times is not None:
-        gpu = plan.question.gpu
+        gpu = plan.run.gpu
         lines += [
             f"{gpu.name}: {gpu.memory / GIB:.1f} GiB, {gpu.bandwidth / 1e12:.2f}e12 bytes/s, {gpu.peak / 1e12:.0f}e12 "
             f"operations/s in bfloat16; libraries, CUDA and NCCL: {job.overhead / GIB:.1f} GiB",

@@ -37,11 +37,11 @@ app.command("train", help="Train a policy with GRPO from a config file.")(train.
 app.command("eval", help="Evaluate a checkpoint or any model on a task file.")(evaluate_model.main)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
 app.command("prepare-tasks", help="Make the task files of an environment.")(prepare_tasks.main)
-app.command("check-data", help="Check task files without a model: references succeed, sabotage does not.")(
+app.command("check-data", help="Check task files without a model: reference solutions succeed, negative ones fail.")(
     check_data.main
 )
 app.command("sft", help="Train the warm start on demonstrations.")(train_sft.main)
-app.command("report", help="Say what happened in a training run: a page, data, a few lines.")(report.main)
+app.command("report", help="Report on a training run: a page, data, a few lines.")(report.main)
 app.command("view", help="Browse a run's episodes and tokens on a local page.")(view.main)
 app.command("serve-vllm", help="Start vLLM servers for `vllm.servers` and watch over them.")(serve_vllm.main)
 app.command("plan", help="What a run needs on every GPU, and whether it fits.")(plan.main)

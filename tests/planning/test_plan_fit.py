@@ -17,7 +17,7 @@ from agent_rl.planning.changes import nearest_change
 from agent_rl.planning.gpus import find_gpu
 from agent_rl.planning.layout import Layout, read_layout, with_servers
 from agent_rl.planning.machine import GIB, Machine, read_machine
-from agent_rl.planning.plan import Question, ask, make_plan
+from agent_rl.planning.plan import PlannedRun, make_plan, read_run
 from agent_rl.scripts.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,9 +126,9 @@ def test_an_unknown_gpu_is_refused_by_name():
         find_gpu("H999")
 
 
-def eight(overrides: tuple[str, ...] = (), **changes) -> Question:
+def eight(overrides: tuple[str, ...] = (), **changes) -> PlannedRun:
     keys = {"launch": FOUR_GPUS, "gpus": 8, "memory_gib": 2000, "server_gpus": 4, "server_share": 0.8} | changes
-    return ask(EIGHT, overrides, Machine(**keys))
+    return read_run(EIGHT, overrides, Machine(**keys))
 
 
 @pytest.mark.parametrize(
@@ -156,26 +156,26 @@ def eight(overrides: tuple[str, ...] = (), **changes) -> Question:
     ],
 )
 def test_the_nearest_change_is_the_first_that_fits(overrides, changes, wanted):
-    question = eight(overrides, **changes)
-    assert not question.answer().is_enough(0.1)
-    change = nearest_change(question)
+    run = eight(overrides, **changes)
+    assert not run.check_fit().is_enough(0.1)
+    change = nearest_change(run)
     assert (change.text, change.fits) == (wanted, True)
 
 
 def test_a_smaller_cache_adapters_or_more_gpus_are_named_where_nothing_less_helps(tmp_path):
     raw = make_config().model_dump(mode="json")
 
-    def question(**sections) -> Question:
+    def run(**sections) -> PlannedRun:
         path = tmp_path / "c.yaml"
         merged = {name: values | sections.get(name, {}) for name, values in raw.items()}
         path.write_text(parse_config(merged, source="test").to_yaml())
-        return Question(
+        return PlannedRun(
             load=lambda chosen: load_config(path, list(chosen)), overrides=(), shape=LARGE, layout=Layout(), gpu=H100
         )
 
     # 16 GB of bfloat16 weights with adapters, and a cache of 128 GB: 2^20 tokens of 131,072 bytes.
     half = {"dtype": "bfloat16", "lora": {"rank": 2}, "gradient_checkpointing": True}
-    cached = question(model=half, policy={"max_cached_tokens": 2**20})
+    cached = run(model=half, policy={"max_cached_tokens": 2**20})
     assert nearest_change(cached).text == "policy.max_cached_tokens=262144"
     # Nothing helps against weights that must be held whole in bfloat16, beside adapters.
     huge = replace(cached, shape=replace(LARGE, num_weights=100 * 10**9))
@@ -215,23 +215,23 @@ def test_a_run_that_does_not_fit_gets_a_change_and_exit_code_1():
 
 
 def test_an_engine_inside_the_process_must_hold_one_window():
-    def question(share: float, **keys) -> Question:
+    def run(share: float, **keys) -> PlannedRun:
         overrides = ("model.path=Qwen/Qwen2.5-Coder-7B-Instruct", f"vllm.gpu_memory_share={share}")
-        return ask(ROOT / "configs/nat_grpo_1gpu.yaml", overrides, Machine(**keys))
+        return read_run(ROOT / "configs/nat_grpo_1gpu.yaml", overrides, Machine(**keys))
 
     # 14.2 GiB of weights, 2 of workspace, 0.9 for 16,384 tokens: 17.1 of 79 GiB are a share of 0.216.
-    assert any("holds 0 tokens, fewer than one window" in line for line in question(0.15).answer().problems)
-    assert question(0.21).answer().problems and not question(0.22).answer().problems
-    change = nearest_change(question(0.15))
+    assert any("holds 0 tokens, fewer than one window" in line for line in run(0.15).check_fit().problems)
+    assert run(0.21).check_fit().problems and not run(0.22).check_fit().problems
+    change = nearest_change(run(0.15))
     assert (change.text, change.fits) == ("vllm.gpu_memory_share=0.25", True)
     # On 40 GB: a share of 0.4 would leave headroom, but not even room for the weights.
-    small = nearest_change(question(0.6, gpu="NVIDIA A100-SXM4-40GB"))
+    small = nearest_change(run(0.6, gpu="NVIDIA A100-SXM4-40GB"))
     assert not small.fits and small.num_problems == 0
 
 
 def test_offloading_is_planned_only_with_the_machines_memory():
     with pytest.raises(ConfigError, match="memory_gib"):
-        eight(memory_gib=None).answer()
+        eight(memory_gib=None).check_fit()
     zero_2 = {"launch": ROOT / "configs/accelerate/zero2_8gpu.yaml", "gpus": 12}
     assert "offload" not in nearest_change(eight(memory_gib=None, **zero_2)).text
     # 580 GiB of an optimizer are no change that fits 300.
@@ -241,11 +241,11 @@ def test_offloading_is_planned_only_with_the_machines_memory():
 def test_a_server_spans_as_many_gpus_as_divide_its_heads():
     # 40 heads, 8 of keys and values.
     with pytest.raises(ConfigError, match="tensor_parallel 3"):
-        eight(server_gpus=6).answer()
+        eight(server_gpus=6).check_fit()
     # 5 divides 40 heads, but neither 8 by 5 nor 5 by 8.
     with pytest.raises(ConfigError, match="tensor_parallel 5"):
-        eight(server_gpus=10, gpus=14).answer()
-    assert not eight(server_gpus=8, gpus=12).answer().problems
+        eight(server_gpus=10, gpus=14).check_fit()
+    assert not eight(server_gpus=8, gpus=12).check_fit().problems
 
 
 def test_one_gpu_runs_as_documented():
@@ -255,10 +255,10 @@ def test_one_gpu_runs_as_documented():
 
 
 def test_the_default_run_is_planned_for_a_cpu_without_times():
-    plan = make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=8)))
+    plan = make_plan(read_run(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=8)))
     assert plan.fits and plan.times is None
     assert [place.name for place in plan.fit.places] == ["process on a CPU"]
-    assert not make_plan(ask(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=0.5))).fits
+    assert not make_plan(read_run(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=0.5))).fits
 
 
 def test_a_machine_is_a_file_with_overrides_in_order():

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from agent_rl.errors import DataError
 from agent_rl.planning.machine import GIB, read_machine
-from agent_rl.planning.plan import ask
+from agent_rl.planning.plan import read_run
 from agent_rl.planning.preflight import (
     CheckStatus,
     FoundGpu,
@@ -92,8 +92,8 @@ def test_weight_files_count_where_they_are_written(tmp_path, monkeypatch):
             lambda folder, size, **_: seen.append((str(folder), round(size / GIB))) or ok("disk", ""),
         )
         machine = read_machine(Path("configs/machines/8xh100.yaml"))
-        question = ask(Path("configs/nat_grpo_8xh100.yaml"), overrides, machine)
-        list(planned(question))
+        run = read_run(Path("configs/nat_grpo_8xh100.yaml"), overrides, machine)
+        list(planned(run))
         return seen
 
     assert wanted() == [("runs", 1282), ("/dev/shm/nat_grpo_8xh100", 122)]

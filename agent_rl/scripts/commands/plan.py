@@ -3,7 +3,7 @@
     agent-rl plan --config configs/nat_grpo_8xh100.yaml --machine configs/machines/8xh100.yaml --set gpus=4
     agent-rl plan --config configs/nat_grpo.yaml run.device=cpu
 
-Arithmetic only: nothing is loaded, started or written. Exit code 0: it fits, 1: it does not, 2: the question is wrong.
+Arithmetic only: nothing is loaded, started or written. Exit code 0: it fits, 1: it does not, 2: a mistake in the input.
 """
 
 import json
@@ -39,10 +39,10 @@ def main(
     from rich.console import Console
 
     from agent_rl.planning.machine import read_machine
-    from agent_rl.planning.plan import ask, make_plan
+    from agent_rl.planning.plan import make_plan, read_run
     from agent_rl.planning.report import as_data, show
 
-    plan = make_plan(ask(config, overrides or (), read_machine(machine, settings or ())))
+    plan = make_plan(read_run(config, overrides or (), read_machine(machine, settings or ())))
     if as_json:
         print(json.dumps(as_data(plan), indent=2))
     else:

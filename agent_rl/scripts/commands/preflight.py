@@ -23,13 +23,13 @@ def main(
     from agent_rl.errors import UserError
     from agent_rl.planning.machine import read_machine
     from agent_rl.planning.preflight import CheckStatus, MachineCheck
-    from agent_rl.planning.preflight_run import all_checks, make_question
+    from agent_rl.planning.preflight_run import all_checks, read_run_here
 
     resolved = load_config(config, overrides or [])
     wanted = read_machine(machine, settings or ())
-    question, why_not = None, ""
+    run, why_not = None, ""
     try:
-        question = make_question(config, overrides or (), wanted)
+        run = read_run_here(config, overrides or (), wanted)
     except UserError as error:
         why_not = str(error)
     counts = dict.fromkeys(CheckStatus, 0)
@@ -38,7 +38,7 @@ def main(
         counts[check.status] += 1
         print(f"{check.status:8} {check.name}: {check.text}", flush=True)
 
-    for check in all_checks(resolved, question, why_not):
+    for check in all_checks(resolved, run, why_not):
         show(check)
     print(", ".join(f"{number} {status}" for status, number in counts.items()))
     raise typer.Exit(1 if counts[CheckStatus.FAILED] else 0)
