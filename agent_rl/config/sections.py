@@ -133,7 +133,7 @@ class PolicyConfig(Section):
 
 class EnvConfig(Section):
     name: str
-    """Registered environment."""
+    """Registered environment, or an import path, `my_pkg.my_env:MyEnv`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that environment, checked by it; those of the built-in ones are below."""
 

@@ -22,7 +22,7 @@ def test_reference_projects_hold(family: str, level: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sabotage", "told_by"),
+    ("name", "found_by"),
     [
         ("buggy: faulty logic 0", {"its tests", "nat mcp serve", "its own server", "nat run"}),
         ("wiring: return for yield", {"nat mcp serve", "nat run"}),

@@ -147,8 +147,8 @@ CASES = (
     _case("end_by_abort", status=frozenset({S.NONZERO}), prints="", collect=("*",), check=_no_core),
     _case("end_with_odd_exceptions", status=frozenset({S.NONZERO}), prints=""),
     _case("end_with_recursion", status=frozenset({S.NONZERO}), prints="", limits={"memory_mb": 128}),
-    _case("sabotage_the_interpreter", status=frozenset({S.NONZERO}), prints="", check=_exit_code(7)),
-    _case("sabotage_the_exit", C.KILL_TREE, status=ANY, prints="", limits={"wall_s": 1.0}),
+    _case("break_the_interpreter", status=frozenset({S.NONZERO}), prints="", check=_exit_code(7)),
+    _case("break_the_exit", C.KILL_TREE, status=ANY, prints="", limits={"wall_s": 1.0}),
     _case("forge_on_every_descriptor", status=frozenset({S.NONZERO}), prints="", check=_exit_code(9)),
     # what is open, readable, writable
     _case("inherited_descriptors"),

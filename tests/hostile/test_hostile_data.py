@@ -211,7 +211,7 @@ def first_answer(sandbox: Sandbox, name: str, *, request: str = "", timeout_s: f
                 return line
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "answers_before_asked"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "answers_before_requests"])
 def test_a_session_with_a_hostile_server_ends_in_time_and_leaves_nothing(sandbox: Sandbox, name: str) -> None:
     before = descendants()
     started = time.monotonic()

@@ -1,4 +1,4 @@
-# MUST: valid messages that nobody asked for do not hold the caller beyond its deadline.
+# MUST: valid unsolicited messages do not hold the caller beyond its deadline.
 import json
 
 while True:

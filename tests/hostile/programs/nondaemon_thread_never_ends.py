@@ -1,4 +1,4 @@
-# MUST: a time-out at the deadline; what was printed before is kept.
+# MUST: a time-out at the deadline; what was printed before is captured.
 import threading
 import time
 

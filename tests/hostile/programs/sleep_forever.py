@@ -1,4 +1,4 @@
-# MUST: killed at the deadline, and what was printed before is kept.
+# MUST: killed at the deadline, and what was printed before is captured.
 import time
 
 print("before", flush=True)

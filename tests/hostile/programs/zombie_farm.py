@@ -1,4 +1,4 @@
-# MUST: dead children that nobody waits for count against the limit and are gone afterwards.
+# MUST: dead children without a waiting parent count against the limit and are gone afterwards.
 import os
 
 from attack import blocked, pwned

@@ -1,4 +1,4 @@
-# MUST: answers that come before their question are nobody's, or the server's own loss: never another call's.
+# MUST: answers that come before their question are dropped, or are the server's own loss: never another call's.
 import json
 import sys
 

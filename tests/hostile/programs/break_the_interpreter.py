@@ -1,4 +1,4 @@
-# MUST: whatever the program does to the modules that the server shares, the server survives and says the exit code.
+# MUST: whatever the program does to the modules that the server shares, the server survives and reports the exit code.
 import builtins
 import contextlib
 import json
