@@ -274,7 +274,7 @@ def test_environment_options_are_strict_too() -> None:
         make_env_factory("nat_agent_creation", {"checker": 2}, seed=0)
     with pytest.raises(ConfigError, match=r"unknown key 'env\.options\.reward\.tool'"):
         make_env_factory("nat_agent_creation", {"reward": {"tool": 2}}, seed=0)
-    with pytest.raises(ConfigError, match="no such environment; did you mean 'nat_agent_creation'"):
+    with pytest.raises(ConfigError, match="did you mean 'nat_agent_creation'"):
         make_env_factory("nat_agent_creatoin", {}, seed=0)
 
 
