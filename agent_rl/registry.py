@@ -95,19 +95,16 @@ class Registry(Generic[ValueT]):
         *,
         key: str | None = None,
         num_inputs: int | None = None,
-        adopt: Callable[[Any, str], ValueT] | None = None,
     ) -> None:
         """A registry whose errors call a value a `kind`, such as "policy loss".
 
         `builtin` maps names to import paths. `key` is the configuration key that holds a name. With `num_inputs`
-        values are functions; the parameters after that many are their options. `adopt(value, name)` makes an entry of
-        an imported value that was not registered; by default the entry is the value.
+        values are functions; the parameters after that many are their options.
         """
         self.kind = kind
         self.builtin = dict(builtin or {})
         self._key = key
         self._num_inputs = num_inputs
-        self._adopt = adopt
         self._entries: dict[str, tuple[ValueT, Any]] = {}
         """Values by name, each with what it was made of."""
 
@@ -149,6 +146,7 @@ class Registry(Generic[ValueT]):
     def get(self, name: str) -> ValueT:
         """The value of a registered or built-in name or of an import path.
 
+        A path that names what was registered gives what was registered, anything else is given as it is.
         ConfigError with the nearest name, or all names, for an unknown name, and for a path that leads nowhere. Errors
         that an imported module raises keep their traceback.
         """
@@ -159,11 +157,10 @@ class Registry(Generic[ValueT]):
         for entry, source in self._entries.values():
             if source is value:  # the module registered it
                 return entry
-        entry = value if self._adopt is None else self._adopt(value, name)
-        self._check_signature(name, entry)
+        self._check_signature(name, value)
         if name in self.builtin:
-            self._entries[name] = entry, value
-        return entry
+            self._entries[name] = value, value
+        return value
 
     def check(self, name: str) -> None:
         """ConfigError unless `name` is a known name or reads like an import path; imports nothing."""
@@ -199,3 +196,66 @@ class Registry(Generic[ValueT]):
             for option in sorted(unused - known):
                 raise ConfigError(f"no {self.kind} has an option {option!r}{nearest(option, known)}")
         return function(*inputs, **{option: value for option, value in options.items() if option in used})
+
+
+REWARDS: Registry[Any] = Registry(
+    "reward",
+    {
+        "exact_match_reward": "agent_rl.rewards.answers:exact_match_reward",
+        "qa_f1_reward": "agent_rl.rewards.answers:qa_f1_reward",
+        "math_reward_string_equal": "agent_rl.rewards.answers:math_reward_string_equal",
+        "searched_reward": "agent_rl.rewards.answers:searched_reward",
+        "code_reward": "agent_rl.envs.code.rewards:code_reward",
+    },
+    key="env.options.reward",
+)
+"""Reward functions, see `rewards/base.py`."""
+
+TOOLS: Registry[Any] = Registry(
+    "tool",
+    {"calculator": "agent_rl.tools.calculator:calculator", "search": "agent_rl.tools.search_tool:open_search"},
+    key="tools.use",
+)
+"""Tools, classes of tools, and openers `(ToolsConfig) -> (Task) -> tool`, see `tools/toolset.py`."""
+
+_ESTIMATORS = ("rloo", "remax", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "gdpo", "gae", "opo", "maxrl")
+ADVANTAGE_ESTIMATORS: Registry[Callable[..., Any]] = Registry(
+    "advantage estimator",
+    {name: f"agent_rl.algorithms.estimators:{name}" for name in ("grpo", *_ESTIMATORS, "pass_at_k")},
+    key="algorithm.advantage",
+    num_inputs=1,
+)
+"""Estimators `(StepRewards, *, options) -> Credit`, see `algorithms/estimators.py`."""
+
+POLICY_LOSSES: Registry[Callable[..., Any]] = Registry(
+    "policy loss",
+    {
+        "ppo_clip": "agent_rl.algorithms.policy_losses:policy_loss",
+        "cispo": "agent_rl.algorithms.policy_losses:cispo_loss",
+    },
+    key="algorithm.loss",
+    num_inputs=4,
+)
+"""Losses of tokens, `(logprobs, old_logprobs, advantages, mask, *, options) -> losses`."""
+
+CHAT_FORMATS: Registry[Callable[..., Any]] = Registry(
+    "agent type",
+    {
+        "hf": "agent_rl.agent.chat_format:ChatFormat",
+        "react": "agent_rl.agent.react_format:ReactFormat",
+        "code": "agent_rl.agent.code_format:CodeFormat",
+    },
+    key="agent.type",
+)
+"""Chat formats, made from a tokenizer."""
+
+TRACKERS: Registry[Callable[..., Any]] = Registry(
+    "tracker",
+    {
+        "tensorboard": "agent_rl.telemetry.trackers:TensorBoardTracker",
+        "wandb": "agent_rl.telemetry.trackers:open_wandb",
+        "trackio": "agent_rl.telemetry.trackers:open_trackio",
+    },
+    key="log.trackers",
+)
+"""Openers of trackers, see `telemetry/trackers.py`."""

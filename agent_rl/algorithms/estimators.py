@@ -27,7 +27,7 @@ from agent_rl.algorithms.advantages import (
 )
 from agent_rl.algorithms.token_advantages import gae_advantages, reinforce_pp_advantages, whitened
 from agent_rl.errors import ConfigError
-from agent_rl.registry import Registry
+from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +82,21 @@ class Credit:
 Estimator = Callable[..., Credit]
 GroupFunction = Callable[..., torch.Tensor]
 
-ADVANTAGE_ESTIMATORS: Registry[Estimator] = Registry("advantage estimator", num_inputs=1)
-"""All estimators, and with `options_of(name)` the options that one of them uses."""
 
-advantage_estimator = ADVANTAGE_ESTIMATORS.register
-"""`@advantage_estimator("name")` on a function `(step: StepRewards, *, options) -> Credit`.
+def advantage_estimator(name: str, *, needs_group: bool | None = None) -> Callable[[Estimator], Estimator]:
+    """`@advantage_estimator("name")` on a function `(step: StepRewards, *, options) -> Credit`.
 
-In the step that it gets, the mask is true only for episodes that count, rewards are NaN for all others, and penalties,
-values and parts hold nothing of these.
-"""
+    In the step that it gets, the mask is true only for episodes that count, rewards are NaN for all others, and
+    penalties, values and parts hold nothing of these. `needs_group`: whether it compares the episodes of a group, so
+    that groups of one are refused, or does not, so that `rollout.max_attempts` is; None checks neither.
+    """
+
+    def decorate(function: Estimator) -> Estimator:
+        function.needs_group = needs_group
+        ADVANTAGE_ESTIMATORS.add(name, function)
+        return function
+
+    return decorate
 
 
 def estimate(name: str, step: StepRewards, **options: Any) -> Credit:
@@ -119,6 +125,7 @@ def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
         def estimator(step: StepRewards, **options: Any) -> Credit:
             return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options)), step)
 
+        estimator.needs_group = True
         # `wraps` shows the options of the function to the registry.
         ADVANTAGE_ESTIMATORS.add(name, estimator, source=function)
         return function
@@ -126,20 +133,20 @@ def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
     return decorate
 
 
-group_advantages("grpo")(grpo_advantages)
-group_advantages("rloo")(rloo_advantages)
-group_advantages("maxrl")(maxrl_advantages)
-group_advantages("pass_at_k")(pass_at_k_advantages)
+grpo = group_advantages("grpo")(grpo_advantages)
+rloo = group_advantages("rloo")(rloo_advantages)
+maxrl = group_advantages("maxrl")(maxrl_advantages)
+pass_at_k = group_advantages("pass_at_k")(pass_at_k_advantages)
 
 
-@advantage_estimator("opo")
-def _opo(step: StepRewards) -> Credit:
+@advantage_estimator("opo", needs_group=True)
+def opo(step: StepRewards) -> Credit:
     num_tokens_E = step.mask_EN.sum(dim=1)
     return _spread(_by_group(step, lambda rewards_G, rows: opo_advantages(rewards_G, num_tokens_E[rows])), step)
 
 
-@advantage_estimator("remax")
-def _remax(step: StepRewards) -> Credit:
+@advantage_estimator("remax", needs_group=False)
+def remax(step: StepRewards) -> Credit:
     """Reward from the token on, penalties included, less the reward of the greedy episode."""
     if step.greedy_rewards_E is None:
         raise ConfigError("the estimator 'remax' needs greedy_rewards_E; play one greedy episode per task")
@@ -149,21 +156,21 @@ def _remax(step: StepRewards) -> Credit:
     return Credit(advantages_EN=(advantages_E1 - penalties_to_go_EN) * has_baseline_E1)
 
 
-@advantage_estimator("reinforce_plus_plus")
-def _reinforce_plus_plus(step: StepRewards, *, gamma: float = 1.0) -> Credit:
+@advantage_estimator("reinforce_plus_plus", needs_group=False)
+def reinforce_plus_plus(step: StepRewards, *, gamma: float = 1.0) -> Credit:
     return Credit(advantages_EN=reinforce_pp_advantages(_token_rewards(step), step.mask_EN, gamma=gamma))
 
 
-@advantage_estimator("reinforce_plus_plus_baseline")
-def _reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
+@advantage_estimator("reinforce_plus_plus_baseline", needs_group=True)
+def reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
     """Rewards less their group's mean, whitened over the trained tokens of all groups with signal (Hu 2025)."""
     centred_EN = _spread(_by_group(step, lambda rewards_G, _: rewards_G - rewards_G.mean()), step).advantages_EN
     is_live_E = _in_live_group(centred_EN.any(dim=1), step)
     return Credit(advantages_EN=whitened(centred_EN, step.mask_EN & is_live_E.unsqueeze(1)))
 
 
-@advantage_estimator("gae")
-def _gae(step: StepRewards, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> Credit:
+@advantage_estimator("gae", needs_group=False)
+def gae(step: StepRewards, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> Credit:
     if step.values_EN is None:
         raise ConfigError("the estimator 'gae' needs values_EN; train a critic, or choose an estimator without one")
     advantages_EN, returns_EN = gae_advantages(
@@ -172,8 +179,8 @@ def _gae(step: StepRewards, *, gamma: float = 1.0, lam: float = 1.0, whiten: boo
     return Credit(advantages_EN=advantages_EN, returns_EN=returns_EN)
 
 
-@advantage_estimator("gdpo")
-def _gdpo(step: StepRewards, *, part_weights: Mapping[str, float]) -> Credit:
+@advantage_estimator("gdpo", needs_group=True)
+def gdpo(step: StepRewards, *, part_weights: Mapping[str, float]) -> Credit:
     """Parts of the reward standardised one by one, then whitened over the episodes of all groups with signal."""
     if step.token_penalties_EN.any():
         raise ConfigError("the estimator 'gdpo' has no place for a KL penalty in the reward; put the KL into the loss")

@@ -15,15 +15,12 @@ import torch
 
 from agent_rl.algorithms.ratios import MAX_LOG_RATIO, bounded_exp, masked_log_ratio, sequence_log_ratios
 from agent_rl.errors import ConfigError
-from agent_rl.registry import Registry, look_up
+from agent_rl.registry import POLICY_LOSSES, look_up
 
 MAX_SEQUENCE_LOG_RATIO = 10.0
 """Upper clamp of the log-ratio of a sequence, before `exp`."""
 
 PolicyLoss = Callable[..., torch.Tensor]
-
-POLICY_LOSSES: Registry[PolicyLoss] = Registry("policy loss", num_inputs=4)
-"""All losses, and with `options_of(name)` the options that one of them uses."""
 
 policy_loss_function = POLICY_LOSSES.register
 """`@policy_loss_function("name")` on `(logprobs_BT, prox_logprobs_BT, advantages_BT, mask_BT, *, options)`, to answer

@@ -5,7 +5,7 @@ got and the nearest valid name. Nothing is read from the environment, and nothin
 besides the error vocabulary.
 """
 
-from agent_rl.config.learning import ESTIMATOR_KEYS, LOSS_KEYS, AlgorithmConfig, CriticConfig, KLConfig, TrainConfig
+from agent_rl.config.learning import AlgorithmConfig, CriticConfig, KLConfig, TrainConfig
 from agent_rl.config.load import apply_override, load_config, parse_config, read_yaml, validate_section
 from agent_rl.config.root import Config
 from agent_rl.config.sections import CurriculumConfig, CurriculumStage, LoraConfig
@@ -13,8 +13,6 @@ from agent_rl.config.tools import AgentConfig, AgentType, MCPServerConfig, Searc
 from agent_rl.config.vllm import VLLMConfig
 
 __all__ = [
-    "ESTIMATOR_KEYS",
-    "LOSS_KEYS",
     "AgentConfig",
     "AgentType",
     "AlgorithmConfig",

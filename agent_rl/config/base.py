@@ -3,10 +3,11 @@
 Not here: any section, reading files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -15,9 +16,25 @@ from pydantic import (
     model_validator,
 )
 
+from agent_rl.errors import ConfigError
+from agent_rl.registry import Registry
+
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Seconds = Annotated[float, Field(gt=0.0)]
+
+
+def known_to(registry: Registry[Any]) -> AfterValidator:
+    """Validator of a field that names a value of the registry, or holds an import path; imports nothing."""
+
+    def check(name: str) -> str:
+        try:
+            registry.check(name)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return name
+
+    return AfterValidator(check)
 
 
 class Section(BaseModel):
@@ -28,6 +45,10 @@ class Section(BaseModel):
     def keys_without_effect(self) -> Mapping[str, str]:
         """Keys (dotted, from here) that do nothing with the other values, each with where they would do something."""
         return {}
+
+    def keys_to_omit(self) -> Iterable[str]:
+        """Keys left out of the resolved configuration besides, because `load_config` would refuse them."""
+        return ()
 
     @model_validator(mode="after")
     def _refuse_keys_without_effect(self) -> "Section":
@@ -40,7 +61,7 @@ class Section(BaseModel):
     def _only_keys_with_effect(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The resolved configuration must read back, so it holds no key that would be refused."""
         raw = serialize(self)
-        for key in self.keys_without_effect():
+        for key in (*self.keys_without_effect(), *self.keys_to_omit()):
             *parents, name = key.split(".")
             node = raw
             for parent in parents:

@@ -1,11 +1,13 @@
 """The sections about how a policy learns: credit, loss, critic, optimizer. Not here: what `algorithms/` computes."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from agent_rl.config.base import Fraction, Positive, Section
+from agent_rl.config.functions import options_for, unread_keys
+from agent_rl.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
 
 NonNegative = Annotated[float, Field(ge=0.0)]
 AboveZero = Annotated[float, Field(gt=0.0)]
@@ -84,28 +86,10 @@ class OverlongConfig(Section):
         return self
 
 
-UNGROUPED = ("remax", "reinforce_plus_plus", "gae")
-"""Built-in estimators that do not compare the episodes of a group."""
-ESTIMATOR_KEYS: dict[str, tuple[str, ...]] = {
-    "grpo": ("scale_by_std",),
-    "rloo": (),
-    "remax": (),
-    "reinforce_plus_plus": ("gamma",),
-    "reinforce_plus_plus_baseline": (),
-    "gdpo": ("part_weights",),
-    "gae": ("gamma", "lam"),
-    "opo": (),
-    "maxrl": (),
-    "pass_at_k": ("scale_by_std",),
-}
-"""Keys that the built-in estimators read; a registered one of your own may read any."""
-LOSS_KEYS = {"ppo_clip": ("ratio_level", "clip_low", "clip_high", "dual_clip"), "cispo": ("clip_low", "clip_high")}
-
-
 class AlgorithmConfig(Section):
     advantage: str = "grpo"
     """`grpo`, `rloo`, `remax`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `gdpo`, `gae`, `opo`, `maxrl`,
-    `pass_at_k`, or a registered estimator's name."""
+    `pass_at_k`, the name of a registered estimator, or an import path."""
     scale_by_std: bool = True
     """Divide group-centred rewards by the group's standard deviation; Dr. GRPO does not."""
     gamma: Fraction = 1.0
@@ -115,7 +99,7 @@ class AlgorithmConfig(Section):
     part_weights: dict[str, float] = Field(default_factory=dict)
     """Reward parts that `gdpo` normalises one by one, with their weights."""
     loss: str = "ppo_clip"
-    """`ppo_clip`, `cispo`, or a registered loss's name."""
+    """`ppo_clip`, `cispo`, the name of a registered loss, or an import path."""
     ratio_level: Literal["token", "sequence"] = "token"
     """Ratio of each token, or one for all trained tokens of a sample, their geometric mean (GSPO)."""
     clip_low: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
@@ -136,9 +120,19 @@ class AlgorithmConfig(Section):
     mask_truncated: bool = False
     """Leave episodes that were cut off out of the loss; their rewards still count in their group."""
 
-    def keys_without_effect(self) -> Mapping[str, str]:
-        unused = _not_read_by("advantage", self.advantage, ESTIMATOR_KEYS)
-        return unused | _not_read_by("loss", self.loss, LOSS_KEYS)
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further options of the estimator and the loss, by name: `{eps: 1e-4}`; checked against their signatures."""
+
+    def estimator_options(self) -> dict[str, Any]:
+        """The options that the estimator gets; ConfigError for an unknown one."""
+        return options_for(self, ADVANTAGE_ESTIMATORS, self.advantage)
+
+    def loss_options(self) -> dict[str, Any]:
+        """The options that the loss gets; ConfigError for an unknown one."""
+        return options_for(self, POLICY_LOSSES, self.loss)
+
+    def keys_to_omit(self) -> Iterable[str]:
+        return unread_keys(self)
 
     @model_validator(mode="after")
     def _check_parts(self) -> "AlgorithmConfig":
@@ -149,18 +143,6 @@ class AlgorithmConfig(Section):
                 "advantage 'gdpo' normalises reward parts one by one, where a KL has no place; put the KL into the loss"
             )
         return self
-
-
-def _not_read_by(what: str, name: str, keys_of: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Keys that only others of `keys_of` read."""
-    if name not in keys_of:
-        return {}
-    unused = {}
-    for key in dict.fromkeys(key for keys in keys_of.values() for key in keys):
-        if key not in keys_of[name]:
-            readers = " and ".join(repr(other) for other, keys in keys_of.items() if key in keys)
-            unused[key] = f"with {what} {name!r}, only with {readers}"
-    return unused
 
 
 class CriticConfig(Section):

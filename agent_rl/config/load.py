@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from agent_rl.config.root import Config
 from agent_rl.errors import ConfigError, nearest
+from agent_rl.registry import import_module, import_working_folder
 from agent_rl.resources import find
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -62,11 +63,31 @@ def _find_files(raw: dict[str, Any]) -> None:
 
 
 def parse_config(raw: dict[str, Any], *, source: str) -> Config:
-    """Validate a plain mapping; `source` names it in errors."""
+    """Import the plug-ins of a plain mapping and validate it; `source` names it in errors.
+
+    An unknown estimator or loss may be registered later, so that `Config.check_functions` finds it at the start.
+    """
+    _import_plugins(raw.get("plugins"), source)
     try:
-        return Config.model_validate(raw)
+        config = Config.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(_sentence(error.errors()[0], source)) from None
+    try:
+        config.check_functions(are_all_registered=False)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return config
+
+
+def _import_plugins(plugins: Any, source: str) -> None:
+    """Import the modules that `plugins` names. What is no list of names is left to the validation."""
+    import_working_folder()
+    for name in plugins if isinstance(plugins, list | tuple) else ():
+        if isinstance(name, str):
+            try:
+                import_module(name)
+            except ConfigError as error:
+                raise ConfigError(f"{source}: plugins: {error}") from error
 
 
 def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, prefix: str) -> ModelT:
@@ -100,7 +121,8 @@ def apply_override(
     """Set the key that `text` names, in place. ConfigError for a text that is not of the `form`."""
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
-    if not found or len(parts) < form.count(".") + 1 or not all(parts):
+    is_top_level = parts == ["plugins"]
+    if not found or (len(parts) < form.count(".") + 1 and not is_top_level) or not all(parts):
         raise ConfigError(f"override {text!r}: expected {form}, for example {example}")
     try:
         parsed = yaml.safe_load(value)

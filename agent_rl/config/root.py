@@ -1,13 +1,14 @@
 """A whole run: all sections, and what they demand of each other. Not here: the sections, reading files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import yaml
 from pydantic import model_validator
 
 from agent_rl.config.base import Section
 from agent_rl.config.engines import EngineCapabilities, EngineSection
-from agent_rl.config.learning import ESTIMATOR_KEYS, UNGROUPED, AlgorithmConfig, CriticConfig, TrainConfig
+from agent_rl.config.functions import OPTION_KEYS, check_functions, needs_group
+from agent_rl.config.learning import AlgorithmConfig, CriticConfig, TrainConfig
 from agent_rl.config.sections import (
     CheckpointConfig,
     DataConfig,
@@ -21,11 +22,14 @@ from agent_rl.config.sections import (
 )
 from agent_rl.config.tools import AgentConfig, ToolsConfig
 from agent_rl.config.vllm import VLLMConfig
+from agent_rl.errors import ConfigError
 
 
 class Config(Section):
     """A whole run. `load_config` makes it; the resolved form is saved with the run."""
 
+    plugins: tuple[str, ...] = ()
+    """Modules that register values of your own, imported first: `[my_package.my_rewards, path/to/file.py]`."""
     run: RunConfig = RunConfig()
     data: DataConfig
     model: ModelConfig
@@ -72,10 +76,6 @@ class Config(Section):
             unused["critic"] = f"with algorithm.advantage {self.algorithm.advantage!r}, only with 'gae'"
         elif self.updates_per_step == 1:
             unused["critic.value_clip"] = "with one update a step; set train.epochs or train.minibatches"
-        if self.algorithm.advantage in UNGROUPED:
-            unused["rollout.max_attempts"] = (
-                f"with algorithm.advantage {self.algorithm.advantage!r}, which needs no difference within a group"
-            )
         if not self.eval.temperatures or not self.eval.every:
             unused["checkpoint.keep_best"] = "without evaluations in between; set eval.every"
         if self.algorithm.correction.kind != "none" and self.updates_per_step == 1:
@@ -109,11 +109,6 @@ class Config(Section):
                 f"policy.max_cached_tokens is {self.policy.max_cached_tokens}, but must hold at least one window: "
                 f"policy.max_context is {self.policy.max_context}"
             )
-        if self.rollout.group_size == 1 and self.algorithm.advantage in set(ESTIMATOR_KEYS) - set(UNGROUPED):
-            raise ValueError(
-                f"rollout.group_size is 1, but algorithm.advantage {self.algorithm.advantage!r} compares episodes of "
-                "one task; use at least 2"
-            )
         if self.rollout.max_staleness:
             self._check_staleness()
         if self.critic.warmup_steps >= self.train.steps:
@@ -141,6 +136,28 @@ class Config(Section):
             raise ValueError(
                 f"{wanted}, but algorithm.correction is none: old tokens need weights; set kind to token_tis"
             )
+
+    def keys_to_omit(self) -> Iterable[str]:
+        return ["rollout.max_attempts"] if needs_group(self.algorithm.advantage) is False else []
+
+    def check_functions(self, *, are_all_registered: bool = True) -> None:
+        """ConfigError where the estimator and the loss do not fit the other keys; imports them.
+
+        Without `are_all_registered` unknown names are taken for ones that will be registered later.
+        """
+        given = self.algorithm.model_fields_set.intersection((*OPTION_KEYS, "options"))
+        is_needed = given or self.rollout.group_size == 1 or self._is_given("rollout.max_attempts")
+        if not (is_needed or are_all_registered):
+            return  # without the time that importing them takes
+        check_functions(self.algorithm, are_all_registered=are_all_registered)
+        advantage = f"algorithm.advantage {self.algorithm.advantage!r}"
+        if self._is_given("rollout.max_attempts") and needs_group(self.algorithm.advantage) is False:
+            raise ConfigError(
+                f"rollout.max_attempts has no effect with {advantage}, which does not compare the episodes of a group; "
+                "remove it"
+            )
+        if self.rollout.group_size == 1 and needs_group(self.algorithm.advantage):
+            raise ConfigError(f"rollout.group_size is 1, but {advantage} compares episodes of one task; use at least 2")
 
     def to_yaml(self) -> str:
         """The resolved configuration as YAML that `load_config` reads back to an equal object."""

@@ -5,11 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from agent_rl.config.base import Fraction, Positive, Seconds, Section
+from agent_rl.config.base import Fraction, Positive, Seconds, Section, known_to
 from agent_rl.config.engines import POLICIES
-from agent_rl.errors import ConfigError
+from agent_rl.registry import TRACKERS
 
 
 class RunConfig(Section):
@@ -107,16 +107,8 @@ class ModelConfig(Section):
     lora: LoraConfig = LoraConfig()
 
 
-def _check_policy_type(name: str) -> str:
-    try:
-        POLICIES.check(name)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-    return name
-
-
 class PolicyConfig(Section):
-    type: Annotated[str, AfterValidator(_check_policy_type)] = "minimind"
+    type: Annotated[str, known_to(POLICIES)] = "minimind"
     """`minimind` is our own module (MiniMind, dense Qwen3 or Llama); `huggingface` a causal LM of Transformers; `vllm`
     trains the same and samples with vLLM (section `vllm`); or an import path, `my_pkg.my_policy:make_policy`."""
     max_new_tokens: Positive = 512
@@ -195,10 +187,10 @@ class AlarmConfig(Section):
 
 
 class LogConfig(Section):
-    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ("tensorboard",)
-    """Where metrics go besides `metrics.jsonl`."""
+    trackers: tuple[Annotated[str, known_to(TRACKERS)], ...] = ("tensorboard",)
+    """Where metrics go besides `metrics.jsonl`: `tensorboard`, `wandb`, `trackio`, or an import path."""
     project: str = "agent_rl"
-    """Project of Weights & Biases and Trackio that the run belongs to."""
+    """Project of a tracker, such as Weights & Biases and Trackio, that the run belongs to."""
     alarms: tuple[AlarmConfig, ...] = ()
     """Rules besides the built-in ones, which warn: `[{metric: policy/entropy, below: 0.02, action: stop}]`."""
     transcripts_per_step: Annotated[int, Field(ge=0)] = 2
@@ -210,7 +202,7 @@ class LogConfig(Section):
     """Show the live progress display; plain lines when off or not on a terminal."""
 
     def keys_without_effect(self) -> Mapping[str, str]:
-        is_used = {"wandb", "trackio"} & set(self.trackers)
+        is_used = set(self.trackers) - {"tensorboard"}
         return {} if is_used else {"project": "without 'wandb' or 'trackio' in log.trackers"}
 
 

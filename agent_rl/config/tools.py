@@ -6,15 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from agent_rl.config.base import Positive, Seconds, Section
+from agent_rl.config.base import Positive, Seconds, Section, known_to
+from agent_rl.registry import CHAT_FORMATS
 
-AgentType = Literal["hf", "react", "code"]
+AgentType = Annotated[str, known_to(CHAT_FORMATS)]
 
 
 class AgentConfig(Section):
     type: AgentType = "hf"
     """How the model acts: `hf` calls tools as its chat template writes them, `react` by Thought, Action and Action
-    Input, `code` by fenced Python blocks. Without calls and blocks a reply is the final answer."""
+    Input, `code` by fenced Python blocks, or the import path of a chat format. Without calls and blocks a reply is the
+    final answer."""
 
 
 class SearchToolConfig(Section):
@@ -78,7 +80,7 @@ class MCPServerConfig(Section):
 
 class ToolsConfig(Section):
     use: tuple[str, ...] = ()
-    """Registered tools offered beside the environment's own, such as `[search, calculator]`."""
+    """Tools offered beside the environment's own, by name or import path, such as `[search, calculator]`."""
     search: SearchToolConfig = SearchToolConfig()
     mcp: tuple[MCPServerConfig, ...] = ()
     """Servers, `[{command: [python, server.py]}, {url: "http://127.0.0.1:8000/mcp", include: [add]}]`."""

@@ -121,6 +121,7 @@ class GRPOTrainer:
         evaluation: the config's held-out tasks would be another environment's.
         Raises a UserError for whatever a person can mend: a task row, a model folder, a device, a run folder in use.
         """
+        config.check_functions()
         backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
         run = backend.on_main(lambda: RunFolder.open(config))
         with ExitStack() as opened:

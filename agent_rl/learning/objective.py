@@ -21,9 +21,10 @@ from agent_rl.algorithms.losses import (
     token_policy_loss,
     value_loss,
 )
-from agent_rl.config import LOSS_KEYS, Config
+from agent_rl.config import Config
 from agent_rl.learning.logprob_model import Scores
 from agent_rl.records import Batch
+from agent_rl.registry import POLICY_LOSSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ class Objective:
             "clip_high": algorithm.clip_high,
             "dual_clip": algorithm.dual_clip,
         }
+        self._loss_options = algorithm.loss_options()
         self.has_critic = algorithm.advantage == "gae"
         self.needs_ref = algorithm.kl.coef > 0
         self.needs_full_kl = self.needs_ref and algorithm.kl.kind == "full"
@@ -105,7 +107,7 @@ class Objective:
         self.needs_old_logprobs = algorithm.correction.kind != "none" and config.updates_per_step > 1
         self.reads_all_samples = (
             self.has_critic
-            or algorithm.loss not in LOSS_KEYS
+            or algorithm.loss not in POLICY_LOSSES.builtin
             or bool(algorithm.entropy_coef)
             or (self.needs_ref and algorithm.kl.place == "loss")
         )
@@ -166,7 +168,7 @@ class Objective:
         if self._is_corrected:
             old_SN = inputs.logprobs.detach() if inputs.old_logprobs is None else inputs.old_logprobs
         token_loss_SN = token_policy_loss(
-            self._algorithm.loss, inputs.logprobs, old_SN, inputs.advantages, inputs.mask, **self._options
+            self._algorithm.loss, inputs.logprobs, old_SN, inputs.advantages, inputs.mask, **self._loss_options
         )
         if self._is_corrected:
             token_loss_SN = token_loss_SN * importance_weights(

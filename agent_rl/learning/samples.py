@@ -98,7 +98,7 @@ def assign_credit(
         return [], None
     num_trained = [sum(sample.loss_mask) for sample in step.samples]
     rewards = step_rewards(step, algorithm, token_penalties=token_penalties, values=values)
-    credit = estimate(algorithm.advantage, rewards, **estimator_options(algorithm))
+    credit = estimate(algorithm.advantage, rewards, **algorithm.estimator_options())
     advantages = _split_by_sample(credit.advantages_EN, step, num_trained)
     returns = None if credit.returns_EN is None else _split_by_sample(credit.returns_EN, step, num_trained)
     credited = []
@@ -135,16 +135,6 @@ def step_rewards(
         greedy_rewards_E=_greedy_rewards(step, algorithm) if algorithm.advantage == "remax" else None,
         parts_E=_parts(step, algorithm),
     )
-
-
-def estimator_options(algorithm: AlgorithmConfig) -> dict[str, object]:
-    """All options that estimators know; each takes what it reads."""
-    return {
-        "scale_by_std": algorithm.scale_by_std,
-        "gamma": algorithm.gamma,
-        "lam": algorithm.lam,
-        "part_weights": algorithm.part_weights,
-    }
 
 
 def _shaped_rewards(episodes: Sequence[Trajectory], algorithm: AlgorithmConfig) -> Tensor:

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agent_rl.algorithms.estimators import ADVANTAGE_ESTIMATORS
 from agent_rl.algorithms.losses import KLController, kl_penalty
-from agent_rl.algorithms.policy_losses import POLICY_LOSSES
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend, set_learning_rate
 from agent_rl.errors import CheckpointError, TrainingStoppedError
@@ -71,15 +69,11 @@ class PolicyUpdater:
         """`reference_model` is what the KL pulls to; without one the model's adapters are switched off for it."""
         self._config = config
         self._backend = backend
+        config.check_functions()
         self._objective = Objective(config)
         self._kl = KLController(
             config.algorithm.kl.coef, target=config.algorithm.kl.target, horizon=config.algorithm.kl.horizon
         )
-        for registry, name in (
-            (ADVANTAGE_ESTIMATORS, config.algorithm.advantage),
-            (POLICY_LOSSES, config.algorithm.loss),
-        ):
-            registry.get(name)  # an unknown name is an error now and not after the first rollout
         logprob_model = make_logprob_model(model, config)
         optimizer, self._rates = make_optimizer(logprob_model, config)
         self._is_packed = logprob_model.is_packed

@@ -22,7 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
-from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, nearest, nearest_or_all
+from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, nearest
+from agent_rl.registry import REWARDS
 
 RewardFunction = Callable[..., float | Mapping[str, float] | None]
 FunctionT = TypeVar("FunctionT", bound=RewardFunction)
@@ -46,7 +47,7 @@ class RewardSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    """Name that a function is registered under."""
+    """Name that a function is registered under, or its import path."""
     weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     """Factor of its reward in the sum; negative ones punish."""
 
@@ -73,9 +74,6 @@ class _Registered:
     """Those of `required` that the environment has to lend."""
 
 
-_REGISTERED: dict[str, _Registered] = {}
-
-
 @overload
 def reward(function: FunctionT, /) -> FunctionT: ...
 
@@ -97,8 +95,14 @@ def reward(name: Any = None, *, needs: Sequence[str] = ()) -> Any:
 
 
 def _register(function: FunctionT, name: str, needs: Sequence[str]) -> FunctionT:
-    if name in _REGISTERED:
-        raise ConfigError(f"there is a reward {name!r} already; register yours under another name")
+    REWARDS.add(name, _read(function, name, needs), source=function)
+    return function
+
+
+def _read(function: RewardFunction, name: str, needs: Sequence[str] = ()) -> _Registered:
+    """What a function is filled by; ConfigError for one that cannot be a reward."""
+    if not callable(function):
+        raise ConfigError(f"the reward {name!r} is no function but a {type(function).__name__}")
     if not name or name == "success" or "/" in name:
         raise ConfigError(f"a reward cannot be named {name!r}: a name is not empty, not 'success', and has no slash")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -110,7 +114,7 @@ def _register(function: FunctionT, name: str, needs: Sequence[str]) -> FunctionT
     required = tuple(p.name for p in named if p.default is p.empty)
     if unknown := [need for need in needs if need not in required]:
         raise ConfigError(f"the reward {name!r} says it needs {unknown[0]!r}, which is no parameter without a default")
-    _REGISTERED[name] = _Registered(
+    return _Registered(
         name=name,
         function=function,
         required=required,
@@ -118,7 +122,6 @@ def _register(function: FunctionT, name: str, needs: Sequence[str]) -> FunctionT
         takes_all=len(named) < len(parameters),
         needs=tuple(needs),
     )
-    return function
 
 
 class RewardFailedError(UserError):
@@ -207,18 +210,16 @@ def make_reward(
     section = validate_section(_Section, {"reward": specs}, source="config", prefix="env.options")
     entries: dict[str, tuple[_Registered, float]] = {}
     for spec in section.reward:
-        if spec.name not in _REGISTERED:
-            hint = nearest_or_all(spec.name, sorted(_REGISTERED))
-            raise ConfigError(f"env.options.reward names {spec.name!r}: no such reward{hint}")
-        if spec.name in entries:
-            raise ConfigError(f"env.options.reward names {spec.name!r} twice; add up the two weights")
-        each = _REGISTERED[spec.name]
+        entry = REWARDS.get(spec.name)
+        each = entry if isinstance(entry, _Registered) else _read(entry, spec.name.rpartition(":")[2])
+        if each.name in entries:
+            raise ConfigError(f"env.options.reward names {each.name!r} twice; add up the two weights")
         for need in each.needs:
             if lends is not None and need not in lends:
                 raise ConfigError(
                     f"the reward {spec.name!r} needs {need!r}, which this environment does not lend; choose another"
                 )
-        entries[spec.name] = each, spec.weight
+        entries[each.name] = each, spec.weight
     return RewardSum(tuple(entries.values()))
 
 

@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent_rl.errors import ConfigError, nearest
+from agent_rl.errors import ConfigError
+from agent_rl.registry import TRACKERS
 from agent_rl.telemetry.metrics import MetricsWriter
 
 
@@ -37,7 +38,7 @@ def open_trackers(
     project: str,
     resume_from_step: int | None = None,
 ) -> list[Tracker]:
-    """Open `tensorboard`, `wandb`, `trackio` by name, in the order given, for the run in `folder`.
+    """Open trackers by name or import path (`registry.TRACKERS`), in the order given, for the run in `folder`.
 
     `config` is the run's configuration, as plain values. A run that continues gives the first step that it runs
     again as `resume_from_step`, so that no step is written twice and a service shows one run; 0 and None start anew.
@@ -46,11 +47,12 @@ def open_trackers(
     trackers: list[Tracker] = []
     try:
         for name in names:
-            _check(name)
+            _check_package(name)
+            open_tracker = TRACKERS.get(name)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 trackers.append(
-                    _OPENERS[name](
+                    open_tracker(
                         run_name=run_name,
                         folder=folder,
                         config=config,
@@ -59,8 +61,9 @@ def open_trackers(
                     )
                 )
             except Exception as error:  # the trackers' boundary: their packages may raise anything
+                remedy = f"{_REMEDIES[name]}, or " if name in _REMEDIES else ""
                 raise ConfigError(
-                    f"log.trackers: {name} did not start ({_short(error)}); {_REMEDIES[name]}, or take {name} out"
+                    f"log.trackers: {name} did not start ({_short(error)}); {remedy}take {name} out"
                 ) from error
     except BaseException:
         for tracker in trackers:
@@ -107,7 +110,7 @@ class MetricsLog:
             )
 
 
-class _TensorBoard:
+class TensorBoardTracker:
     """Event files in `tensorboard/` of the run's folder; a resumed run hides what it will write again."""
 
     name = "tensorboard"
@@ -161,7 +164,7 @@ class _Service:
         self._run.finish()
 
 
-def _open_wandb(
+def open_wandb(
     *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
 ) -> _Service:
     """Files in `wandb/` of the run's folder. `WANDB_MODE`, `WANDB_ENTITY` and the login are wandb's own settings."""
@@ -183,7 +186,7 @@ def _open_wandb(
     )
 
 
-def _open_trackio(
+def open_trackio(
     *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
 ) -> _Service:
     """One database for all runs of this machine, in Trackio's own folder (`TRACKIO_DIR` names another)."""
@@ -195,11 +198,6 @@ def _open_trackio(
     return service.start(trackio.init(project=project, name=name, config=config, resume="allow", embed=False))
 
 
-_OPENERS: dict[str, Callable[..., Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "wandb": _open_wandb,
-    "trackio": _open_trackio,
-}
 _REQUIREMENTS = {
     "tensorboard": "requirements.txt",
     "wandb": "requirements-trackers.txt",
@@ -212,12 +210,10 @@ _REMEDIES = {
 }
 
 
-def _check(name: str) -> None:
-    """Refuse an unknown tracker and one whose package is not installed."""
-    if name not in _OPENERS:
-        raise ConfigError(
-            f"log.trackers: {name!r} is not a tracker{nearest(name, _OPENERS)}; there are {', '.join(_OPENERS)}"
-        )
+def _check_package(name: str) -> None:
+    """Refuse a built-in tracker whose package is not installed."""
+    if name not in _REQUIREMENTS:
+        return
     spec = find_spec(name)
     # A folder of that name, such as wandb leaves behind, looks like a package without a file.
     if spec is None or spec.origin is None:

@@ -16,6 +16,9 @@ from agent_rl.agent.messages import ToolCall, ToolSpec
 from agent_rl.errors import SandboxError, nearest
 from agent_rl.tools.schema import check_arguments
 
+TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+"""What a tool may be called."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:

@@ -27,13 +27,11 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json, to_jsonable_python
 
-from agent_rl.tools.base import BaseTool, ToolResult
-from agent_rl.tools.toolset import register_tool
+from agent_rl.registry import TOOLS
+from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult
 
 Function = Callable[..., Any]
 
-TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-"""What a tool may be called."""
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
 _DESCRIBED = re.compile(r"^(\s+)(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
@@ -90,7 +88,7 @@ def tool(
 
     `name` and `description` are the function's and its docstring's unless given. A call that takes longer than
     `timeout_s` is answered with an error; None: no limit. `terminal`: the episode ends when the function has returned.
-    A function that cannot become a tool, or a name that is taken, raises ValueError.
+    A function that cannot become a tool raises ValueError, a name that is taken ConfigError.
     """
 
     def decorate(function: Function) -> FunctionTool:
@@ -104,7 +102,7 @@ def tool(
         )
         if not TOOL_NAME.fullmatch(made.name):
             raise ValueError(f"{_place(function)}: a tool cannot be named {made.name!r}; use letters, digits, _ and -")
-        register_tool(made.name, lambda config: lambda task: made)
+        TOOLS.add(made.name, made)
         return made
 
     return decorate if function is None else decorate(function)

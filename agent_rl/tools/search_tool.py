@@ -21,7 +21,7 @@ from agent_rl.data.json_rows import decode_values
 from agent_rl.data.tasks import Task
 from agent_rl.errors import AgentRLError, DataError
 from agent_rl.tools.base import BaseTool, ToolResult
-from agent_rl.tools.toolset import ToolMaker, register_tool
+from agent_rl.tools.toolset import ToolMaker
 
 NO_RESULTS = "no results; try other words"
 _MAX_TITLE_CHARS = 100
@@ -232,6 +232,3 @@ def _own_passages(task: Task) -> list[Passage]:
     if not passages:
         raise DataError(f"{where} has no documents to search; add them to the row, or set tools.search.corpus_path")
     return passages
-
-
-register_tool("search", open_search)

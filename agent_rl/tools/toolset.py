@@ -1,61 +1,51 @@
-"""The tools that a configuration offers beside an environment's own: registered ones by name, and MCP servers'.
+"""The tools that a configuration offers beside an environment's own: those of `tools.use`, and MCP servers'.
 
-A maker gets its tool ready for one episode; what it shares between episodes (an index, a connection) it holds itself.
-Not here: the tools, which of them an environment has of its own, running a call (`base.py`).
+An entry of `tools.use` names a tool, a class of tools (one for each episode), or an opener. A maker makes the tool of
+one episode; what its tools share (an index, a connection) it holds itself.
+Does not: hold the tools of environments, run a call (`base.py`).
 """
 
-import importlib
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from agent_rl.config import ToolsConfig
 from agent_rl.data.tasks import Task
-from agent_rl.errors import ConfigError, nearest_or_all
+from agent_rl.errors import ConfigError
+from agent_rl.registry import TOOLS
 from agent_rl.tools.base import BaseTool
 
 ToolMaker = Callable[[Task], BaseTool]
 """Makes the tool of one episode from its task."""
 MakerOpener = Callable[[ToolsConfig], ToolMaker]
-"""Gets a kind of tool ready for a run. UserError for what a person can mend, such as a missing key."""
-
-_OPENERS: dict[str, MakerOpener] = {}
-_BUILT_IN = {"calculator": "agent_rl.tools.calculator", "search": "agent_rl.tools.search_tool"}
-"""Modules that are only imported when their tool is asked for."""
+"""Opens a kind of tool for a run. UserError for anything the user can fix, such as a missing key."""
 
 
-def register_tool(name: str, opener: MakerOpener) -> None:
-    """Register a kind of tool, for `tools.use`; a name already taken raises ValueError."""
-    if name in _OPENERS:
-        raise ValueError(f"a tool named {name!r} is already registered; give one of them another name")
-    _OPENERS[name] = opener
+def register_tool(name: str, opener: MakerOpener | type[BaseTool] | BaseTool) -> None:
+    """Register a tool, a class of tools or an opener, for `tools.use`; ConfigError for a name that is taken."""
+    TOOLS.add(name, opener)
 
 
 class Toolset:
     """What `tools` of a configuration offers. `start`; `make` once per episode, from many threads; `close`."""
 
     def __init__(self, config: ToolsConfig) -> None:
-        """ConfigError for a name in `tools.use` that nobody registered."""
+        """ConfigError for an unknown name in `tools.use`."""
         self._config = config
-        for name in config.use:
-            if name in _BUILT_IN:
-                importlib.import_module(_BUILT_IN[name])  # registers itself
-            if name not in _OPENERS:
-                known = sorted({*_OPENERS, *_BUILT_IN})
-                hint = nearest_or_all(name, known)
-                raise ConfigError(f"tools.use names {name!r}: no such tool{hint}")
+        self._used = {name: TOOLS.get(name) for name in config.use}
         self._makers: list[ToolMaker] = []
         self._shared: list[BaseTool] = []
         self._held = ExitStack()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all tools, those of MCP servers once `start` has asked for them."""
-        return (*self._config.use, *(tool.name for tool in self._shared))
+        """Names of all tools, those of MCP servers after `start`."""
+        return (*(_name_of(name, self._used[name]) for name in self._config.use), *(t.name for t in self._shared))
 
     def start(self) -> None:
-        """Read indexes and connect to servers. UserError for what a person can mend, names offered twice included."""
-        self._makers = [_OPENERS[name](self._config) for name in self._config.use]
+        """Read indexes and connect to servers. UserError for anything the user can fix, also names offered twice."""
+        self._makers = [_open(name, self._used[name], self._config) for name in self._config.use]
         if self._config.mcp:
             from agent_rl.tools.mcp.tools import MCPConnections
 
@@ -73,11 +63,36 @@ class Toolset:
         return made
 
     def describe(self) -> dict[str, Any]:
-        """What is worth keeping with the run."""
+        """What is recorded with the run."""
         return {"tools": ", ".join(self.names)}
 
     def close(self) -> None:
         self._held.close()
+
+
+def _name_of(name: str, entry: Any) -> str:
+    """The name that the model reads, as far as it is known before an opener is called."""
+    return getattr(entry, "name", name.rpartition(":")[2]) if ":" in name else name
+
+
+def _open(name: str, entry: Any, config: ToolsConfig) -> ToolMaker:
+    """The maker of what `tools.use` names."""
+    if isinstance(entry, BaseTool):
+        return lambda _task: entry
+    if isinstance(entry, type) and issubclass(entry, BaseTool):
+        return lambda _task: entry()
+    is_opener = callable(entry)
+    if is_opener:
+        try:
+            inspect.signature(entry).bind(config)
+        except TypeError:
+            is_opener = False
+    maker = entry(config) if is_opener else None
+    if not callable(maker):
+        raise ConfigError(
+            f"tools.use names {name!r}, which is neither a tool nor an opener of tools; decorate a function with @tool"
+        )
+    return maker
 
 
 def refuse_collisions(names: tuple[str, ...], where: str) -> None:

@@ -18,8 +18,8 @@ from agent_rl.algorithms.losses import (
     token_policy_loss,
     value_loss,
 )
-from agent_rl.algorithms.policy_losses import POLICY_LOSSES
 from agent_rl.errors import ConfigError
+from agent_rl.registry import POLICY_LOSSES
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 STEP = {"num_loss_tokens": 7, "num_samples": 3}

@@ -17,12 +17,12 @@ import yaml
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
 
 from agent_rl.agent.messages import Message
-from agent_rl.algorithms.estimators import ADVANTAGE_ESTIMATORS
 from agent_rl.algorithms.losses import AGGREGATIONS, CORRECTIONS, KL_KINDS
-from agent_rl.config import ESTIMATOR_KEYS, load_config
-from agent_rl.config.learning import LOSS_KEYS
+from agent_rl.config import load_config
+from agent_rl.config.functions import OPTION_KEYS
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import EnvFactory, StepResult
+from agent_rl.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 ALGORITHMS, CONFIGURATION, DISTRIBUTED = (
@@ -93,12 +93,14 @@ def test_every_recipe_trains_a_step(folder: Path, name: str) -> None:
     assert ("loss/kl" in metrics) == ("kl" in sections["algorithm"])
 
 
-@pytest.mark.parametrize(("heading", "keys_of"), [("Advantages", ESTIMATOR_KEYS), ("Losses", LOSS_KEYS)])
+@pytest.mark.parametrize(("heading", "registry"), [("Advantages", ADVANTAGE_ESTIMATORS), ("Losses", POLICY_LOSSES)])
 def test_the_tables_of_estimators_and_losses_name_all_and_the_keys_they_read(
-    heading: str, keys_of: dict[str, tuple[str, ...]]
+    heading: str, registry: Registry[Any]
 ) -> None:
     table = rows(section(ALGORITHMS, heading))
-    assert {names(row[0])[0]: tuple(names(row[-1])) for row in table} == keys_of
+    assert {names(row[0])[0]: set(names(row[-1])) for row in table} == {
+        name: registry.options_of(name) & {*OPTION_KEYS} for name in registry.builtin
+    }
 
 
 @pytest.mark.parametrize(

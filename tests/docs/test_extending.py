@@ -22,7 +22,7 @@ from agent_rl.envs.math.env import make_math_factory
 from agent_rl.envs.opening import offer_tools
 from agent_rl.errors import ConfigError
 from agent_rl.records import SamplingParams
-from agent_rl.rewards import base as rewards
+from agent_rl.registry import REWARDS, TOOLS
 from agent_rl.tools import calculator, toolset  # noqa: F401  (registers the calculator)
 from agent_rl.tools.base import BaseTool, ToolResult
 
@@ -32,9 +32,8 @@ PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
 @pytest.fixture(autouse=True)
 def _registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolset, "_OPENERS", dict(toolset._OPENERS))
-    monkeypatch.setattr(rewards, "_REGISTERED", dict(rewards._REGISTERED))
-    monkeypatch.setattr(registry.ENVIRONMENTS, "_entries", dict(registry.ENVIRONMENTS._entries))
+    for table in (TOOLS, REWARDS, registry.ENVIRONMENTS):
+        monkeypatch.setattr(table, "_entries", dict(table._entries))
     monkeypatch.chdir(ROOT)
 
 
@@ -232,11 +231,11 @@ def test_the_script_of_the_page_knows_its_reward_and_names_mistakes_in_one_line(
     assert f'"{weighted}"' in PAGE
     for override, code, says in [
         (weighted, 0, "nothing was trained"),
-        ("env.options.reward=shorter_reward", 2, "error: env.options.reward names 'shorter_reward'"),
+        ("env.options.reward=shorter_reward", 2, "error: unknown reward 'shorter_reward' in env.options.reward"),
     ]:
         monkeypatch.setattr(sys, "argv", [str(script), *flags, override])
         with monkeypatch.context() as again, pytest.raises(SystemExit) as ended:
-            again.setattr(rewards, "_REGISTERED", dict(rewards._REGISTERED))
+            again.setattr(REWARDS, "_entries", dict(REWARDS._entries))
             runpy.run_path(str(script), run_name="__main__")
         assert ended.value.code == code
         written = capsys.readouterr()

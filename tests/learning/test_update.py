@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from updates import learn, make_step
 
-from agent_rl.config import ESTIMATOR_KEYS
 from agent_rl.errors import ConfigError
 from agent_rl.learning.logprob_model import Scores
 from agent_rl.learning.objective import Objective
 from agent_rl.learning.packing import plan_micro_batches
 from agent_rl.learning.samples import collect_samples
+from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
 COUNTS = ("batch/num_micro_batches",)
 """Metrics that say how a step was cut."""
@@ -38,7 +38,7 @@ def assert_same_metrics(first: list[dict[str, float]], second: list[dict[str, fl
 
 
 OPTIONS = {
-    "advantage": [*ESTIMATOR_KEYS],
+    "advantage": [*ADVANTAGE_ESTIMATORS.builtin],
     "loss": [
         {},
         {"ratio_level": "sequence", "clip_low": 0.01, "clip_high": 0.01},

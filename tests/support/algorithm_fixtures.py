@@ -2,7 +2,8 @@
 
 import torch
 
-from agent_rl.algorithms.estimators import ADVANTAGE_ESTIMATORS, StepRewards
+from agent_rl.algorithms.estimators import StepRewards
+from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
 ESTIMATORS = ADVANTAGE_ESTIMATORS.names()
 """Those of the library: tests register more, but not before they import this module."""

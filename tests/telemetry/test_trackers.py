@@ -182,7 +182,7 @@ def test_trackio_stores_a_resumed_run_as_one_without_repeats(tmp_path: Path) -> 
 
 
 def test_an_unknown_tracker_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'tensorbord' is not a tracker; did you mean 'tensorboard'\?; there are"):
+    with pytest.raises(ConfigError, match=r"'tensorbord' in log\.trackers; did you mean 'tensorboard'"):
         opened("tensorbord", tmp_path)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from agent_rl.agent.messages import ToolCall
 from agent_rl.config import ToolsConfig
+from agent_rl.errors import ConfigError
 from agent_rl.tools.base import ToolRegistry, ToolResult
 from agent_rl.tools.decorator import FunctionTool, tool
 from agent_rl.tools.toolset import Toolset
@@ -272,7 +273,7 @@ def test_it_can_be_asked_for_by_name_and_serves_all_episodes() -> None:
     toolset = Toolset(ToolsConfig(use=(name,)))
     toolset.start()
     assert toolset.make({"task_id": "1"}) == toolset.make({"task_id": "2"}) == [shout]
-    with pytest.raises(ValueError, match=f"a tool named '{name}' is already registered"):
+    with pytest.raises(ConfigError, match=f"'{name}' already"):
         tool(name=name)(shout.function)
 
 

@@ -6,7 +6,8 @@ Pure functions. Not here: what happens in episodes (`rollout_rules.py`).
 from statistics import fmean, median
 from typing import Literal
 
-from agent_rl.config.learning import LOSS_KEYS, UNGROUPED
+from agent_rl.config.functions import needs_group
+from agent_rl.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES
 from agent_rl.reports.run.evidence import (
     ALARM_LIMITS,
     MIN_STEPS,
@@ -112,7 +113,8 @@ def entropy_collapse(evidence: Evidence) -> Recommendation | None:
         return None
     start = f", from {fmean(ends[0]):.3g} in the first {len(ends[0])} steps" if ends is not None else ""
     # A ratio that is 1 but for the sampler's rounding is never clipped, and other losses may have no upper clip.
-    is_clipped = evidence.updates_per_step > 1 and evidence.settings.get("algorithm.loss", "ppo_clip") in LOSS_KEYS
+    loss = evidence.settings.get("algorithm.loss", "ppo_clip")
+    is_clipped = evidence.updates_per_step > 1 and loss in POLICY_LOSSES.builtin
     other, key = (
         ("raise the upper clip", "algorithm.clip_high")
         if is_clipped
@@ -131,7 +133,9 @@ def zero_variance(evidence: Evidence) -> Recommendation | None:
     """Groups whose episodes all earn the same, where the estimator compares the episodes of a group."""
     name = "group/frac_no_signal"
     share = evidence.recent(name)
-    if share is None or share < ZERO_VARIANCE_HINT or evidence.settings.get("algorithm.advantage", "grpo") in UNGROUPED:
+    advantage = evidence.settings.get("algorithm.advantage", "grpo")
+    is_ungrouped = advantage in ADVANTAGE_ESTIMATORS.builtin and needs_group(advantage) is False
+    if share is None or share < ZERO_VARIANCE_HINT or is_ungrouped:
         return None
     good, bad = evidence.recent("group/frac_all_good") or 0.0, evidence.recent("group/frac_all_bad") or 0.0
     figure = f"{percent(share)} of groups had zero variance {evidence.span(name)}"

@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 from agent_rl.config import MCPServerConfig
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
 from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.tools.base import BaseTool, ToolResult
-from agent_rl.tools.decorator import TOOL_NAME
+from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult
 
 try:
     import anyio

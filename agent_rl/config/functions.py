@@ -1,0 +1,95 @@
+"""The estimator and the loss of `section algorithm`: their options come from keys and from `algorithm.options`.
+
+Options are checked against the signatures of the functions. Does not: import them before they are requested.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from agent_rl.errors import ConfigError, nearest_or_all
+from agent_rl.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, Registry
+
+if TYPE_CHECKING:
+    from agent_rl.config.learning import AlgorithmConfig
+
+OPTION_KEYS = ("scale_by_std", "gamma", "lam", "part_weights", "ratio_level", "clip_low", "clip_high", "dual_clip")
+"""Keys of section `algorithm` that are options of functions."""
+
+
+def needs_group(advantage: str) -> bool | None:
+    """Whether an estimator compares the episodes of a group; None if that is not known, as for a name to come."""
+    if advantage not in ADVANTAGE_ESTIMATORS and ":" not in advantage:
+        return None
+    return getattr(ADVANTAGE_ESTIMATORS.get(advantage), "needs_group", None)
+
+
+def options_for(algorithm: "AlgorithmConfig", registry: Registry[Any], name: str) -> dict[str, Any]:
+    """The options that the function of that name gets; ConfigError for an unknown name."""
+    given = {key: getattr(algorithm, key) for key in OPTION_KEYS} | dict(algorithm.options)
+    return {key: given[key] for key in registry.options_of(name) if key in given}
+
+
+def unread_keys(algorithm: "AlgorithmConfig") -> dict[str, str]:
+    """Keys that neither function reads, each with where it has an effect; none where a name is not registered yet."""
+    unread = {}
+    for key in OPTION_KEYS:
+        for what, registry, name in _functions(algorithm):
+            readers = [other for other in registry.names() if key in registry.options_of(other)]
+            if readers and (name in registry or ":" in name) and key not in registry.options_of(name):
+                unread[key] = f"with {what} {name!r}, only with {' and '.join(map(repr, readers))}"
+    return unread
+
+
+def check_functions(algorithm: "AlgorithmConfig", *, are_all_registered: bool = True) -> None:
+    """ConfigError for an unknown estimator or loss and for options that these do not take, lack or cannot use.
+
+    Without `are_all_registered` an unknown name is taken for one that will be registered later: nothing is checked.
+    """
+    for _, registry, name in _functions(algorithm):
+        if not are_all_registered and name not in registry and ":" not in name:
+            return
+        registry.get(name)
+    given = algorithm.model_fields_set
+    for key, reason in unread_keys(algorithm).items() if given.intersection(OPTION_KEYS) else ():
+        if key in given:
+            raise ConfigError(f"algorithm.{key} has no effect {reason}; remove it")
+    known = dict(_parameters(algorithm))
+    for option, value in algorithm.options.items():
+        if option in OPTION_KEYS:
+            raise ConfigError(f"algorithm.options.{option} is a key of its own; write algorithm.{option}")
+        if option not in known:
+            names = f"advantage {algorithm.advantage!r} nor of loss {algorithm.loss!r}"
+            hint = nearest_or_all(option, sorted(known.keys() - set(OPTION_KEYS))) if known else ""
+            raise ConfigError(f"algorithm.options.{option} is an option neither of {names}{hint}")
+        _check_type(option, value, *known[option])
+    for option, (function, parameter) in known.items():
+        if parameter.default is parameter.empty and option not in (*OPTION_KEYS, *algorithm.options):
+            raise ConfigError(f"algorithm.options has no {option!r}, which {function.__name__} needs; add it")
+
+
+def _functions(algorithm: "AlgorithmConfig") -> tuple[tuple[str, Registry[Any], str], ...]:
+    return ("advantage", ADVANTAGE_ESTIMATORS, algorithm.advantage), ("loss", POLICY_LOSSES, algorithm.loss)
+
+
+def _parameters(algorithm: "AlgorithmConfig") -> Iterator[tuple[str, tuple[Any, inspect.Parameter]]]:
+    """Every option of both functions, with its function and parameter."""
+    for _, registry, name in _functions(algorithm):
+        for option, parameter in registry.parameters_of(name).items():
+            yield option, (registry.get(name), parameter)
+
+
+def _check_type(option: str, value: Any, function: Any, parameter: inspect.Parameter) -> None:
+    """ConfigError for a value that the parameter's type hint excludes; without a readable hint any value will do."""
+    try:
+        hints: Mapping[str, Any] = get_type_hints(inspect.unwrap(function), include_extras=True)
+        adapter = TypeAdapter(hints.get(parameter.name, Any))
+    except (NameError, PydanticSchemaGenerationError):
+        return
+    try:
+        adapter.validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        raise ConfigError(f"algorithm.options.{option} = {value!r}: {message[0].lower()}{message[1:]}") from None
