@@ -122,7 +122,7 @@ def test_a_loss_of_ones_own_never_sees_what_is_masked():
 
 def test_unknown_losses_levels_and_dual_clips_are_refused():
     columns = (TRAINER, PROX, ADVANTAGES, MASK)
-    with pytest.raises(ConfigError, match="unknown policy loss 'ppo_clp'; did you mean 'ppo_clip'"):
+    with pytest.raises(ConfigError, match=r"'ppo_clp' in algorithm\.loss; did you mean 'ppo_clip'"):
         token_policy_loss("ppo_clp", *columns)
     with pytest.raises(ConfigError, match="no policy loss has an option 'clip_hihg'; did you mean 'clip_high'"):
         token_policy_loss("ppo_clip", *columns, **CLIP, clip_hihg=0.3)

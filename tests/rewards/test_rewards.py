@@ -144,8 +144,8 @@ def test_functions_that_cannot_work_are_refused_when_they_are_registered(
 @pytest.mark.parametrize(
     ("specs", "complaint"),
     [
-        ("qa_f1_rewrd", "names 'qa_f1_rewrd': no such reward; did you mean 'qa_f1_reward'"),
-        ("zzz", "names 'zzz': no such reward; known: .*math_reward_string_equal"),
+        ("qa_f1_rewrd", "'qa_f1_rewrd' in env.options.reward; did you mean 'qa_f1_reward'"),
+        ("zzz", "'zzz' in env.options.reward; known: .*math_reward_string_equal"),
         (["qa_f1_reward", {"name": "qa_f1_reward"}], "names 'qa_f1_reward' twice"),
         ([], r"env.options.reward = \[\]: expected the name of a reward, {name, weight}, or a list of these"),
         ({"name": "qa_f1_reward", "weight": float("nan")}, "reward.0.weight = nan: input should be a finite number"),
