@@ -85,7 +85,7 @@ ROWS = [
 # Reading
 
 
-def test_steps_and_evaluations_are_told_apart_and_times_added_up(tmp_path):
+def test_steps_and_evaluations_are_separated_and_times_added_up(tmp_path):
     run = read_run(write_run(tmp_path / "run", ROWS, evals=EVALS))
     assert run.steps == [1, 2, 3, 4]
     assert run.metrics["time/step_s"] == [2.0] * 4
@@ -97,7 +97,7 @@ def test_steps_and_evaluations_are_told_apart_and_times_added_up(tmp_path):
     assert (run.name, run.is_finished, run.notes) == ("small", True, [])
 
 
-def test_a_torn_last_line_is_left_out_and_told_and_null_is_not_a_number(tmp_path):
+def test_a_torn_last_line_is_left_out_with_a_note_and_null_is_not_a_number(tmp_path):
     folder = write_run(tmp_path / "run", [step(1), step(2, **{"policy/entropy": None})])
     with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 3, "reward/me')
@@ -180,7 +180,7 @@ def test_an_environment_that_cannot_be_made_is_a_note_and_failures_are_named_by_
 # Before and after
 
 
-def test_tasks_that_turned_are_counted_and_compared_in_pairs(tmp_path):
+def test_tasks_that_changed_are_counted_and_compared_in_pairs(tmp_path):
     (found,) = make_report(read_run(write_run(tmp_path / "run", ROWS, evals=EVALS))).held_out
     assert [pair.after.task_id for pair in found.gained] == ["a", "b"]
     assert [pair.after.task_id for pair in found.lost] == ["c"]
@@ -221,12 +221,12 @@ def test_tasks_that_only_share_an_id_are_left_out_with_a_sentence(tmp_path):
     one = read_run(write_run(tmp_path / "one", ROWS, evals=evals))
     found = make_report(one)
     assert [pair.after.task_id for pair in found.held_out[0].gained] == ["b"]
-    said = "held-out tasks with the same id that are different tasks on both sides are not compared: 1, such as 'a'"
-    assert found.notes == (f"temperature 1, steps 0 and 4: {said}",)
+    note = "held-out tasks with the same id that are different tasks on both sides are not compared: 1, such as 'a'"
+    assert found.notes == (f"temperature 1, steps 0 and 4: {note}",)
     two = read_run(write_run(tmp_path / "two", ROWS, evals={"step_00004_t1": before}))
     against = make_report(two, one)
     assert against.against[0].change.num_tasks == 1
-    assert against.notes == (f"compared with small, temperature 1, steps 4 and 4: {said}",)
+    assert against.notes == (f"compared with small, temperature 1, steps 4 and 4: {note}",)
     assert "Note: compared with small" in run_page(against)
 
 

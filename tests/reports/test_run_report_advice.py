@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_run_report_rules import CASES, HELD_OUT, evidence_of, said
+from test_run_report_rules import CASES, HELD_OUT, evidence_of, recommended
 
 from agent_rl.config import load_config
 from agent_rl.errors import ConfigError
@@ -29,8 +29,8 @@ FLAT = {"reward/mean": [0.2, 0.4] * 30}
     ],
 )
 def test_a_higher_learning_rate_is_not_advised_where_something_else_explains_a_flat_reward(why):
-    assert "no progress" in said(FLAT)
-    assert "no progress" not in said(FLAT | why)
+    assert "no progress" in recommended(FLAT)
+    assert "no progress" not in recommended(FLAT | why)
 
 
 def test_more_steps_are_not_advised_where_held_out_tasks_fall_behind():
@@ -39,12 +39,12 @@ def test_more_steps_are_not_advised_where_held_out_tasks_fall_behind():
         "success/mean": [0.2 + 0.01 * step for step in range(60)],
     }
     held_out = (HeldOut(0, 40, 200), HeldOut(60, 44, 200))
-    assert list(said(rising, held_out=held_out)) == ["held-out behind training"]
+    assert list(recommended(rising, held_out=held_out)) == ["held-out behind training"]
 
 
 def test_a_budget_is_not_raised_and_lowered_at_once():
     slow = {"time/rollout_s": [14.0] * 60, "time/update_s": [1.0] * 60, "time/episode_s_mean": [2.0] * 60}
-    both = said(slow | {"rollout/truncated_share": [0.3] * 60, "rollout/stop/max_turns": [0.3] * 60})
+    both = recommended(slow | {"rollout/truncated_share": [0.3] * 60, "rollout/stop/max_turns": [0.3] * 60})
     assert both["cut off"].keys["rollout.max_turns"] == "raise"
     assert both["slow rollouts"].keys == {"rollout.episode_timeout_s": "lower"}
 
@@ -65,7 +65,8 @@ BEHIND = (HeldOut(0, 40, 200), HeldOut(60, 44, 200))
 def test_no_two_recommendations_turn_one_key_against_each_other(cases, held_out):
     """Runs with several cases of the rules' tests at once."""
     metrics = {name: values for changed, _, _ in cases for name, values in changed.items()}
-    turned = {(key, turn) for each in said(metrics, held_out=held_out).values() for key, turn in each.keys.items()}
+    found = recommended(metrics, held_out=held_out).values()
+    turned = {(key, turn) for each in found for key, turn in each.keys.items()}
     assert not {key for key, turn in turned if turn == "raise"} & {key for key, turn in turned if turn == "lower"}
 
 
@@ -105,7 +106,7 @@ def turned(now: Any, turn: str, key: str) -> Any:
 
 
 def recommendations(settings: dict[str, Any]) -> list[Recommendation]:
-    """Everything that is said of any case of the rules' tests, and of held-out tasks that fall behind, each once."""
+    """All recommendations for the cases of the rules' tests and for held-out tasks that fall behind, each once."""
     behind = {"success/mean": [0.3] * 30 + [0.6] * 30}, BEHIND
     cases = [*((changed, HELD_OUT) for changed, _, _ in CASES), behind]
     found = [

@@ -68,7 +68,7 @@ def evidence_of(changed, *, held_out=HELD_OUT, settings=SETTINGS):
     return Evidence(metrics=HEALTHY | changed, held_out=held_out, held_out_change=change, settings=settings)
 
 
-def said(changed, *, held_out=HELD_OUT, **settings):
+def recommended(changed, *, held_out=HELD_OUT, **settings):
     """What is recommended for it: rule -> recommendation."""
     found = recommend(evidence_of(changed, held_out=held_out, settings=SETTINGS | settings))
     return {each.rule: each for each in found}
@@ -87,7 +87,7 @@ def is_key(name: str) -> bool:
 
 
 def test_a_healthy_run_gets_no_advice():
-    assert said({}) == {}
+    assert recommended({}) == {}
 
 
 CASES = [
@@ -196,7 +196,7 @@ CASES = [
 @pytest.mark.parametrize(("changed", "expected", "advice"), CASES)
 def test_a_rule_names_its_figure_what_to_do_and_keys_that_exist(changed, expected, advice):
     rule, severity, figure = expected
-    recommendations = said(changed)
+    recommendations = recommended(changed)
     assert list(recommendations) == [rule]
     found = recommendations[rule]
     assert (found.severity, found.rule) == (severity, rule)
@@ -213,54 +213,54 @@ def test_the_check_of_keys_knows_a_misspelt_one():
 def test_held_out_tasks_that_do_not_follow_training_are_a_problem():
     behind = (HeldOut(0, 40, 200), HeldOut(60, 44, 200))
     training = {"success/mean": [0.3] * 30 + [0.6] * 30}
-    found = said(training, held_out=behind)["held-out behind training"]
+    found = recommended(training, held_out=behind)["held-out behind training"]
     assert "in training rose by 30 points, on held-out tasks it changed by +2 from step 0 to 60" in found.figure
     assert [key for key in found.keys if not is_key(key)] == []
-    assert said(training, held_out=behind[:1]) == {}
-    assert said(training) == {}  # 40 points on held-out tasks
+    assert recommended(training, held_out=behind[:1]) == {}
+    assert recommended(training) == {}  # 40 points on held-out tasks
     slower_but_sure = (HeldOut(0, 800, 4000), HeldOut(60, 1000, 4000))
-    assert said(training, held_out=slower_but_sure) == {}  # 5 points, of which the interval is above 0
+    assert recommended(training, held_out=slower_but_sure) == {}  # 5 points, of which the interval is above 0
 
 
 def test_longer_training_is_advised_only_when_the_run_is_over_and_held_out_tasks_agree():
     rising = {"reward/mean": [0.2 + 0.01 * step for step in range(60)]}
-    assert "still rising" in said(rising)
-    assert said(rising, **{"train.steps": 80}) == {}
+    assert "still rising" in recommended(rising)
+    assert recommended(rising, **{"train.steps": 80}) == {}
     flattened = {"reward/mean": [0.2 + 0.01 * min(step, 45) for step in range(60)]}
-    assert said(flattened) == {}
+    assert recommended(flattened) == {}
     past_the_best = (HeldOut(0, 40, 200), HeldOut(40, 130, 200), HeldOut(60, 125, 200))
-    assert "still rising" not in said(rising, held_out=past_the_best)
+    assert "still rising" not in recommended(rising, held_out=past_the_best)
 
 
 def test_advice_depends_on_what_is_set():
     zero_variance = {"group/frac_no_signal": [0.5] * 60}
-    assert "rollout.max_attempts" in said(zero_variance)["zero variance"].keys
-    assert "rollout.max_attempts" not in said(zero_variance, **{"rollout.max_attempts": 4})["zero variance"].keys
-    clipped = said({"loss/clip_frac": [0.25] * 60}, **{"train.minibatches": 2})["clipping"]
+    assert "rollout.max_attempts" in recommended(zero_variance)["zero variance"].keys
+    assert "rollout.max_attempts" not in recommended(zero_variance, **{"rollout.max_attempts": 4})["zero variance"].keys
+    clipped = recommended({"loss/clip_frac": [0.25] * 60}, **{"train.minibatches": 2})["clipping"]
     assert "lower the learning rate" in clipped.advice
     assert clipped.keys == {"train.learning_rate": "lower", "train.minibatches": "lower"}
     slow = {"time/rollout_s": [14.0] * 60, "time/update_s": [1.0] * 60}
-    assert said(slow)["slow rollouts"].keys == {"env.options": "set"}
+    assert recommended(slow)["slow rollouts"].keys == {"env.options": "set"}
     narrow = {"rollout.async_workers": 16, "env.options.checkers": 2, "policy.type": "vllm"}
-    assert list(said(slow, **narrow)["slow rollouts"].keys.items()) == [
+    assert list(recommended(slow, **narrow)["slow rollouts"].keys.items()) == [
         ("rollout.async_workers", "raise"),
         ("env.options.checkers", "raise"),
         ("rollout.max_staleness", "raise"),
         ("algorithm.correction.kind", "set"),
     ]
     spikes = {"optim/grad_norm": [0.4] * 57 + [5.0, 8.0, 6.0]}
-    assert "above 5 times the median of 0.4, the largest 8" in said(spikes)["gradient spikes"].figure
+    assert "above 5 times the median of 0.4, the largest 8" in recommended(spikes)["gradient spikes"].figure
 
 
 def test_groups_without_signal_do_not_matter_to_estimators_that_compare_none():
     zero_variance = {"group/frac_no_signal": [0.9] * 60}
-    assert said(zero_variance, **{"algorithm.advantage": "reinforce_plus_plus"}) == {}
-    assert "zero variance" in said(zero_variance, **{"algorithm.advantage": "rloo"})
+    assert recommended(zero_variance, **{"algorithm.advantage": "reinforce_plus_plus"}) == {}
+    assert "zero variance" in recommended(zero_variance, **{"algorithm.advantage": "rloo"})
 
 
 def test_a_single_late_attempt_on_the_verdict_is_a_hint():
     late = {"hacks/episodes": [0.0] * 59 + [1.0], "hacks/exit": [NAN] * 59 + [1.0]}
-    assert said(late)["reward hacking"].severity == "hint"
+    assert recommended(late)["reward hacking"].severity == "hint"
 
 
 def test_steps_are_named_by_their_numbers():
@@ -288,18 +288,18 @@ def test_a_window_without_any_reward_is_no_fall():
 )
 def test_windows_with_tasks_of_other_levels_are_not_compared(changed, rule):
     held_out = (HeldOut(0, 40, 200), HeldOut(60, 44, 200))
-    assert rule in said(changed, held_out=held_out)
-    assert rule in said(changed | {"curriculum/max_level": [2.0] * 60}, held_out=held_out)
-    assert rule not in said(changed | {"curriculum/max_level": [1.0] * 40 + [2.0] * 20}, held_out=held_out)
+    assert rule in recommended(changed, held_out=held_out)
+    assert rule in recommended(changed | {"curriculum/max_level": [2.0] * 60}, held_out=held_out)
+    assert rule not in recommended(changed | {"curriculum/max_level": [1.0] * 40 + [2.0] * 20}, held_out=held_out)
 
 
-def test_a_run_that_never_had_tools_is_not_told_that_it_stopped_calling_them():
-    assert said({"rollout/tool_calls_per_turn": [0.0] * 60}) == {}
+def test_a_run_that_never_had_tools_is_not_reported_to_have_stopped_calling_them():
+    assert recommended({"rollout/tool_calls_per_turn": [0.0] * 60}) == {}
 
 
 def test_one_flat_run_gets_one_reason():
     """Too high a clip share says why nothing moves; a higher learning rate is not advised beside it."""
-    assert list(said({"reward/mean": [0.2, 0.4] * 30, "loss/clip_frac": [0.3] * 60})) == ["clipping"]
+    assert list(recommended({"reward/mean": [0.2, 0.4] * 30, "loss/clip_frac": [0.3] * 60})) == ["clipping"]
 
 
 def test_limits_of_default_alarms_are_problems_here_too():
@@ -307,7 +307,7 @@ def test_limits_of_default_alarms_are_problems_here_too():
     for rule in DEFAULT_ALARMS:
         bad = 1.1 * rule.above if rule.above is not None else 0.9 * rule.below
         good_first = [0.9] * 40 if rule.after_healthy else [bad] * 40
-        found = said({rule.metric: [*good_first, *[bad] * 20]})
+        found = recommended({rule.metric: [*good_first, *[bad] * 20]})
         assert "problem" in {each.severity for each in found.values()}, rule.metric
 
 
@@ -318,9 +318,9 @@ def test_a_short_run_gets_no_advice_from_means():
 
 
 def test_values_that_were_not_measured_do_not_count():
-    assert "2 of" not in str(said({"loss/clip_frac": [NAN] * 40 + [0.3, NAN] * 10})["clipping"])
-    assert "over the last 10 steps" in said({"loss/clip_frac": [NAN] * 40 + [0.3, NAN] * 10})["clipping"].figure
-    assert said({"loss/clip_frac": [NAN] * 56 + [0.3] * 4}) == {}
+    assert "2 of" not in str(recommended({"loss/clip_frac": [NAN] * 40 + [0.3, NAN] * 10})["clipping"])
+    assert "over the last 10 steps" in recommended({"loss/clip_frac": [NAN] * 40 + [0.3, NAN] * 10})["clipping"].figure
+    assert recommended({"loss/clip_frac": [NAN] * 56 + [0.3] * 4}) == {}
 
 
 def test_windows_differ_clearly_beyond_two_standard_errors():

@@ -207,7 +207,7 @@ def test_a_missing_package_says_what_to_install(
         opened("wandb", tmp_path)
 
 
-def test_nothing_optional_is_imported_before_it_is_asked_for() -> None:
+def test_nothing_optional_is_imported_before_it_is_configured() -> None:
     program = (
         "import sys, agent_rl.telemetry.trackers as t;"
         "t.open_trackers([], run_name='r', project='p', folder=None, config={});"
@@ -243,15 +243,15 @@ class Fragile:
 
 def test_a_failing_tracker_is_reported_once_and_left_out_while_the_others_go_on(tmp_path: Path) -> None:
     broken, slow, good = Fragile("wandb", fails_at=(2, 3)), Fragile("trackio", fails_to_close=True), Fragile("good")
-    said: list[str] = []
+    reported: list[str] = []
     path = tmp_path / "metrics.jsonl"
-    with MetricsLog(MetricsWriter(path), [broken, slow, good], report=said.append) as log:
+    with MetricsLog(MetricsWriter(path), [broken, slow, good], report=reported.append) as log:
         for step in (1, 2, 3, 4):
             log.write(step, {"a": 0.5})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
     assert (broken.steps, slow.steps, good.steps) == ([1], [1, 2, 3, 4], [1, 2, 3, 4])
     assert (broken.is_closed, good.is_closed) == (False, True)
-    assert said == [
+    assert reported == [
         "wandb failed at step 2 (ConnectionError: no route to host) and gets nothing more; "
         "metrics.jsonl has everything",
         "trackio failed at the end (TimeoutError) and gets nothing more; metrics.jsonl has everything",

@@ -49,7 +49,7 @@ def fetch(server: ViewServer, target: str, *, method: str = "GET", **headers: st
     return answer.status, kind, json.loads(content) if kind == "application/json" else content
 
 
-def test_the_overview_has_the_kept_steps_with_their_metrics(run: Path) -> None:
+def test_the_overview_has_the_saved_steps_with_their_metrics(run: Path) -> None:
     assert RunSamples.open(run).overview() == {
         "run": "tiny",
         "samples_every": 10,
@@ -117,9 +117,9 @@ def test_success_may_be_unknown(run: Path, parts: dict[str, Any], success: bool 
 
 
 def test_whatever_is_shown_of_an_episode_is_found(run: Path) -> None:
-    said = {"role": "assistant", "content": "x", "reasoning": "Hmm", "info": {"note": {"list": ['"quoted"', 17]}}}
+    reply = {"role": "assistant", "content": "x", "reasoning": "Hmm", "info": {"note": {"list": ['"quoted"', 17]}}}
     labels = {"family": 4711, "flags": ["reads_tests"], "error": "the sandbox is gone", "stop_reason": "env_error"}
-    write_step(run, 2, [record(0), record(1, messages=[said], **labels)])
+    write_step(run, 2, [record(0), record(1, messages=[reply], **labels)])
     samples = RunSamples.open(run)
     for text in ("hmm", '"QUOTED"', "17", "4711", "reads_tests", "sandbox is", "env_error"):
         assert samples.search(2, text) == [1], text

@@ -77,7 +77,7 @@ def test_tokens_are_coloured_and_explained(page: Page) -> None:
     assert page.colors()[2] == "rgba(0, 0, 0, 0)"
 
 
-def test_filters_leave_what_is_asked_for(page: Page) -> None:
+def test_filters_leave_what_matches(page: Page) -> None:
     page.open("#step=1&episode=0")
     page.wait(lambda: len(page.rows) == 4)
 
