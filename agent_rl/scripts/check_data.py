@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent_rl.scripts.common import make_app, run_app
+from agent_rl.scripts.common import make_app, read_config, run_app
 
 if TYPE_CHECKING:
     from agent_rl.data.tasks import Task
@@ -35,7 +35,6 @@ def main(
     seed: Annotated[int, typer.Option(help="Draws the sample, the sabotage and the hidden cases.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Solutions played at the same time.")] = 4,
 ) -> None:
-    from agent_rl.config import load_config
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.check_data import check_data
     from agent_rl.envs.opening import offer_tools
@@ -45,7 +44,7 @@ def main(
     if config is None:
         opened = make_env_factory("nat_agent_creation", seed=seed)
     else:
-        loaded = load_config(config)
+        loaded = read_config(config)
         opened = offer_tools(make_env_factory(loaded.env.name, loaded.env.options, seed=seed), loaded.tools)
     tasks = []
     with opened as factory:

@@ -2,11 +2,13 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from agent_rl.config import Config, load_config
 from agent_rl.core.interrupts import is_first_process_here
 from agent_rl.errors import UserError
 from agent_rl.registry import import_working_folder
@@ -22,6 +24,14 @@ def make_app(command: Callable[..., Any], help_text: str | None = None) -> typer
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=help_text or sys.modules[command.__module__].__doc__)(command)
     return app
+
+
+def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """`load_config`; modules beside the file can be imported, after those of the current folder."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return load_config(path, list(overrides))
 
 
 def run_app(app: typer.Typer) -> None:

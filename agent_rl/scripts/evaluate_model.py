@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import make_app, run_app
+from agent_rl.scripts.common import make_app, read_config, run_app
 from agent_rl.telemetry.files import make_folder
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def main(
 ) -> None:
     if baseline is not None and compare is not None:
         raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
-    from agent_rl.config import load_config
     from agent_rl.envs.opening import open_environment
 
     flags = {
@@ -60,7 +59,7 @@ def main(
         "rollout.episode_timeout_s": task_timeout,
     }
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
-    resolved = load_config(config, [*given, *(overrides or [])])
+    resolved = read_config(config, [*given, *(overrides or [])])
     if temperature is None:
         temperature = 0.0 if samples == 1 else resolved.policy.temperature
     if samples > 1 and temperature == 0.0:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from agent_rl.config import Config, load_config
+from agent_rl.config import Config
 from agent_rl.errors import ConfigError
+from agent_rl.scripts.common import read_config
 
 # Flags people know, and the config key each one sets.
 _FLAG_KEYS = {
@@ -53,7 +54,7 @@ def train_command(
         from agent_rl.data.tasks import find_task_file
 
         settings += [f"data.{split}_path={find_task_file(dataset_dir, split)}" for split in ("train", "eval")]
-    resolved = load_config(config, [*settings, *(overrides or [])])
+    resolved = read_config(config, [*settings, *(overrides or [])])
     if preview_tasks:
         preview(resolved, preview_tasks)
         return

@@ -153,7 +153,7 @@ def test_a_preview_closes_its_tools_when_a_task_cannot_be_shown(monkeypatch: pyt
     monkeypatch.setattr(Toolset, "close", close)
     monkeypatch.setattr(Toolset, "make", lambda *_arguments, **_options: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        train.preview(train.load_config(PREVIEW[1], PREVIEW[4:]), 1)
+        train.preview(train.read_config(Path(PREVIEW[1]), PREVIEW[4:]), 1)
     assert len(closed) == 1
 
 

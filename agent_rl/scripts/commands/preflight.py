@@ -9,7 +9,7 @@ Starts the environment's checkers and ends them; writes nothing. Exit code 1 whe
 import typer
 
 from agent_rl.scripts.commands.plan import ConfigPath, MachineOverrides, MachinePath, Overrides
-from agent_rl.scripts.common import make_app, run_app
+from agent_rl.scripts.common import make_app, read_config, run_app
 
 
 def main(
@@ -19,13 +19,12 @@ def main(
     settings: MachineOverrides = None,
 ) -> None:
     """Look at GPUs, packages, data, model, memory, disk, ports, interpreters and the sandbox."""
-    from agent_rl.config import load_config
     from agent_rl.errors import UserError
     from agent_rl.planning.machine import read_machine
     from agent_rl.planning.preflight import CheckStatus, MachineCheck
     from agent_rl.planning.preflight_run import all_checks, read_run_here
 
-    resolved = load_config(config, overrides or [])
+    resolved = read_config(config, overrides or [])
     wanted = read_machine(machine, settings or ())
     run, why_not = None, ""
     try:

@@ -1,0 +1,205 @@
+"""Environments in every command, as a person types them: the template, a file of one's own, a module in a folder."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_rl.scripts import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ["train.steps=1", "rollout.groups_per_step=2", "rollout.group_size=4", "train.warmup_steps=0", "run.device=cpu"]
+OWN_ENV = ["--config", "configs/math_grpo.yaml", "env.name=docs/own_env.py:ManyCalls", "tools.use=[]"]
+HELLO = ["--config", "configs/hello.yaml"]
+
+MY_ENV = """
+from agent_rl import AgentEnv, EnvFactory, Message, StepResult
+from my_words import right
+
+class MyEnv(AgentEnv):
+    def __init__(self, bonus: float, seed: int = 0):
+        self.bonus, self.seed = bonus, seed
+
+    def reset(self, task):
+        self.answer = task["answer"]
+        return [Message.user(task["question"])]
+
+    def step(self, message):
+        return StepResult(reward=self.bonus * right(message.content, self.answer), terminated=True)
+
+ready = EnvFactory(lambda: MyEnv(1.0))
+number = 5
+
+class Helper:
+    pass
+
+def make(options, seed):
+    return EnvFactory(lambda: MyEnv(options["bonus"], seed))
+"""
+
+
+def agent_rl(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agent_rl.scripts.cli", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+
+
+def output_of(*words: str | Path) -> str:
+    done = agent_rl(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+def error_of(*words: str | Path) -> str:
+    """The one line of a command that ends with exit code 2."""
+    done = agent_rl(*words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def page_of(run: Path) -> str:
+    """What `agent-rl view` serves of a run."""
+    command = [sys.executable, "-m", "agent_rl.scripts.cli", "view", str(run), "--no-browser"]
+    viewer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        address = next(word for word in viewer.stdout.readline().split() if word.startswith("http"))
+        return urllib.request.urlopen(address, timeout=20).read().decode()
+    finally:
+        viewer.send_signal(signal.SIGINT)
+        assert viewer.wait(timeout=20) == 130
+
+
+def check_commands(config: list[str], folder: Path) -> None:
+    """train, view, report, eval and preflight with one configuration."""
+    here = [f"run.output_dir={folder}", "run.name=own", "data.max_eval_tasks=2"]
+    assert "nothing was trained" in output_of("train", *config, "--preview-tasks", "1", *here)
+    output_of("train", *config, *SHORT, *here, "log.samples_every=1")
+    run = folder / "own"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["reward/mean"] >= 0.0 for line in lines if "reward/mean" in line] == [True]
+    assert "<html" in page_of(run)
+    output_of("report", run)
+    assert (run / "report.html").is_file()
+    output_of("eval", "--config", run / "config.yaml", "--output-dir", folder / "eval", *config[2:])
+    assert list((folder / "eval").glob("*.html"))
+    name = next((word.split("=")[1] for word in config if word.startswith("env.name=")), "hello")
+    assert f"ok environment {name}" in output_of("preflight", *config, *here)
+
+
+def test_the_template_works_in_every_command(tmp_path: Path) -> None:
+    check_commands(HELLO, tmp_path)
+    made = tmp_path / "tasks"
+    output_of("prepare-tasks", "--domain", "hello", "--output-dir", made)
+    for name in ("train.jsonl", "eval.jsonl"):
+        assert (made / name).read_bytes() == (ROOT / "dataset/hello_tasks" / name).read_bytes()
+    assert output_of("check-data", *HELLO, made / "eval.jsonl").count("32 of 32 (100.0 %)") == 4
+    words = ["--num-demonstrations", "32", "--hidden-size", "64", "--num-layers", "1"]
+    output_of("sft", "--domain", "hello", "--output-dir", tmp_path / "model", *words)
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+def test_an_environment_of_ones_own_works_in_every_command_by_the_path_of_its_file(tmp_path: Path) -> None:
+    check_commands(OWN_ENV, tmp_path)
+    tasks = "dataset/math_tasks/eval.jsonl"
+    shutil.copy(ROOT / "configs/math_grpo.yaml", tmp_path / "own.yaml")
+    text = (tmp_path / "own.yaml").read_text().replace("math_qa", "docs/own_env.py:ManyCalls")
+    (tmp_path / "own.yaml").write_text(text.replace("use: [calculator]", "use: []"))
+    assert "has no solutions" in error_of("check-data", "--config", tmp_path / "own.yaml", tasks)
+    for command in ("sft", "prepare-tasks"):
+        line = error_of(command, "--domain", "docs/own_env.py:ManyCalls", "--output-dir", tmp_path / "none")
+        assert "--domain docs/own_env.py:ManyCalls" in line
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with a user's own modules and a configuration."""
+    (tmp_path / "my_env.py").write_text(MY_ENV)
+    (tmp_path / "my_words.py").write_text("def right(reply, answer):\n    return reply == answer\n")
+    text = (ROOT / "configs/hello.yaml").read_text().replace("[calculator]", "[]")
+    for folder in ("dataset", "model"):
+        text = text.replace(f": {folder}/", f": {ROOT}/{folder}/")
+    (tmp_path / "my.yaml").write_text(text)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("my_env", "my_words"):
+        sys.modules.pop(name, None)
+
+
+def preview(monkeypatch: pytest.MonkeyPatch, *words: str, config: Path = Path("my.yaml")) -> int:
+    """The exit code of `agent-rl train --preview-tasks 1`."""
+    monkeypatch.setattr(sys, "argv", ["agent-rl", "train", "--config", str(config), *words, "--preview-tasks", "1"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize("words", [
+    ["env.name=my_env:MyEnv", "env.options.bonus=0.5"],
+    ["env.name=my_env.py:MyEnv", "env.options.bonus=0.5"],
+    ["env.name=my_env:make", "env.options.bonus=0.5"],
+    ["env.name=my_env:ready"],
+])  # fmt: skip
+def test_modules_in_the_current_folder_are_found(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert preview(monkeypatch, *words) == 0
+    assert "Finn buys 3 books" in capsys.readouterr().out
+
+
+def test_modules_beside_the_configuration_are_found_from_anywhere(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "elsewhere").mkdir()
+    monkeypatch.chdir(project / "elsewhere")
+    assert preview(monkeypatch, "env.name=my_env:ready", config=project / "my.yaml") == 0
+    assert "Finn buys 3 books" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "parts"), [
+    (["env.name=my_envs:MyEnv"], ["my_envs"]),
+    (["env.name=my_env:MyEnvs"], ["my_env:MyEnvs", "MyEnv"]),
+    (["env.name=nowhere/my_env.py:MyEnv"], ["nowhere/my_env.py"]),
+    (["env.name=my_env:number"], ["my_env:number", "5", "EnvFactory"]),
+    (["env.name=my_env:Helper"], ["my_env:Helper", "EnvFactory"]),
+    (["env.name=my_env"], ["my_env", "hello"]),
+    (["env.name=my_env:MyEnv"], ["env.options.bonus", "MyEnv"]),
+    (["env.name=my_env:MyEnv", "env.options.bonuses=1"], ["env.options.bonuses", "'bonus'"]),
+    (["env.name=my_env:ready", "env.options.bonus=1"], ["env.options.bonus"]),
+    (["env.name=my_env:ready", "tools.use=[calculator]"], ["MyEnv", "ToolEnv"]),
+])  # fmt: skip
+def test_a_mistake_in_the_path_or_the_options_is_one_line(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    parts: list[str],
+) -> None:
+    assert preview(monkeypatch, *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and all(part in line for part in parts)
+
+
+@pytest.mark.parametrize(("line", "error"), [
+    ("import no_such_package", ModuleNotFoundError),
+    ("class Broken:\n    size = 1 / 0", ZeroDivisionError),
+])  # fmt: skip
+def test_a_bug_in_ones_own_module_shows_its_file_and_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch, line: str, error: type[Exception]
+) -> None:
+    """`run_app` lets it through, so that Python prints its traceback."""
+    text = f"{MY_ENV}\n{line}"
+    (project / "my_env.py").write_text(text)
+    monkeypatch.setattr(sys, "argv", ["agent-rl", "train", "--config", "my.yaml", "env.name=my_env:ready"])
+    with pytest.raises(error) as raised:
+        cli.main()
+    place = raised.traceback[-1]
+    assert (Path(place.path).name, place.lineno + 1) == ("my_env.py", len(text.splitlines()))
