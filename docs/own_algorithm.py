@@ -22,9 +22,9 @@ def over_median(rewards_G: Tensor, *, scale_by_std: bool) -> Tensor:
 
 
 @policy_loss_function("soft_gate")
-def soft_gate(logprobs_BT: Tensor, prox_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
+def soft_gate(logprobs_BT: Tensor, old_logprobs_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor) -> Tensor:
     """A sigmoid of the ratio in place of a clip, steeper for negative advantages (Gao et al. 2025, SAPO)."""
-    ratio_BT = (logprobs_BT - prox_logprobs_BT).exp()
+    ratio_BT = (logprobs_BT - old_logprobs_BT).exp()
     slope_BT = torch.where(advantages_BT > 0, 1.0, 1.05)
     return -4.0 / slope_BT * torch.sigmoid(slope_BT * (ratio_BT - 1.0)) * advantages_BT
 

@@ -1,9 +1,9 @@
 """Advantages of one group: the rewards of its episodes in, one advantage per episode out.
 
-Pure functions on small tensors, computed in float64. A group without signal gets exactly 0, so that rounding is
+Pure functions on small tensors, computed in float64. A zero-variance group gets exactly 0, so that rounding is
 never divided by a tiny standard deviation. A reward of None or NaN could not be scored: it is left out of the
 statistics and its advantage is 0. Infinite rewards and rewards that are not one-dimensional raise ValueError.
-Not here: advantages per token (`token_advantages.py`, importable from here too), a whole step (`estimators.py`).
+Not here: advantages per token (`token_advantages.py`), a whole step (`estimators.py`).
 Shape suffix `_G`: one entry per episode of the group.
 """
 
@@ -12,35 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from agent_rl.algorithms.token_advantages import (
-    SIGNAL_TOLERANCE,
-    differ,
-    gae_advantages,
-    reinforce_pp_advantages,
-    whitened,
-)
+from agent_rl.algorithms.token_advantages import differ
 from agent_rl.errors import ConfigError
 from agent_rl.registry import look_up
-
-__all__ = [
-    "SIGNAL_TOLERANCE",
-    "gae_advantages",
-    "grpo_advantages",
-    "has_signal",
-    "maxrl_advantages",
-    "normalize_parts",
-    "opo_advantages",
-    "pass_at_k_advantages",
-    "reinforce_pp_advantages",
-    "remax_advantages",
-    "rloo_advantages",
-    "whitened",
-]
 
 Rewards = Sequence[float | None] | torch.Tensor
 
 
-def has_signal(rewards_G: Rewards) -> bool:
+def has_variance(rewards_G: Rewards) -> bool:
     """Whether the scored rewards of a group differ by more than `SIGNAL_TOLERANCE`; False for fewer than two."""
     values_G, scored_G = _to_float64(rewards_G)
     return differ(values_G[scored_G])
@@ -141,7 +120,7 @@ def normalize_parts(parts_G: Mapping[str, Rewards], weights: Mapping[str, float]
 
 
 def _with_signal(rewards_G: Rewards, advantages_of: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """`advantages_of` the scored rewards in their places, 0 elsewhere; all 0 for a group without signal."""
+    """`advantages_of` the scored rewards in their places, 0 elsewhere; all 0 for a zero-variance group."""
     values_G, scored_G = _to_float64(rewards_G)
     advantages_G = torch.zeros_like(values_G)
     if differ(values_G[scored_G]):

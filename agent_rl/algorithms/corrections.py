@@ -28,7 +28,7 @@ CORRECTIONS = tuple(_LEVELS)
 
 @torch.no_grad()
 def importance_weights(
-    prox_logprobs_BT: torch.Tensor,
+    old_logprobs_BT: torch.Tensor,
     sampling_logprobs_BT: torch.Tensor,
     mask_BT: torch.Tensor,
     *,
@@ -36,7 +36,7 @@ def importance_weights(
     low: float = 0.0,
     high: float = math.inf,
 ) -> torch.Tensor:
-    """Weights [B, T] of token losses, detached; 0 where the mask is 0. With `w = exp(prox - sampling)`:
+    """Weights [B, T] of token losses, detached; 0 where the mask is 0. With `w = exp(old - sampling)`:
 
     | kind | weight |
     | --- | --- |
@@ -51,7 +51,7 @@ def importance_weights(
     ConfigError for an unknown kind.
     """
     mask_BT = mask_BT.bool()
-    ratio_BT = _ratio(prox_logprobs_BT, sampling_logprobs_BT, mask_BT, kind)
+    ratio_BT = _ratio(old_logprobs_BT, sampling_logprobs_BT, mask_BT, kind)
     is_cut_BT = _is_cut(ratio_BT, kind, low=low, high=high)
     if kind in ("token_tis", "sequence_tis"):
         weights_BT = ratio_BT.clamp(max=high)
@@ -64,7 +64,7 @@ def importance_weights(
 
 @torch.no_grad()
 def mismatch_metrics(
-    prox_logprobs_BT: torch.Tensor,
+    old_logprobs_BT: torch.Tensor,
     sampling_logprobs_BT: torch.Tensor,
     mask_BT: torch.Tensor,
     *,
@@ -74,7 +74,7 @@ def mismatch_metrics(
 ) -> dict[str, float]:
     """How far trainer and sampler are apart before any update, over trained tokens; empty when there are none.
 
-    Of raw ratios `w = exp(x)`, `x = prox - sampling`, before any truncation (x clamped to 20 for `exp` alone):
+    Of raw ratios `w = exp(x)`, `x = old - sampling`, before any truncation (x clamped to 20 for `exp` alone):
     `mismatch/log_diff_mean` of `-x`, `mismatch/abs_log_diff_max`, `mismatch/k2` and `mismatch/k3` (KL(sampler ||
     trainer)), `mismatch/chi_square` `mean(w**2) - 1`, `mismatch/ess` the effective share of the sample size
     `sum(w)**2 / (N * sum(w**2))`, `mismatch/ratio_max`, `mismatch/sequence_ratio_max` of products and
@@ -87,11 +87,11 @@ def mismatch_metrics(
     if not mask_BT.any():
         return {}
     has_tokens_B = mask_BT.any(dim=-1)
-    log_ratio_BT = masked_log_ratio(prox_logprobs_BT.double(), sampling_logprobs_BT.double(), mask_BT)
+    log_ratio_BT = masked_log_ratio(old_logprobs_BT.double(), sampling_logprobs_BT.double(), mask_BT)
     x_N = log_ratio_BT[mask_BT]
     w_N = bounded_exp(x_N)
     by_level = {kind: sequence_log_ratios(log_ratio_BT, mask_BT, mean=kind == "mean") for kind in ("product", "mean")}
-    is_cut_BT = _is_cut(_ratio(prox_logprobs_BT, sampling_logprobs_BT, mask_BT, kind), kind, low=low, high=high)
+    is_cut_BT = _is_cut(_ratio(old_logprobs_BT, sampling_logprobs_BT, mask_BT, kind), kind, low=low, high=high)
     is_cut_BT = is_cut_BT & mask_BT
     return {
         "mismatch/log_diff_mean": float(-x_N.mean()),
@@ -108,10 +108,10 @@ def mismatch_metrics(
     }
 
 
-def _ratio(prox: torch.Tensor, sampling: torch.Tensor, mask_BT: torch.Tensor, kind: str) -> torch.Tensor:
+def _ratio(old: torch.Tensor, sampling: torch.Tensor, mask_BT: torch.Tensor, kind: str) -> torch.Tensor:
     """The ratio that decides in this kind, for every token, [B, T]."""
     level = look_up(_LEVELS, kind, kind="sampler correction")
-    log_ratio_BT = masked_log_ratio(prox, sampling, mask_BT)
+    log_ratio_BT = masked_log_ratio(old, sampling, mask_BT)
     if level != "token":
         log_ratio_BT = sequence_log_ratios(log_ratio_BT, mask_BT, mean=level == "mean").expand_as(log_ratio_BT)
     return bounded_exp(log_ratio_BT)

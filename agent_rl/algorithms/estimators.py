@@ -17,7 +17,7 @@ import torch
 
 from agent_rl.algorithms.advantages import (
     grpo_advantages,
-    has_signal,
+    has_variance,
     maxrl_advantages,
     normalize_parts,
     opo_advantages,
@@ -116,8 +116,8 @@ def estimate(name: str, step: StepRewards, **options: Any) -> Credit:
 def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
     """`@group_advantages("name")` on a function `(rewards_G, *, options) -> advantages_G` makes it an estimator.
 
-    It is called for each group with signal (`has_signal`) with the rewards of its scored episodes, float64 [G], each
-    less the penalties of the episode's tokens. Its answer holds for every trained token of the episode.
+    It is called for each group whose rewards differ (`has_variance`) with the rewards of its scored episodes, float64
+    [G], each less the penalties of the episode's tokens. Its result holds for every trained token of the episode.
     """
 
     def decorate(function: GroupFunction) -> GroupFunction:
@@ -163,7 +163,7 @@ def reinforce_plus_plus(step: StepRewards, *, gamma: float = 1.0) -> Credit:
 
 @advantage_estimator("reinforce_plus_plus_baseline", needs_group=True)
 def reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
-    """Rewards less their group's mean, whitened over the trained tokens of all groups with signal (Hu 2025)."""
+    """Rewards less their group's mean, whitened over the trained tokens of all groups with variance (Hu 2025)."""
     centred_EN = _spread(_by_group(step, lambda rewards_G, _: rewards_G - rewards_G.mean()), step).advantages_EN
     is_live_E = _in_live_group(centred_EN.any(dim=1), step)
     return Credit(advantages_EN=whitened(centred_EN, step.mask_EN & is_live_E.unsqueeze(1)))
@@ -181,7 +181,7 @@ def gae(step: StepRewards, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool
 
 @advantage_estimator("gdpo", needs_group=True)
 def gdpo(step: StepRewards, *, part_weights: Mapping[str, float]) -> Credit:
-    """Parts of the reward standardised one by one, then whitened over the episodes of all groups with signal."""
+    """Parts of the reward standardised one by one, then whitened over the episodes of all groups with variance."""
     if step.token_penalties_EN.any():
         raise ConfigError("the estimator 'gdpo' has no place for a KL penalty in the reward; put the KL into the loss")
     combined_E = torch.zeros_like(step.rewards_E)
@@ -215,12 +215,12 @@ def _groups(step: StepRewards) -> Iterator[torch.Tensor]:
 
 
 def _by_group(step: StepRewards, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """`function(rewards_G, rows_G)` of each group with signal, in its places of a float64 [E]; 0 elsewhere."""
+    """`function(rewards_G, rows_G)` of each group with variance, in its places of a float64 [E]; 0 elsewhere."""
     rewards_E = step.rewards_E - step.token_penalties_EN.sum(dim=1)
     advantages_E = torch.zeros_like(rewards_E)
     for rows in _groups(step):
         # By the outcomes alone: penalties differ always, and a small standard deviation would blow them up.
-        if has_signal(step.rewards_E[rows]):
+        if has_variance(step.rewards_E[rows]):
             advantages_G = torch.as_tensor(function(rewards_E[rows], rows), dtype=torch.float64)
             if advantages_G.shape != rows.shape:
                 raise ValueError(f"a group of {len(rows)} episodes got advantages of shape {list(advantages_G.shape)}")

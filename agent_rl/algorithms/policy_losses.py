@@ -23,7 +23,7 @@ MAX_SEQUENCE_LOG_RATIO = 10.0
 PolicyLoss = Callable[..., torch.Tensor]
 
 policy_loss_function = POLICY_LOSSES.register
-"""`@policy_loss_function("name")` on `(logprobs_BT, prox_logprobs_BT, advantages_BT, mask_BT, *, options)`, to answer
+"""`@policy_loss_function("name")` on `(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT, *, options)`, to answer
 token losses [B, T].
 
 The three inputs are 0 where the mask is 0, and so will be the losses, whatever the function answers there.
@@ -33,7 +33,7 @@ The three inputs are 0 where the mask is 0, and so will be the losses, whatever 
 def token_policy_loss(
     name: str,
     logprobs_BT: torch.Tensor,
-    prox_logprobs_BT: torch.Tensor,
+    old_logprobs_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     mask_BT: torch.Tensor,
     **options: Any,
@@ -43,14 +43,14 @@ def token_policy_loss(
     ConfigError with the nearest name for an unknown loss, and for an option that no loss uses.
     """
     masked_BT = ~mask_BT.bool()
-    columns = [column.masked_fill(masked_BT, 0.0) for column in (logprobs_BT, prox_logprobs_BT, advantages_BT)]
+    columns = [column.masked_fill(masked_BT, 0.0) for column in (logprobs_BT, old_logprobs_BT, advantages_BT)]
     return POLICY_LOSSES.call(name, *columns, ~masked_BT, **options).masked_fill(masked_BT, 0.0)
 
 
 @policy_loss_function("ppo_clip")
 def policy_loss(
     logprobs_BT: torch.Tensor,
-    sampling_or_prox_logprobs_BT: torch.Tensor,
+    old_logprobs_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     mask_BT: torch.Tensor,
     *,
@@ -70,7 +70,7 @@ def policy_loss(
     """
     mask_BT = mask_BT.bool()
     advantages_BT = advantages_BT.masked_fill(~mask_BT, 0.0)
-    ratio_BT = _ratio(logprobs_BT, sampling_or_prox_logprobs_BT, mask_BT, ratio_level)
+    ratio_BT = _ratio(logprobs_BT, old_logprobs_BT, mask_BT, ratio_level)
     clipped_BT = ratio_BT.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss_BT = -torch.minimum(ratio_BT * advantages_BT, clipped_BT * advantages_BT)
     if dual_clip is None:
@@ -82,7 +82,7 @@ def policy_loss(
 @policy_loss_function("cispo")
 def cispo_loss(
     logprobs_BT: torch.Tensor,
-    prox_logprobs_BT: torch.Tensor,
+    old_logprobs_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     mask_BT: torch.Tensor,
     *,
@@ -95,7 +95,7 @@ def cispo_loss(
     Formula: MiniMax 2025 (CISPO, equation 4).
     """
     mask_BT = mask_BT.bool()
-    weights_BT = _ratio(logprobs_BT.detach(), prox_logprobs_BT, mask_BT, "token").clamp(1.0 - clip_low, 1.0 + clip_high)
+    weights_BT = _ratio(logprobs_BT.detach(), old_logprobs_BT, mask_BT, "token").clamp(1.0 - clip_low, 1.0 + clip_high)
     advantages_BT = advantages_BT.masked_fill(~mask_BT, 0.0)
     return -weights_BT * advantages_BT * logprobs_BT.masked_fill(~mask_BT, 0.0)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from agent_rl.algorithms.advantages import has_signal
+from agent_rl.algorithms.advantages import has_variance
 from agent_rl.config import Config
 from agent_rl.core.episode_log import EpisodeLog
 from agent_rl.core.evaluation import EvalResult, RunEvaluation
@@ -217,7 +217,7 @@ class GRPOTrainer:
             self._source.commit()
             with clock.stage("write"):
                 self._episode_log.write(self.step, drawn.played, update, report=output.message)
-            metrics = update.metrics | group_metrics(drawn.played, has_signal=has_signal) | drawn.metrics
+            metrics = update.metrics | group_metrics(drawn.played, has_variance=has_variance) | drawn.metrics
             metrics |= clock.metrics(drawn.played)
             output.step(self.step, metrics)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))

@@ -13,7 +13,7 @@ from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory, Solution, StepResult
 from agent_rl.records import StopReason
 from agent_rl.rewards.answers import normalize_answer
-from agent_rl.tools.search_tool import words_of
+from agent_rl.tools.passages import words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agent_rl.algorithms.losses import KLController, kl_penalty
+from agent_rl.algorithms.kl import KLController, kl_penalty
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend, set_learning_rate
 from agent_rl.errors import CheckpointError, TrainingStoppedError

@@ -206,7 +206,7 @@ class AsyncGroupSource:
                 raise EngineError(f"an episode of process {rank} failed with {other}")
         for ticket, group in sorted((pair for share, _ in shares for pair in share.items()), key=lambda pair: pair[0]):
             self._over[ticket] = group
-            self._staleness.finish(ticket, has_signal=is_wanted(group, self._config))
+            self._staleness.finish(ticket, has_variance=is_wanted(group, self._config))
 
     def _hand_over(self, tickets: Sequence[Ticket]) -> RolloutBatch:
         """The groups of these tickets, looked over, and what the curriculum says of them."""

@@ -73,11 +73,11 @@ class StalenessManager:
         self.num_started += 1
         return ticket
 
-    def finish(self, ticket_id: int, *, has_signal: bool = True) -> None:
+    def finish(self, ticket_id: int, *, has_variance: bool = True) -> None:
         """All episodes of a running group are over; without signal it is taken, but fills no place in a step."""
         self._finished[ticket_id] = self._running.pop(ticket_id)
         self.num_finished += 1
-        if not has_signal:
+        if not has_variance:
             self._without_signal.add(ticket_id)
 
     def take(self) -> list[Ticket] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from agent_rl.algorithms.advantages import has_signal
+from agent_rl.algorithms.advantages import has_variance
 from agent_rl.config import Config, CurriculumConfig
 from agent_rl.data.curriculum import level_of, make_curriculum
 from agent_rl.data.tasks import Task
@@ -96,8 +96,8 @@ def is_wanted(group: TrajectoryGroup, config: Config) -> bool:
     scored = [episode for episode in group.trajectories if episode.reward is not None]
     parts = config.algorithm.part_weights
     if parts:
-        return any(has_signal([episode.reward_parts.get(name, 0.0) for episode in scored]) for name in parts)
-    return has_signal([episode.reward for episode in scored])
+        return any(has_variance([episode.reward_parts.get(name, 0.0) for episode in scored]) for name in parts)
+    return has_variance([episode.reward for episode in scored])
 
 
 def train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[Task, str], None]:

@@ -1,6 +1,6 @@
 """The metrics of a step: statistics of its episodes, and the file they are written to.
 
-`metrics.jsonl` holds one flat JSON object per step. Not here: loss metrics (`algorithms/losses.py`), display
+`metrics.jsonl` holds one flat JSON object per step. Not here: loss metrics (`algorithms/policy_losses.py`), display
 (`progress.py`), whole episodes (`episode_files.py`). Nothing here changes what is trained.
 """
 
@@ -81,11 +81,11 @@ def _step_of(line: str, where: str) -> int:
 
 
 def group_metrics(
-    groups: Sequence[TrajectoryGroup], *, has_signal: Callable[[Sequence[float | None]], bool]
+    groups: Sequence[TrajectoryGroup], *, has_variance: Callable[[Sequence[float | None]], bool]
 ) -> dict[str, float]:
     """Statistics of a step's episodes, one flat dictionary.
 
-    `has_signal` says of a group's rewards whether they can train (`algorithms.advantages.has_signal`).
+    `has_variance` says of a group's rewards whether they can train (`algorithms.advantages.has_variance`).
     Rewards, parts and success are over scored episodes (reward not None); NaN when there are none. A part that an
     episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
     no episode reports `success`. `hacks/*` count episodes in which reward hacking was noticed. `rollout/*`
@@ -100,7 +100,7 @@ def group_metrics(
         **_rollout_metrics(episodes),
         **_flag_counts(episodes),
         **_success_shares(groups),
-        "group/frac_no_signal": fmean(not has_signal([t.reward for t in group.trajectories]) for group in groups),
+        "group/frac_no_signal": fmean(not has_variance([t.reward for t in group.trajectories]) for group in groups),
     }
 
 

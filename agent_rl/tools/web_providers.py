@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from agent_rl.config.tools import SearchToolConfig
 from agent_rl.errors import AgentRLError, ConfigError, nearest
-from agent_rl.tools.search_tool import Passage
+from agent_rl.tools.passages import Passage
 
 
 class BadAnswerError(AgentRLError):

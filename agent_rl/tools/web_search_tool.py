@@ -25,7 +25,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from agent_rl.config.tools import SearchToolConfig
 from agent_rl.errors import ServiceError
-from agent_rl.tools.search_tool import Passage, SearchError
+from agent_rl.tools.passages import Passage, SearchError
 from agent_rl.tools.web_providers import (
     BadAnswerError,
     address_of,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from agent_rl.algorithms.advantages import (
     grpo_advantages,
-    has_signal,
+    has_variance,
     maxrl_advantages,
     normalize_parts,
     opo_advantages,
@@ -39,25 +39,25 @@ def test_without_std_the_advantages_are_the_centred_rewards():
 def test_a_group_of_equal_rewards_has_advantage_exactly_zero(value, scale_by_std):
     for rewards_G in ([value] * 8, torch.full((8,), value), [value + k * 1e-7 for k in range(8)]):
         assert grpo_advantages(rewards_G, scale_by_std=scale_by_std).tolist() == [0.0] * 8
-        assert not has_signal(rewards_G)
+        assert not has_variance(rewards_G)
 
 
 @pytest.mark.parametrize("rewards_G", [[1.0], [1.0, None], [None, 0.3, math.nan]])
 def test_a_group_with_one_scored_episode_has_advantage_exactly_zero(rewards_G):
     assert grpo_advantages(rewards_G).tolist() == [0.0] * len(rewards_G)
-    assert not has_signal(rewards_G)
+    assert not has_variance(rewards_G)
 
 
 def test_a_group_without_any_score_has_advantage_exactly_zero():
     assert grpo_advantages([None, math.nan]).tolist() == [0.0, 0.0]
-    assert not has_signal([])
+    assert not has_variance([])
 
 
 @pytest.mark.parametrize("unscored", [None, math.nan])
 def test_unscored_episodes_are_left_out_of_the_statistics(unscored):
     actual = grpo_advantages([1.0, unscored, 0.0, 0.5, 0.0])
     close(actual, [1.305580, 0.0, -0.783348, 0.261116, -0.783348])
-    assert has_signal([1.0, unscored, 0.0])
+    assert has_variance([1.0, unscored, 0.0])
 
 
 def test_a_float32_tensor_is_computed_in_float64():
@@ -107,7 +107,7 @@ def test_permuting_the_episodes_permutes_the_advantages(case):
 @quick
 @given(rewards)
 def test_a_group_has_signal_exactly_when_some_advantage_is_not_zero(rewards_G):
-    assert has_signal(rewards_G) == bool(grpo_advantages(rewards_G).any())
+    assert has_variance(rewards_G) == bool(grpo_advantages(rewards_G).any())
 
 
 LENGTHS = [4, 3, 6, 4]
@@ -200,6 +200,6 @@ def test_advantages_of_a_group_sum_to_zero(rewards_G, name):
 @quick
 @given(rewards)
 def test_leave_one_out_is_the_reward_less_the_mean_of_the_others(rewards_G):
-    if has_signal(rewards_G):
+    if has_variance(rewards_G):
         others = [(sum(rewards_G) - reward) / (len(rewards_G) - 1) for reward in rewards_G]
         close(rloo_advantages(rewards_G), [r - other for r, other in zip(rewards_G, others, strict=True)], atol=1e-9)

@@ -14,18 +14,12 @@ from algorithm_fixtures import ESTIMATORS, PROX, REF, SAMPLING, TRAINER, close, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_rl.algorithms.aggregation import AGGREGATIONS, aggregate_loss
+from agent_rl.algorithms.corrections import CORRECTIONS, importance_weights, mismatch_metrics
+from agent_rl.algorithms.critic import value_loss
 from agent_rl.algorithms.estimators import StepRewards, estimate
-from agent_rl.algorithms.losses import (
-    AGGREGATIONS,
-    CORRECTIONS,
-    aggregate_loss,
-    importance_weights,
-    kl_penalty,
-    mismatch_metrics,
-    ratio_metrics,
-    token_policy_loss,
-    value_loss,
-)
+from agent_rl.algorithms.kl import kl_penalty
+from agent_rl.algorithms.policy_losses import ratio_metrics, token_policy_loss
 
 GROUP_RELATIVE = sorted(set(ESTIMATORS) - {"remax", "reinforce_plus_plus", "gae"})
 OPTIONS = {"part_weights": {"right": 1.0, "short": 0.5}, "gamma": 0.9, "lam": 0.8}
@@ -184,11 +178,11 @@ def test_law_4_the_outcome_belongs_to_the_last_trained_token(mask, gamma):
 
 def token_losses(columns, *, loss, correction, kl):
     """All that a step's loss is made of, added up per token."""
-    trainer, prox, sampling, ref, advantages, mask = columns
+    trainer, old, sampling, ref, advantages, mask = columns
     name, options = LOSSES[loss]
-    policy = token_policy_loss(name, trainer, prox, advantages, mask, **CLIP, **options)
-    weights = importance_weights(prox, sampling, mask, kind=correction, **BOUNDS)
-    critic = value_loss(trainer, prox, sampling, mask, clip=0.2)
+    policy = token_policy_loss(name, trainer, old, advantages, mask, **CLIP, **options)
+    weights = importance_weights(old, sampling, mask, kind=correction, **BOUNDS)
+    critic = value_loss(trainer, old, sampling, mask, clip=0.2)
     return policy * weights + 0.1 * kl_penalty(trainer, ref, kl, mask=mask) + 0.5 * critic
 
 
@@ -247,14 +241,14 @@ def test_law_1_masked_tokens_change_no_loss_and_no_gradient(loss, data, advantag
     assert gradient[long[-1] == 0].eq(0).all()
     assert losses[long[-1] == 0].eq(0).all()
 
-    trainer, prox, sampling, _, advantages_BT, mask = long
+    trainer, old, sampling, _, advantages_BT, mask = long
     for level in ("token", "sequence"):
         options = {**CLIP, "dual_clip": 3.0, "ratio_level": level}
         expected = ratio_metrics(short[0], short[1], short[4], short[5], **options)
-        assert ratio_metrics(trainer, prox, advantages_BT, mask, **options) == pytest.approx(expected)
+        assert ratio_metrics(trainer, old, advantages_BT, mask, **options) == pytest.approx(expected)
     options = {"kind": kinds["correction"], **BOUNDS}
     expected = mismatch_metrics(short[1], short[2], short[5], **options)
-    assert mismatch_metrics(prox, sampling, mask, **options) == pytest.approx(expected)
+    assert mismatch_metrics(old, sampling, mask, **options) == pytest.approx(expected)
 
 
 @every_loss

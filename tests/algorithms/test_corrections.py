@@ -6,7 +6,9 @@ import pytest
 import torch
 from algorithm_fixtures import ADVANTAGES, MASK, PROX, SAMPLING, TRAINER, close
 
-from agent_rl.algorithms.losses import CORRECTIONS, aggregate_loss, importance_weights, mismatch_metrics, policy_loss
+from agent_rl.algorithms.aggregation import aggregate_loss
+from agent_rl.algorithms.corrections import CORRECTIONS, importance_weights, mismatch_metrics
+from agent_rl.algorithms.policy_losses import policy_loss
 from agent_rl.algorithms.ratios import masked_log_ratio, sequence_log_ratios
 from agent_rl.errors import ConfigError
 
@@ -55,9 +57,9 @@ def test_the_truncated_loss_matches_the_published_value():
 
 @pytest.mark.parametrize("kind", CORRECTIONS)
 def test_weights_carry_no_gradient_and_stay_finite(kind):
-    prox = torch.tensor([[0.0, -5000.0, 0.0]]).requires_grad_()
+    old = torch.tensor([[0.0, -5000.0, 0.0]]).requires_grad_()
     sampling = torch.tensor([[-5000.0, 0.0, -1.0]])
-    result = importance_weights(prox, sampling, torch.ones(1, 3), kind=kind)
+    result = importance_weights(old, sampling, torch.ones(1, 3), kind=kind)
     assert not result.requires_grad
     assert result.isfinite().all()
     assert result.dtype == torch.float32
@@ -108,8 +110,8 @@ def test_what_a_correction_cuts_is_counted_in_tokens_and_samples(kind, bounds, t
 
 
 def test_a_masked_token_is_never_counted_as_cut():
-    prox, mask = torch.log(torch.tensor([[1.5, 1.0]])), torch.tensor([[1, 0]])
-    metrics = mismatch_metrics(prox, torch.zeros(1, 2), mask, kind="token_mask", low=1.2, high=2.0)
+    old, mask = torch.log(torch.tensor([[1.5, 1.0]])), torch.tensor([[1, 0]])
+    metrics = mismatch_metrics(old, torch.zeros(1, 2), mask, kind="token_mask", low=1.2, high=2.0)
     assert metrics["mismatch/cut_tokens"] == metrics["mismatch/cut_samples"] == 0.0
 
 

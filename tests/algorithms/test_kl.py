@@ -8,7 +8,8 @@ from algorithm_fixtures import MASK, PROX, REF, TRAINER, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.algorithms.losses import KLController, aggregate_loss, kl_penalty
+from agent_rl.algorithms.aggregation import aggregate_loss
+from agent_rl.algorithms.kl import KLController, kl_penalty
 from agent_rl.errors import ConfigError
 
 STEP = {"num_loss_tokens": 7, "num_samples": 3}

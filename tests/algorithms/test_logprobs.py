@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from agent_rl.algorithms.losses import token_scores
+from agent_rl.algorithms.logprobs import token_scores
 
 quick = settings(max_examples=40, deadline=None)
 

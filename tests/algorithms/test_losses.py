@@ -8,16 +8,10 @@ from algorithm_fixtures import ADVANTAGES, MASK, PROX, SAMPLING, TRAINER, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.algorithms.losses import (
-    AGGREGATIONS,
-    aggregate_loss,
-    overlong_penalty,
-    policy_loss,
-    policy_loss_function,
-    ratio_metrics,
-    token_policy_loss,
-    value_loss,
-)
+from agent_rl.algorithms.aggregation import AGGREGATIONS, aggregate_loss
+from agent_rl.algorithms.critic import value_loss
+from agent_rl.algorithms.policy_losses import policy_loss, policy_loss_function, ratio_metrics, token_policy_loss
+from agent_rl.algorithms.shaping import overlong_penalty
 from agent_rl.errors import ConfigError
 from agent_rl.registry import POLICY_LOSSES
 
@@ -79,26 +73,26 @@ def test_cispo_matches_the_published_values_with_both_clips_and_with_the_upper_a
 
 
 def test_cispo_weighs_the_gradient_of_clipped_tokens_and_keeps_it():
-    prox = torch.full((1, 3), -2.0)
-    logprobs = (prox + torch.log(torch.tensor([[1.5, 0.5, 1.0]]))).requires_grad_()
-    token_policy_loss("cispo", logprobs, prox, torch.ones(1, 3), torch.ones(1, 3), **CLIP).sum().backward()
+    old = torch.full((1, 3), -2.0)
+    logprobs = (old + torch.log(torch.tensor([[1.5, 0.5, 1.0]]))).requires_grad_()
+    token_policy_loss("cispo", logprobs, old, torch.ones(1, 3), torch.ones(1, 3), **CLIP).sum().backward()
     close(logprobs.grad, [[-1.28, -0.8, -1.0]])
 
 
 @policy_loss_function("test_sapo")
-def sapo(logprobs_BT, prox_logprobs_BT, advantages_BT, mask_BT, *, tau_above=1.0, tau_below=1.05):
+def sapo(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT, *, tau_above=1.0, tau_below=1.05):
     """-(4 / tau) * sigmoid(tau * (ratio - 1)) * A."""
     tau_BT = torch.where(advantages_BT > 0, tau_above, tau_below)
-    ratio_BT = (logprobs_BT - prox_logprobs_BT).exp()
+    ratio_BT = (logprobs_BT - old_logprobs_BT).exp()
     return -4 / tau_BT * torch.sigmoid(tau_BT * (ratio_BT - 1)) * advantages_BT
 
 
 @policy_loss_function("test_tv_mask")
-def tv_mask(logprobs_BT, prox_logprobs_BT, advantages_BT, mask_BT, *, limit=0.2):
+def tv_mask(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT, *, limit=0.2):
     """Leaves out tokens whose probability has moved too far in the direction of the advantage already."""
-    moved_BT = logprobs_BT.exp() - prox_logprobs_BT.exp()
+    moved_BT = logprobs_BT.exp() - old_logprobs_BT.exp()
     too_far_BT = torch.where(advantages_BT > 0, moved_BT > limit, moved_BT < -limit)
-    return (-(logprobs_BT - prox_logprobs_BT).exp() * advantages_BT).masked_fill(too_far_BT, 0.0)
+    return (-(logprobs_BT - old_logprobs_BT).exp() * advantages_BT).masked_fill(too_far_BT, 0.0)
 
 
 def test_a_loss_of_ones_own_is_one_function():
@@ -211,9 +205,9 @@ ratios = st.sampled_from([0.5, 0.75, 0.9, 1.1, 1.25, 1.5, 2.9, 3.1, 5.9])
 )
 def test_clip_fraction_counts_tokens_whose_gradient_is_clipped_away(tokens, clip_high, dual_clip, ratio_level):
     ratio, advantage = zip(*tokens, strict=True)
-    prox, mask = torch.zeros(1, len(tokens)).double(), torch.ones(1, len(tokens))
+    old, mask = torch.zeros(1, len(tokens)).double(), torch.ones(1, len(tokens))
     trainer = torch.tensor([ratio], dtype=torch.float64).log().requires_grad_()
-    columns = (trainer, prox, torch.tensor([advantage], dtype=torch.float64), mask)
+    columns = (trainer, old, torch.tensor([advantage], dtype=torch.float64), mask)
     options = {"clip_low": 0.2, "clip_high": clip_high, "dual_clip": dual_clip, "ratio_level": ratio_level}
     policy_loss(*columns, **options).sum().backward()
     is_clipped = (trainer.grad == 0) & (columns[2] != 0)

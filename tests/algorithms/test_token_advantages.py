@@ -8,7 +8,7 @@ from algorithm_fixtures import GROUP_MASK, GROUP_REWARDS, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.algorithms.advantages import gae_advantages, reinforce_pp_advantages, whitened
+from agent_rl.algorithms.token_advantages import gae_advantages, reinforce_pp_advantages, whitened
 
 MASK = torch.tensor([[1, 1, 0, 0, 1, 1]])
 REWARDS = torch.tensor([[0.0, 0, 0, 0, 0, 1]]).double()

@@ -17,7 +17,9 @@ import yaml
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
 
 from agent_rl.agent.messages import Message
-from agent_rl.algorithms.losses import AGGREGATIONS, CORRECTIONS, KL_KINDS
+from agent_rl.algorithms.aggregation import AGGREGATIONS
+from agent_rl.algorithms.corrections import CORRECTIONS
+from agent_rl.algorithms.kl import KL_KINDS
 from agent_rl.config import load_config
 from agent_rl.config.functions import OPTION_KEYS
 from agent_rl.core.trainer_grpo import GRPOTrainer

@@ -153,7 +153,7 @@ def test_a_conversation_that_does_not_continue_what_was_drawn_starts_a_new_sampl
     samples, _ = build_samples(episode)
     assert len(samples) == 1 + sum(breaks)
     assert [list(sample.token_ids) for sample in samples][-1][: len(policy.prompts[-1])] == policy.prompts[-1]
-    metrics = group_metrics([TrajectoryGroup(task_id="t", trajectories=(episode,))], has_signal=lambda _: True)
+    metrics = group_metrics([TrajectoryGroup(task_id="t", trajectories=(episode,))], has_variance=lambda _: True)
     assert metrics["rollout/new_contexts"] == sum(breaks)
 
 

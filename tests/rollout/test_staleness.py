@@ -68,7 +68,7 @@ def test_the_oldest_are_taken_first_and_the_late_are_dropped_finished_or_running
 def test_groups_without_signal_are_taken_beside_the_others_and_replaced() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1, max_attempts=2)
     start_all(staleness)
-    staleness.finish(0, has_signal=False)
+    staleness.finish(0, has_variance=False)
     staleness.finish(1)
     assert staleness.take() is None
     assert ids(start_all(staleness)) == [4]
@@ -80,7 +80,7 @@ def test_when_the_attempts_are_used_up_a_step_is_what_there_is() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1, max_attempts=2)
     start_all(staleness)
     for finished in (0, 1, 2):
-        staleness.finish(finished, has_signal=False)
+        staleness.finish(finished, has_variance=False)
     start_all(staleness)
     assert staleness.take() is None
     staleness.finish(4)
@@ -92,7 +92,7 @@ def test_groups_without_signal_do_not_pile_up() -> None:
     for version in range(50):
         staleness.move_to(version)
         while staleness.room:
-            staleness.finish(staleness.start().id, has_signal=False)
+            staleness.finish(staleness.start().id, has_variance=False)
         assert len(staleness.finished) <= 10
         assert len(staleness.take()) == 4
     assert staleness.num_dropped == 0
@@ -146,13 +146,13 @@ class StalenessMachine(RuleBasedStateMachine):
             self.running.add(ticket.id)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), has_signal=st.booleans())
-    def finish(self, data: st.DataObject, has_signal: bool) -> None:
+    @rule(data=st.data(), has_variance=st.booleans())
+    def finish(self, data: st.DataObject, has_variance: bool) -> None:
         finished = data.draw(st.sampled_from(sorted(self.running)))
-        self.staleness.finish(finished, has_signal=has_signal)
+        self.staleness.finish(finished, has_variance=has_variance)
         self.running.remove(finished)
         self.finished.add(finished)
-        if not has_signal:
+        if not has_variance:
             self.empty.add(finished)
 
     @precondition(lambda self: not self.is_taken)
@@ -235,7 +235,7 @@ class StalenessMachine(RuleBasedStateMachine):
         for _ in range(self.shape["max_attempts"] + 1):
             start_all(ahead)
             for ticket in ahead.running:
-                ahead.finish(ticket.id, has_signal=False)
+                ahead.finish(ticket.id, has_variance=False)
         assert ahead.take() is not None
 
 

@@ -9,7 +9,7 @@ from builders import episode
 from rich.console import Console
 
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
-from agent_rl.algorithms.advantages import has_signal
+from agent_rl.algorithms.advantages import has_variance
 from agent_rl.errors import DataError
 from agent_rl.records import Completion, FinishReason, StopReason, TrajectoryGroup, Turn
 from agent_rl.telemetry.episode_files import write_transcripts
@@ -36,7 +36,7 @@ def turn(num_tokens=3, message=None, env_messages=(), info=None):
 
 def measure(*groups_of_episodes):
     groups = [TrajectoryGroup(task_id="t", trajectories=tuple(episodes)) for episodes in groups_of_episodes]
-    return group_metrics(groups, has_signal=has_signal)
+    return group_metrics(groups, has_variance=has_variance)
 
 
 def rows(path):

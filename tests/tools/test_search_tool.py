@@ -17,16 +17,8 @@ from agent_rl.config import ToolsConfig
 from agent_rl.data.tasks import Task
 from agent_rl.errors import DataError
 from agent_rl.tools.base import ToolRegistry, ToolResult
-from agent_rl.tools.search_tool import (
-    Passage,
-    PassageIndex,
-    SearchError,
-    SearchTool,
-    clip,
-    passages_of,
-    read_passages,
-    words_of,
-)
+from agent_rl.tools.passages import Passage, PassageIndex, SearchError, passages_of, read_passages, words_of
+from agent_rl.tools.search_tool import SearchTool, clip
 from agent_rl.tools.toolset import Toolset
 
 RIVER = {"title": "Velm", "text": "Velm is a river in Toria."}

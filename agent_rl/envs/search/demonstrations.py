@@ -13,7 +13,8 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.data.tasks import Task
 from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
 from agent_rl.envs.search.generate import careless, generate_tasks, reference, world_of
-from agent_rl.tools.search_tool import Passage, PassageIndex, SearchTool
+from agent_rl.tools.passages import Passage, PassageIndex
+from agent_rl.tools.search_tool import SearchTool
 
 MAX_RESULTS, MAX_SNIPPET_CHARS = 2, 200
 """As in `configs/search_qa_grpo.yaml`: what the tool answers has to look the same later."""

@@ -21,7 +21,8 @@ from agent_rl.errors import DataError
 from agent_rl.rewards import RewardSpec, RewardSpecs
 from agent_rl.rewards.answers import accepted_answers, matches, normalize_answer
 from agent_rl.tools.base import ToolResult
-from agent_rl.tools.search_tool import SearchTool, passages_of
+from agent_rl.tools.passages import passages_of
+from agent_rl.tools.search_tool import SearchTool
 
 NUM_WITH_DOCUMENTS = 20
 """Generated rows that bring their passages with them."""

@@ -19,7 +19,7 @@ from agent_rl.envs.search.world import World, make_world
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.check_data import app as check_data_app
 from agent_rl.scripts.prepare_tasks import app
-from agent_rl.tools.search_tool import Passage, PassageIndex
+from agent_rl.tools.passages import Passage, PassageIndex
 
 FOLDER = Path(__file__).resolve().parents[3] / "dataset" / "search_tasks"
 TRAIN, EVAL, WITH_DOCUMENTS = (read_tasks(FOLDER / f"{name}.jsonl") for name in ("train", "eval", "with_documents"))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from agent_rl.algorithms.losses import policy_loss
+from agent_rl.algorithms.policy_losses import policy_loss
 from agent_rl.distributed.backend import Backend, OptimizerStep, set_learning_rate
 from agent_rl.distributed.checkpoint import (
     MODEL_FOLDER,
