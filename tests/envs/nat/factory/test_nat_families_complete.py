@@ -154,15 +154,15 @@ def test_texts_that_would_be_code_in_an_f_string_are_not_in_the_vocabulary(text:
 # ---- what is accepted is consistent
 
 
-def changed(rules: Any, other: Any, rng: random.Random) -> Any:
+def altered(rules: Any, other: Any, rng: random.Random) -> Any:
     """The rules with some values exchanged for those of others, or for near ones."""
     if isinstance(rules, dict) and isinstance(other, dict):
         selected = {
-            key: changed(value, other.get(key, value), rng) for key, value in rules.items() if rng.random() > 0.02
+            key: altered(value, other.get(key, value), rng) for key, value in rules.items() if rng.random() > 0.02
         }
         return selected | {key: other[key] for key in other if rng.random() < 0.05}
     if isinstance(rules, list) and isinstance(other, list):
-        out = [changed(each, rng.choice(other or [each]), rng) for each in rules]
+        out = [altered(each, rng.choice(other or [each]), rng) for each in rules]
         return rng.sample(out, len(out)) if rng.random() < 0.05 else out
     if rng.random() > 0.1:
         return rules
@@ -177,7 +177,7 @@ def planned_tools(family: Family, count: int) -> int:
     for seed in range(count):
         rng = random.Random(f"{family.name}-{seed}")
         draft, other = (family.draft(rng, rng.choice([1, 2, 3])) for _ in range(2))
-        rules = changed(json.loads(json.dumps(draft.rules)), json.loads(json.dumps(other.rules)), rng)
+        rules = altered(json.loads(json.dumps(draft.rules)), json.loads(json.dumps(other.rules)), rng)
         default = draft.config_field.default if draft.config_field else None
         try:
             draft = complete(family.name, rules, default)

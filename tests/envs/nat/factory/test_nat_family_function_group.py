@@ -54,7 +54,7 @@ def configs(group: Group) -> list[dict[str, int]]:
     return [group.defaults, *([{field.name: field.low}, {field.name: field.high}] if field else [])]
 
 
-def run(source: str, group: Group, config: dict[str, int], calls: list[tuple[str, dict[str, Any]]]) -> list[str]:
+def run_class(source: str, group: Group, config: dict[str, int], calls: list[tuple[str, dict[str, Any]]]) -> list[str]:
     """Answers of the class in `source`; a call that raises ends them with the exception's name."""
     namespace: dict[str, Any] = {}
     exec(source, namespace)
@@ -251,7 +251,7 @@ def test_the_oracle_agrees_with_every_sampled_class(level: int) -> None:
             for _ in range(3):
                 calls = FAMILY.sequence(group, rng, config, LENGTH)
                 assert len(calls) == LENGTH
-                assert run(source, group, config, calls) == run_calls(group.rules, config, calls), (
+                assert run_class(source, group, config, calls) == run_calls(group.rules, config, calls), (
                     group.rules,
                     config,
                     calls,
@@ -268,7 +268,7 @@ def test_the_example_shows_the_first_error_and_tells_every_mutant(level: int) ->
         assert group.errors[0] in answers
         assert len(set(mutants)) == len(mutants) >= 4
         for mutant in mutants:
-            assert run(mutant, group, group.defaults, calls) != answers, mutant
+            assert run_class(mutant, group, group.defaults, calls) != answers, mutant
 
 
 def test_three_sequences_catch_the_subtle_mutants() -> None:
@@ -278,7 +278,7 @@ def test_three_sequences_catch_the_subtle_mutants() -> None:
         sequences = [FAMILY.sequence(group, rng, group.defaults, LENGTH) for _ in range(3)]
         expected = [run_calls(group.rules, group.defaults, calls) for calls in sequences]
         for mutant in FAMILY.subtle_mutants(group):
-            num_caught[[run(mutant, group, group.defaults, calls) for calls in sequences] != expected] += 1
+            num_caught[[run_class(mutant, group, group.defaults, calls) for calls in sequences] != expected] += 1
     assert num_caught[True] >= 0.99 * num_caught.total()
 
 
@@ -332,7 +332,9 @@ def test_hidden_functions_exist_but_are_never_called() -> None:
             calls = [*group.example, *(FAMILY.sequence(group, random.Random(2), group.defaults, 40))]
             assert name not in [call[0] if isinstance(call, tuple) else call.function for call in calls]
             # The oracle knows what it does all the same.
-            assert run_calls(group.rules, {}, [(name, {})]) == run(FAMILY.definitions(group), group, {}, [(name, {})])
+            assert run_calls(group.rules, {}, [(name, {})]) == run_class(
+                FAMILY.definitions(group), group, {}, [(name, {})]
+            )
 
 
 @settings(max_examples=40, deadline=None)

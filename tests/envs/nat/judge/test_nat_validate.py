@@ -155,7 +155,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def changed(root: Path, **changes: str | None) -> Path:
+def project_with(root: Path, **changes: str | None) -> Path:
     """The project with some files (by the last part of their name) replaced, or left out."""
     files = {path: changes.get(path.rpartition("/")[2].replace(".", "_"), text) for path, text in FILES.items()}
     return write(root, {path: text for path, text in files.items() if text is not None})
@@ -192,7 +192,7 @@ def test_the_flat_layout_is_found_too(toolkit: NatToolkit, tmp_path: Path) -> No
 
 
 def test_what_is_left_out_by_a_flag_is_skipped_and_costs_nothing(toolkit: NatToolkit, tmp_path: Path) -> None:
-    root = changed(tmp_path, mcp_server_py=None, test_my_agent_py=None)
+    root = project_with(tmp_path, mcp_server_py=None, test_my_agent_py=None)
     report = validate_folder(toolkit, root, with_mcp=False, with_tests=False)
     assert lost(report) == {}
     assert report.skipped == ("behaviour", "workflow", "mcp", "tests")
@@ -260,11 +260,11 @@ YIELD = "    yield FunctionInfo.from_fn(run, "
 def test_a_fault_costs_its_point_and_names_the_place(
     toolkit: NatToolkit, tmp_path: Path, changes: dict[str, str | None], point: str, words: str
 ) -> None:
-    assert words in lost(validate_folder(toolkit, changed(tmp_path, **changes)))[point]
+    assert words in lost(validate_folder(toolkit, project_with(tmp_path, **changes)))[point]
 
 
 def test_a_silent_server_costs_its_points_at_the_deadline(toolkit: NatToolkit, tmp_path: Path) -> None:
-    root = changed(tmp_path, mcp_server_py="import time\ntime.sleep(60)  # FastMCP\n")
+    root = project_with(tmp_path, mcp_server_py="import time\ntime.sleep(60)  # FastMCP\n")
     report = validate_folder(toolkit, root, with_tests=False)
     assert "no answer to initialize within 3 s" in lost(report)["mcp, handshake"]
     assert report.seconds["mcp"] < 5.0
@@ -290,7 +290,7 @@ def test_a_configuration_that_is_only_a_base_is_looked_at_with_what_it_is_the_ba
 
 
 def test_nothing_that_a_project_prints_reaches_the_terminal_raw(toolkit: NatToolkit, tmp_path: Path) -> None:
-    root = changed(tmp_path, components_py="raise ValueError('\\x1b[2J\\nall is well\\ud800')\n")
+    root = project_with(tmp_path, components_py="raise ValueError('\\x1b[2J\\nall is well\\ud800')\n")
     message = evidence(validate_folder(toolkit, root, with_mcp=False, with_tests=False), "build", "loads and builds")
     assert "all is well" in message and message.isprintable()
 
@@ -372,7 +372,7 @@ def test_a_folder_that_is_no_project_is_one_sentence(
     toolkit: NatToolkit, tmp_path: Path, changes: dict[str, str | None], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        validate_folder(toolkit, changed(tmp_path, **changes))
+        validate_folder(toolkit, project_with(tmp_path, **changes))
 
 
 # ---------------------------------------------------------------- cases
@@ -413,7 +413,7 @@ def test_cases_run_on_the_workflow_and_on_its_functions(toolkit: NatToolkit, tmp
 
 def test_a_case_that_hangs_costs_no_point_of_the_build(toolkit: NatToolkit, tmp_path: Path) -> None:
     loop = UNITS.replace("    return value", "    while value == 13.0:\n        pass\n    return value")
-    root = changed(tmp_path, units_py=loop)
+    root = project_with(tmp_path, units_py=loop)
     cases = [
         UserTestCase(where="c:1", target="", inputs={"input": "13 km"}, expected="?"),
         UserTestCase(where="c:2", target="", inputs={"input": "2 km"}, expected="2000.0 m"),
@@ -471,7 +471,7 @@ def test_files_without_a_case_or_with_more_than_one_task_are_refused(tmp_path: P
 
 def test_a_case_for_a_workflow_with_an_llm_is_refused(toolkit: NatToolkit, tmp_path: Path) -> None:
     config = CONFIG + "llms:\n  main:\n    _type: openai\n    model_name: x\n"
-    root = changed(tmp_path, config_yml=config)
+    root = project_with(tmp_path, config_yml=config)
     with pytest.raises(DataError, match=r"c:7: the workflow of .* has an LLM"):
         validate_folder(
             toolkit, root, cases=[UserTestCase(where="c:7", target="", inputs={"input": "x"}, expected="x")]
@@ -481,19 +481,19 @@ def test_a_case_for_a_workflow_with_an_llm_is_refused(toolkit: NatToolkit, tmp_p
 # ---------------------------------------------------------------- the command
 
 
-def run(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agent_rl.scripts.cli", "nat", "validate", *map(str, words)]
     env = {**os.environ, "COLUMNS": "100", **environment}
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
 def test_the_command_prints_json_alone_or_a_table_and_exits_by_the_points(tmp_path: Path) -> None:
-    done = run(write(tmp_path / "good", FILES), "--json", "-")
+    done = run_command(write(tmp_path / "good", FILES), "--json", "-")
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(done.stdout)
     assert report["skipped"] == ["behaviour", "workflow"] and report["shares"]["tests"] == 1.0
-    root = changed(tmp_path / "bad", units_py=UNITS.replace("1000.0", "100.0"))
-    done = run(root, "--no-mcp", "--json", tmp_path / "report.json")
+    root = project_with(tmp_path / "bad", units_py=UNITS.replace("1000.0", "100.0"))
+    done = run_command(root, "--no-mcp", "--json", tmp_path / "report.json")
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == "1 point lost: tests, all pass"
     assert any("mcp" in line and "not run" in line and "--no-mcp" in line for line in done.stdout.splitlines())
@@ -509,8 +509,8 @@ def test_mistakes_of_the_person_are_one_line_and_exit_code_2(tmp_path: Path) -> 
         ((root, "--colour"), "--colour"),
         ((root, "--spec", spec, "--no-mcp"), "leave out"),
     ):
-        done = run(*words)
+        done = run_command(*words)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    done = run(root, AGENT_RL_NAT_PYTHON="/nowhere/python")
+    done = run_command(root, AGENT_RL_NAT_PYTHON="/nowhere/python")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: the NAT toolkit is not usable") and done.stderr.count("\n") == 1

@@ -81,7 +81,7 @@ def plan_one(answer: dict[str, Any], family: str = "unit_converter") -> Any:
     return plan_request("a converter", index=7, task_id="gemini-0-000007", generate=FakePlanner(answer, family=family))
 
 
-def run(
+def plan_all(
     path: Path, generate: Any, requests: list[str], *, count: int = 99, seed: int = 0, **settings: Any
 ) -> tuple[list[NATSpec], list[str]]:
     """The specs and what was reported."""
@@ -237,23 +237,23 @@ def is_a_row_like_the_generators(spec: NATSpec) -> None:
 
 def test_two_requests_for_the_same_tool_make_one_spec(tmp_path: Path) -> None:
     generate = FakePlanner(planned(), planned(package="nat_other_name"), planned({**KILOMETRES, "precision": 3}))
-    specs, messages = run(tmp_path / "progress.jsonl", generate, ["one", "two", "three"])
+    specs, messages = plan_all(tmp_path / "progress.jsonl", generate, ["one", "two", "three"])
     assert [spec.task_id for spec in specs] == ["gemini-0-000000", "gemini-0-000002"]
     assert "3 requests, 2 specs, 1 duplicates" in messages[-2]
 
 
 def test_a_run_stops_when_enough_specs_are_made(tmp_path: Path) -> None:
     generate = FakePlanner(planned(), planned({**KILOMETRES, "precision": 3}))
-    specs, _ = run(tmp_path / "progress.jsonl", generate, ["one", "two", "three"], count=1)
+    specs, _ = plan_all(tmp_path / "progress.jsonl", generate, ["one", "two", "three"], count=1)
     assert (len(specs), generate.num_plans) == (1, 1)
 
 
 def test_a_run_reports_every_few_requests_and_at_the_end(tmp_path: Path) -> None:
     generate = FakePlanner(*(planned({**KILOMETRES, "precision": digits}) for digits in range(5)))
     path = tmp_path / "progress.jsonl"
-    _, messages = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=5)
+    _, messages = plan_all(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=5)
     assert [text[:20] for text in messages] == ["planner: 2 requests,", "planner: 4 requests,", "planner: 5 requests,"]
-    _, messages = run(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=6)
+    _, messages = plan_all(path, generate, ["1", "2", "3", "4", "5"], report_every=2, count=6)
     assert messages[0].startswith("planner: 5 requests, 5 specs")
     assert messages[1] == "planner: the requests are used up after 5 of 6 specs"
 
@@ -261,7 +261,7 @@ def test_a_run_reports_every_few_requests_and_at_the_end(tmp_path: Path) -> None
 def test_a_failed_request_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     generate = FakePlanner(CallError("no answer", is_transient=True), planned())
-    specs, messages = run(path, generate, ["one", "two"])
+    specs, messages = plan_all(path, generate, ["one", "two"])
     assert statuses(path) == ["failed", "made"]
     assert len(specs) == 1
     assert "1 failed" in messages[-2]
@@ -272,54 +272,54 @@ def test_failures_in_a_row_stop_the_run_and_a_new_one_asks_only_what_is_missing(
     down = CallError("Gemini answered 503: busy", is_transient=True)
     requests = ["one", "two", "three", "four"]
     with pytest.raises(PlannerError, match=r"503: busy.*keeps the 1 specs"):
-        run(path, FakePlanner(planned(), down), requests)
+        plan_all(path, FakePlanner(planned(), down), requests)
     assert statuses(path) == ["made", "failed", "failed"]
 
     generate = FakePlanner(*(planned({**KILOMETRES, "precision": digits}) for digits in (3, 4, 5)))
-    specs, messages = run(path, generate, requests)
+    specs, messages = plan_all(path, generate, requests)
     assert generate.num_plans == 3
     assert [spec.tools[0].rules["precision"] for spec in specs] == [2, 3, 4, 5]
     assert "4 requests, 4 specs" in messages[-2]
-    assert run(path, FakePlanner(down), requests)[0] == specs
+    assert plan_all(path, FakePlanner(down), requests)[0] == specs
 
 
 def test_a_refused_request_is_not_paid_for_again(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
-    run(path, FakePlanner(planned(left_out=["colours"])), ["one"])
+    plan_all(path, FakePlanner(planned(left_out=["colours"])), ["one"])
     generate = FakePlanner(planned())
-    assert run(path, generate, ["one"])[0] == []
+    assert plan_all(path, generate, ["one"])[0] == []
     assert generate.num_plans == 0
 
 
 def test_a_line_cut_off_by_a_crash_is_sent_again(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     plans = (planned(), planned({**KILOMETRES, "precision": 3}))
-    specs, _ = run(path, FakePlanner(*plans), ["one", "two"])
+    specs, _ = plan_all(path, FakePlanner(*plans), ["one", "two"])
     path.write_bytes(path.read_bytes()[:-20])
-    assert run(path, FakePlanner(plans[1]), ["one", "two"])[0] == specs
+    assert plan_all(path, FakePlanner(plans[1]), ["one", "two"])[0] == specs
     assert statuses(path) == ["made", "made"]
 
 
 def test_a_progress_file_with_a_wrong_line_is_named_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
-    run(path, FakePlanner(planned()), ["one"])
+    plan_all(path, FakePlanner(planned()), ["one"])
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(PlannerError, match=r"progress\.jsonl:2 is not a line of planner progress \(index"):
-        run(path, FakePlanner(planned()), ["one"])
+        plan_all(path, FakePlanner(planned()), ["one"])
 
 
 @pytest.mark.parametrize(("text", "seed"), [("other", 0), ("one", 1)])
 def test_a_progress_file_of_another_run_is_refused(tmp_path: Path, text: str, seed: int) -> None:
     path = tmp_path / "progress.jsonl"
-    run(path, FakePlanner(planned()), ["one"])
+    plan_all(path, FakePlanner(planned()), ["one"])
     with pytest.raises(PlannerError, match="use the same seed and requests"):
-        run(path, FakePlanner(planned()), [text], seed=seed)
+        plan_all(path, FakePlanner(planned()), [text], seed=seed)
 
 
 def test_the_cost_is_shown_only_when_prices_are_given(tmp_path: Path) -> None:
-    _, messages = run(tmp_path / "a.jsonl", FakePlanner(planned()), ["one"])
+    _, messages = plan_all(tmp_path / "a.jsonl", FakePlanner(planned()), ["one"])
     assert "cost" not in messages[-2]
-    _, messages = run(tmp_path / "b.jsonl", FakePlanner(planned()), ["one"], price_in=1.0, price_out=10.0)
+    _, messages = plan_all(tmp_path / "b.jsonl", FakePlanner(planned()), ["one"], price_in=1.0, price_out=10.0)
     assert "cost 0.0004 at the given prices" in messages[-2]  # 200 in and 20 out
 
 
