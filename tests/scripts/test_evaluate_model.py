@@ -18,6 +18,8 @@ from agent_rl.envs.registry import register_env
 from agent_rl.errors import CheckpointError, ConfigError, DataError, SandboxError
 from agent_rl.reports.episodes import read_eval_file
 from agent_rl.reports.evaluation import EvaluationFolder
+from agent_rl.reports.run.data import read_run
+from agent_rl.reports.run.report import history
 from agent_rl.scripts.evaluate_model import main
 
 
@@ -76,6 +78,7 @@ def test_a_checkpoint_gets_the_figures_that_training_logged(folder: Path) -> Non
     config = write_config(folder, train={"steps": 1, "learning_rate": 3e-2}, eval={"temperatures": [0.0, 1.0]})
     with GRPOTrainer.from_config(load_config(config)) as trainer:
         trained = trainer.train()
+    assert history(read_run(folder / "runs/tiny")) == "in one go"  # the report reads the events that the trainer wrote
     checkpoint = str(folder / "runs/tiny/checkpoints/step_00001")
     for temperature, samples in ((0.0, 1), (1.0, 1), (1.0, 3)):
         output = folder / f"out-{temperature}-{samples}"
