@@ -9,7 +9,7 @@ DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
-.venv/.ready: requirements.txt requirements-dev.txt pyproject.toml
+.venv/.ready: requirements.txt requirements-dev.txt pyproject.toml setup.py
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 to 3.13 is needed, this is " + sys.version.split()[0] + "; run make PYTHON=python3.11") if not (3, 11) <= sys.version_info < (3, 14) else 0'
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install $(PIP_FLAGS) "$$(grep '^torch==' requirements.txt)"

@@ -94,6 +94,9 @@ class RunPlan:
     def verdict(self) -> str:
         """One or two sentences."""
         required = self.assumed.headroom
+        if self.fits and all(place.capacity is None for place in self.fit.places):
+            need = max(place.need for place in self.fit.places)
+            return f"It needs up to {need / GIB:.1f} GiB a process; set memory_gib to check whether that fits."
         if self.fits:
             return f"It fits, with {self.fit.lowest:.0%} headroom where it is tightest (required: {required:.0%})."
         reasons = list(self.fit.problems)

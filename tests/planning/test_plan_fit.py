@@ -259,6 +259,8 @@ def test_the_default_run_is_planned_for_a_cpu_without_times():
     assert plan.fits and plan.times is None
     assert [place.name for place in plan.fit.places] == ["process on a CPU"]
     assert not make_plan(read_run(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",), Machine(memory_gib=0.5))).fits
+    unknown = make_plan(read_run(ROOT / "configs/nat_grpo.yaml", ("run.device=cpu",)))
+    assert "1.5 GiB" in unknown.verdict and "memory_gib" in unknown.verdict
 
 
 def test_a_machine_is_a_file_with_overrides_in_order():

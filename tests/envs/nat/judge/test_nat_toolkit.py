@@ -23,6 +23,7 @@ from nat_demo import (
 )
 
 from agent_rl.envs.nat.errors import NatUnavailableError
+from agent_rl.envs.nat.judge import toolkit
 from agent_rl.envs.nat.judge.evidence import RunEvidence
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.errors import SandboxError
@@ -309,3 +310,12 @@ def test_config():
 """
     evidence = nat_toolkit.run_tests({**FILES, TEST_FILE: text}, targets=[TEST_FILE])
     assert (evidence.passed, evidence.outcomes) == (1, {f"{TEST_FILE}::test_config": "passed"})
+
+
+def test_the_interpreter_of_the_working_directory_comes_before_that_of_the_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert toolkit._find_python(".venv-nat/bin/python").parents[2] == Path(toolkit.__file__).parents[4]
+    python = tmp_path / ".venv-nat/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert toolkit._find_python(".venv-nat/bin/python") == python
