@@ -33,7 +33,7 @@ class VLLMConfig(EngineSection):
     sleep: bool = True
     """An engine inside the process frees its GPU memory while the trainer updates."""
     max_logprob_gap: Annotated[float, Field(gt=0.0)] | None = None
-    """Largest difference of a probe token's log-prob between trainer and sampler after new weights were sent, beyond
+    """Largest difference of a probe token's log-prob between trainer and engine after new weights were sent, beyond
     which the run stops, at temperature 1 (below it the limit is divided by it); null: 1e-3 in float32, 0.5 in
     bfloat16."""
     request_timeout_s: Seconds = 1800.0

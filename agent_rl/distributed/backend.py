@@ -259,10 +259,10 @@ def _accelerator(wanted: torch.device, plugin: Any, timeout_s: float) -> Acceler
     """Join the processes that the launcher started, if it did."""
     is_launched = "LOCAL_RANK" in os.environ
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
-        raise ConfigError("the launcher asks for FSDP, which is not supported; use configs/accelerate/zero3_8gpu.yaml")
+        raise ConfigError("the launcher requests FSDP, which is not supported; use configs/accelerate/zero3_8gpu.yaml")
     if os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower() not in ("no", ""):
         raise ConfigError(
-            f"the launcher asks for mixed_precision {os.environ['ACCELERATE_MIXED_PRECISION']!r}, which is not read; "
+            f"the launcher requests mixed_precision {os.environ['ACCELERATE_MIXED_PRECISION']!r}, which is not read; "
             "set it to 'no' there, and model.dtype or train.autocast in the run's config"
         )
     if wanted.index is not None:
@@ -277,7 +277,7 @@ def _accelerator(wanted: torch.device, plugin: Any, timeout_s: float) -> Acceler
         backend = "gloo" if wanted.type == "cpu" else "nccl"
         handlers.append(InitProcessGroupKwargs(backend=backend, timeout=timedelta(seconds=timeout_s)))
     return Accelerator(
-        # Accelerate ignores DeepSpeed when it is told `cpu`.
+        # Accelerate ignores DeepSpeed if its device is `cpu`.
         cpu=wanted.type == "cpu" and plugin is None,
         mixed_precision="no",
         deepspeed_plugin=plugin,

@@ -44,7 +44,7 @@ def save_checkpoint(
     """Write `folder/step_<step>`; keep the newest `keep` of its kind and the one of the highest score; its path.
 
     `write_model` fills the model folder it is given, `write_rank` puts files into the checkpoint's folder: every
-    process calls both, so they may gather. `state` holds tensors and plain values; rank 0's is kept. A higher `score`
+    process calls both, so they may gather. `state` holds tensors and plain values; rank 0's is saved. A higher `score`
     is better; None and not-a-number are no score. In a run of several processes this is collective. Raises
     CheckpointError, on all, when there is a checkpoint of that step.
     """

@@ -2,7 +2,7 @@
 
 Tied weights come once, under the name that the checkpoint has; what is in no checkpoint is left out; weights that
 Transformers keep joined (the experts of a layer) come as the parts that they were read from. Shards are gathered bucket
-by bucket while the stream is read. Not here: who reads it, and what comes of it.
+by bucket while the stream is read. Not here: the readers of the stream.
 """
 
 import time
@@ -21,7 +21,7 @@ from agent_rl.modeling.sharding import full_shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorKind:
-    """What a receiver must know of a tensor before it comes."""
+    """Name, format and shape of a tensor that will be sent."""
 
     name: str
     dtype: torch.dtype
@@ -31,15 +31,15 @@ class TensorKind:
 class WeightStream:
     """`for name, tensor in WeightStream(backend, model, dtype=torch.bfloat16)`: one pass over all weights.
 
-    A tensor is valid only until the next one is asked for. Under ZeRO-3 every process reads the stream to its end, at
+    A tensor is valid only until the next one is read. Under ZeRO-3 every process reads the stream to its end, at
     the same time and outside the model's forward. Once read, `checksums`, `num_buckets`, `num_bytes` and `gather_s`
-    tell what was sent.
+    describe what was sent.
     """
 
     def __init__(
         self, backend: Backend, module: nn.Module, *, dtype: torch.dtype, bucket_elements: int | None = None
     ) -> None:
-        """`module` is the model inside the prepared one; `dtype` is the sampler's, for all that is no integer.
+        """`module` is the model inside the prepared one; `dtype` is the engine's, for all floating-point tensors.
 
         ConfigError for a model whose checkpoint joins what the model keeps apart.
         """
@@ -86,7 +86,7 @@ class WeightStream:
                     yield name, sent
 
     def _settle(self) -> None:
-        """Whoever reads may use another CUDA stream: gathering must be done before, and reading before the next one."""
+        """The reader may use another CUDA stream: gathering must be done before, and reading before the next one."""
         if self._backend.device.type == "cuda":
             torch.cuda.synchronize(self._backend.device)
 
@@ -102,7 +102,7 @@ class WeightStream:
         if {name: tensor.shape for name, tensor in one_by_one} != {n: tensor.shape for n, tensor in whole.items()}:
             raise ConfigError(
                 f"{type(self._module).__name__}: a checkpoint joins weights that this model keeps apart, which cannot "
-                "be sent to vLLM; set policy.type=huggingface"
+                "be sent to an engine with weights of its own; set policy.type=huggingface"
             )
         return [
             TensorKind(name=name, dtype=self._sent_dtype(tensor), shape=tuple(tensor.shape))
@@ -121,8 +121,8 @@ def _tensors_of(module: nn.Module) -> list[tuple[str, Tensor]]:
         first = names.setdefault(id(tensor), name)
         if first in tied and name not in tied:
             names[id(tensor)] = name
-    kept = set(names.values())
-    return [(name, tensor) for name, tensor in state.items() if name in kept]
+    chosen = set(names.values())
+    return [(name, tensor) for name, tensor in state.items() if name in chosen]
 
 
 def _as_in_checkpoint(module: nn.Module, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:

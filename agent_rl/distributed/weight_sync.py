@@ -1,10 +1,9 @@
-"""New weights for a sampler that has weights of its own, sent and then proven: `WeightSync.sync` after every step.
+"""Sends new weights to engines with weights of their own and verifies them: `WeightSync.sync` after every step.
 
-The order is: hold back what is asked for, draw no more, send, forget cached keys and values, draw again, let every
-engine draw after one and the same prompt, compare with what the trainer computes for these tokens, and only then go on:
-nothing is learned from weights that were not proven. What does not agree ends the run with one sentence, on all
-processes alike. Not here: gathering (`weight_stream.py`), what is compared (`weight_verification.py`), how
-weights travel (the sampler's own matter).
+In order: hold new completions, pause, send, drop cached keys and values, resume, let every engine sample after the same
+prompt, compare with the trainer's log-probs of these tokens, and only then release the completions: nothing is learned
+from weights that were not verified. A difference ends the run with one sentence, on all processes alike.
+Not here: gathering (`weight_stream.py`), comparing (`weight_verification.py`), how weights travel (the receiver).
 """
 
 import re
@@ -29,24 +28,24 @@ from agent_rl.inference.base import Probe, Receipt, WeightReceiver
 
 T = TypeVar("T")
 ProbeSample = tuple[tuple[int, ...], tuple[int, ...]]
-"""Ids of a prompt, and of what was drawn after it."""
+"""Ids of a prompt, and those sampled after it."""
 TrainerLogprobs = Callable[[Sequence[ProbeSample]], list[list[float]]]
-"""Log-probs of what was drawn as the trainer computes them, at the sampler's temperature; collective."""
+"""The trainer's log-probs of the sampled ids at the sampling temperature; collective."""
 
 NUM_PROBE_TOKENS = 16
 
 
 class WeightSync:
-    """`WeightSync(backend, sampler, dtype=torch.bfloat16, probe_ids=ids, temperature=1.0, max_gap=0.5)`.
+    """`WeightSync(backend, receiver, dtype=torch.bfloat16, probe_ids=ids, temperature=1.0, max_gap=0.5)`.
 
     Every process makes one and calls the same methods with the same arguments, between two steps: gathering and the
-    trainer's log-probs are collective. After an error the engines draw nothing more.
+    trainer's log-probs are collective. After an error the engines stay paused.
     """
 
     def __init__(
         self,
         backend: Backend,
-        sampler: WeightReceiver,
+        receiver: WeightReceiver,
         *,
         dtype: torch.dtype,
         probe_ids: Sequence[int],
@@ -54,13 +53,13 @@ class WeightSync:
         max_gap: float,
         bucket_elements: int | None = None,
     ) -> None:
-        """`dtype` is the sampler's, `max_gap` is in nats, `bucket_elements` is how much is gathered at a time.
+        """`dtype` is the engine's, `max_gap` is in nats, `bucket_elements` is how much is gathered at a time.
 
         `probe_ids` is a prompt that is long enough to be cached (128 tokens on a CPU), with first tokens that no
-        episode begins with: what is drawn between `resume` and the probe would count as cached.
+        episode begins with: tokens sampled between `resume` and the probe would count as cached.
         """
         self._backend = backend
-        self._sampler = sampler
+        self._receiver = receiver
         self._dtype = dtype
         self._probe_ids = tuple(probe_ids)
         self._temperature = temperature
@@ -68,12 +67,12 @@ class WeightSync:
         self._bucket_elements = bucket_elements
 
     def sync(self, module: nn.Module, version: int, *, trainer_logprobs: TrainerLogprobs) -> dict[str, float]:
-        """Send the weights of `module`, the model inside the prepared module, as `version`, and prove it.
+        """Send the weights of `module`, the model inside the prepared module, as `version`, and verify it.
 
-        Metrics: `sync/total_s` (all of it), `sync/load_s` (gather, send, take over), `sync/gather_s` (of it, until
-        shards were whole on process 0), `sync/gigabytes`, `sync/num_buckets`, `sync/probe_gap` (largest difference of a
-        probe token's log-prob between engine and trainer, in nats).
-        Raises WeightSyncError for what the proof finds, EngineError when vLLM fails; on all processes.
+        Metrics: `sync/total_s` (all of it), `sync/load_s` (gather, send, load), `sync/gather_s` (of it, until
+        shards were gathered on process 0), `sync/gigabytes`, `sync/num_buckets`, `sync/probe_gap` (largest difference
+        of a probe token's log-prob between engine and trainer, in nats).
+        Raises WeightSyncError for weights that differ, EngineError when the engine fails; on all processes.
         """
         started = time.perf_counter()
         stream = WeightStream(self._backend, module, dtype=self._dtype, bucket_elements=self._bucket_elements)
@@ -100,12 +99,12 @@ class WeightSync:
         *,
         trainer_logprobs: TrainerLogprobs,
     ) -> dict[str, float]:
-        """Send a LoRA adapter through `folder/adapter_<version>`, which trainer and sampler see, and prove it.
+        """Send a LoRA adapter through `folder/adapter_<version>`, which trainer and engine see, and verify it.
 
         `write_adapter` is called by every process, because sharded weights are gathered by all, and first of all; only
         process 0 writes.
-        The folders of older versions are removed once the proof is made. Metrics: `sync/total_s`, `sync/load_s` (write
-        and take over), `sync/gigabytes`, `sync/probe_gap`; errors as in `sync`.
+        The folders of older versions are removed once the new one is verified. Metrics: `sync/total_s`, `sync/load_s`
+        (write and load), `sync/gigabytes`, `sync/probe_gap`; errors as in `sync`.
         """
         started = time.perf_counter()
         path = folder / f"adapter_{version}"
@@ -114,14 +113,14 @@ class WeightSync:
         # Before anything is gathered: a process that cannot write would leave the others waiting in it.
         self.together(lambda: self._make_folder(path, version))
         sent = self.together(lambda: self._write(write_adapter, path, version))
-        receipts = self.together(lambda: self._sampler.load_adapter(path, version))
+        receipts = self.together(lambda: self._receiver.load_adapter(path, version))
         load_s = time.perf_counter() - began_loading
         ((checksums, num_bytes),) = sent
         gap = self._go_on(receipts, checksums, version, trainer_logprobs)
         if self._backend.is_main_process:
             for old in folder.iterdir():
                 if re.fullmatch(r"adapter_\d+", old.name) and old != path:
-                    shutil.rmtree(old, ignore_errors=True)  # what stays is tried again next time
+                    shutil.rmtree(old, ignore_errors=True)  # a folder that stays is removed next time
         return {
             "sync/total_s": time.perf_counter() - started,
             "sync/load_s": load_s,
@@ -131,20 +130,20 @@ class WeightSync:
 
     def _load(self, stream: WeightStream, version: int) -> list[Receipt]:
         try:
-            return self._sampler.load(stream, version)
+            return self._receiver.load(stream, version)
         finally:
-            # The other processes gather to the end, whatever became of this one's sampler.
+            # The other processes gather to the end, also if this one's engine failed.
             stream.drain()
 
     def _stop(self) -> None:
-        self.together(self._sampler.hold)
-        self._direct(self._sampler.pause)
+        self.together(self._receiver.hold)
+        self._direct(self._receiver.pause)
 
     def _make_folder(self, path: Path, version: int) -> None:
         if not self._backend.is_main_process:
             return
         try:
-            shutil.rmtree(path, ignore_errors=True)  # of a run that is gone on with
+            shutil.rmtree(path, ignore_errors=True)  # of a resumed run
             path.mkdir(parents=True)
         except OSError as error:
             raise _not_written(path, version, error) from None
@@ -165,12 +164,12 @@ class WeightSync:
     def _go_on(
         self, receipts: list[Receipt], checksums: Mapping[str, str], version: int, trainer_logprobs: TrainerLogprobs
     ) -> float:
-        """Draw again with what was received, prove it, and let completions be asked for; the largest gap."""
+        """Resume with the received weights, verify them, and release the completions; returns the largest gap."""
         check_receipts(receipts, checksums, version=version)
-        self._direct(self._sampler.flush)
-        self.together(lambda: self._sampler.resume(version))
+        self._direct(self._receiver.flush)
+        self.together(lambda: self._receiver.resume(version))
         probes: list[Probe] = self._direct(
-            lambda: self._sampler.probe(
+            lambda: self._receiver.probe(
                 self._probe_ids, num_tokens=NUM_PROBE_TOKENS, temperature=self._temperature, seed=version
             )
         )
@@ -179,29 +178,29 @@ class WeightSync:
             receipts,
             version=version,
             num_tokens=NUM_PROBE_TOKENS,
-            may_be_lost=self._sampler.is_shared,
+            may_be_lost=self._receiver.is_shared,
         )
-        # Engines with the same weights draw the same tokens, which are scored once.
-        drawn = list(dict.fromkeys(probe.token_ids for probe in probes))
-        scored = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in drawn])
-        logprobs = dict(zip(drawn, scored, strict=True))
+        # Engines with the same weights sample the same tokens, which are scored once.
+        sampled = list(dict.fromkeys(probe.token_ids for probe in probes))
+        scored = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in sampled])
+        logprobs = dict(zip(sampled, scored, strict=True))
         gap = max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
-        self.together(self._sampler.release)
+        self.together(self._receiver.release)
         return gap
 
     def _direct(self, call: Callable[[], list[T] | None]) -> list[T]:
         """`together` of the processes that direct an engine: process 0 alone where they are shared."""
-        takes_part = self._backend.is_main_process or not self._sampler.is_shared
+        takes_part = self._backend.is_main_process or not self._receiver.is_shared
         return self.together(call if takes_part else list)
 
     def together(self, call: Callable[[], list[T] | None]) -> list[T]:
-        """What `call` gave on all processes, in one list; or the error of the first one that failed, on all."""
+        """The results of `call` on all processes, in one list; or the error of the first one that failed, on all."""
         result, error, cause = None, None, None
         try:
             result = call()
         except ProcessLostError:
             raise
-        except Exception as caught:  # the engine boundary: the other processes wait, whatever this one failed of
+        except Exception as caught:  # the engine boundary: the other processes wait for this one
             cause = caught
             is_own = isinstance(caught, AgentRLError)
             error = caught if is_own else EngineError(f"new weights failed with {type(caught).__name__}: {caught}")

@@ -1,7 +1,8 @@
-"""Whether every engine draws from exactly the trainer's weights: what it says it received, and what it then drew.
+"""Checks that every engine samples from exactly the trainer's weights.
 
-Checksums say that nothing was lost or altered on the way. Log-probs say that what came is what is computed with: no
-copy that was made of older weights, no keys and values of theirs. Not here: asking the engines and the trainer.
+Checksums show that nothing was lost or altered on the way. Log-probs show that the engine computes with these weights:
+not with a copy of older ones, nor with cached keys and values of older ones.
+Not here: the calls to the engines and the trainer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ _REMEDY = "restart the servers, if vLLM runs in servers, and go on with checkpoi
 
 
 class WeightSyncError(UserError):
-    """The sampler does not draw from the trainer's weights, or they could not be sent."""
+    """An engine does not sample from the trainer's weights, or they could not be sent."""
 
     is_everywhere = True
 
@@ -36,20 +37,20 @@ def check_receipts(receipts: Sequence[Receipt], checksums: Mapping[str, str], *,
 def check_probes(
     probes: Sequence[Probe], receipts: Sequence[Receipt], *, version: int, num_tokens: int, may_be_lost: bool
 ) -> None:
-    """WeightSyncError for an engine that drew less than asked, with other weights, or after cached keys and values.
+    """WeightSyncError for an engine that sampled too few tokens, with other weights, or after cached keys and values.
 
-    Unless it `may_be_lost` after its receipt, as servers may, each engine must have drawn.
+    Unless it `may_be_lost` after its receipt, as servers may, each engine must have sampled.
     """
     received = {receipt.where for receipt in receipts}
     silent = received - {probe.where for probe in probes}
     if silent and (not may_be_lost or not probes):
-        raise WeightSyncError(f"{min(silent)} received weights {version} and drew nothing with them; {_REMEDY}")
+        raise WeightSyncError(f"{min(silent)} received weights {version} and sampled nothing with them; {_REMEDY}")
     for probe in probes:
         if probe.where not in received:
-            raise WeightSyncError(f"{probe.where} draws and received no weights {version}; {_REMEDY}")
+            raise WeightSyncError(f"{probe.where} samples and received no weights {version}; {_REMEDY}")
         if probe.version != version:
             raise WeightSyncError(
-                f"{probe.where} draws with weights {probe.version} after weights {version} were sent; {_REMEDY}"
+                f"{probe.where} samples with weights {probe.version} after weights {version} were sent; {_REMEDY}"
             )
         if probe.num_cached:
             raise WeightSyncError(
@@ -58,7 +59,7 @@ def check_probes(
             )
         if not len(probe.token_ids) == len(probe.logprobs) == num_tokens:
             raise WeightSyncError(
-                f"{probe.where} drew {len(probe.token_ids)} tokens with {len(probe.logprobs)} log-probs to prove "
+                f"{probe.where} sampled {len(probe.token_ids)} tokens with {len(probe.logprobs)} log-probs to verify "
                 f"weights {version}, expected {num_tokens}; {_REMEDY}"
             )
 
@@ -69,7 +70,7 @@ def check_gap(probe: Probe, trainer_logprobs: Sequence[float], *, max_gap: float
     for place, gap in enumerate(gaps):
         if not gap <= max_gap:  # also when one of them is not a number
             raise WeightSyncError(
-                f"{probe.where} does not draw from the trainer's weights {probe.version}: token {place} of its probe "
+                f"{probe.where} does not sample from the trainer's weights {probe.version}: token {place} of its probe "
                 f"has log-prob {probe.logprobs[place]:.6f} there and {trainer_logprobs[place]:.6f} at the trainer, "
                 f"further apart than vllm.max_logprob_gap = {max_gap:g}; {_REMEDY}"
             )

@@ -1,7 +1,7 @@
 """DeepSpeed ZeRO: settings, one optimizer step, gathered weights, and the state that a shard keeps.
 
-Sharding, reducing and offloading are DeepSpeed's own; this module only tells it when a step ends and reads what it
-holds. It knows the engine and the optimizers of DeepSpeed 0.19 (`runtime/engine.py`, `runtime/zero/stage_1_and_2.py`,
+Sharding, reducing and offloading are DeepSpeed's own; this module only signals the end of a step and reads its
+state. It knows the engine and the optimizers of DeepSpeed 0.19 (`runtime/engine.py`, `runtime/zero/stage_1_and_2.py`,
 `runtime/zero/stage3.py`). Importing this module does not import DeepSpeed, which a run without it may not have.
 """
 
@@ -32,7 +32,7 @@ _NOT_SAVED = ("loss_scaler", "zero_stage", "param_slice_mappings", "universal_ch
 
 
 def is_requested() -> bool:
-    """Whether the launcher asked for DeepSpeed (`accelerate launch` with `distributed_type: DEEPSPEED`)."""
+    """Whether the launcher requests DeepSpeed (`accelerate launch` with `distributed_type: DEEPSPEED`)."""
     return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
@@ -43,7 +43,7 @@ def make_plugin() -> DeepSpeedPlugin:
     """
     if not is_deepspeed_available():
         raise ConfigError(
-            "the launcher asks for DeepSpeed, which is not installed; run pip install -r requirements-deepspeed.txt"
+            "the launcher requests DeepSpeed, which is not installed; run pip install -r requirements-deepspeed.txt"
         )
     if "LOCAL_RANK" not in os.environ:
         raise ConfigError(
@@ -114,12 +114,12 @@ def sharded_loading(settings: dict[str, Any], dtype: torch.dtype) -> Iterator[No
     from transformers.integrations import HfDeepSpeedConfig
 
     own = copy.deepcopy(settings) | {"bf16": {"enabled": dtype == torch.bfloat16}}
-    kept_alive = HfDeepSpeedConfig(own)  # Transformers holds it weakly
+    reference = HfDeepSpeedConfig(own)  # Transformers holds it weakly
     try:
         yield
     finally:
         load_whole()
-        del kept_alive
+        del reference
 
 
 def load_whole() -> None:
@@ -141,7 +141,7 @@ def fit_to(settings: dict[str, Any], module: torch.nn.Module) -> None:
     is_bf16 = formats == {torch.bfloat16}
     if is_bf16 and stage == 1:
         raise ConfigError("ZeRO stage 1 shards float32 weights only and the model has bfloat16; use stage 2 or 3")
-    # A bad gradient must be noticed before it is applied; DeepSpeed checks bfloat16 only when asked.
+    # A bad gradient must be noticed before it is applied; DeepSpeed checks bfloat16 only on request.
     settings["bf16"] = {"enabled": is_bf16, "check_grad_overflow": True} if is_bf16 else {"enabled": False}
     zero = settings["zero_optimization"]
     num_elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in module.parameters())
@@ -226,9 +226,9 @@ def optimizer_state(engine: Any) -> dict[str, Any]:
 def load_optimizer_state(engine: Any, state: dict[str, Any]) -> None:
     """Restore `optimizer_state`, and with it the trained weights, from the shard's own copy of them."""
     optimizer = engine.optimizer
-    kept = {key: value for key, value in optimizer.state_dict().items() if key in _NOT_SAVED}
+    unsaved = {key: value for key, value in optimizer.state_dict().items() if key in _NOT_SAVED}
     by_rank: list[Any] = [None] * torch.distributed.get_world_size()
-    by_rank[torch.distributed.get_rank()] = state | kept
+    by_rank[torch.distributed.get_rank()] = state | unsaved
     if engine.zero_optimization_stage() == 3:
         optimizer.checkpoint_event_prologue()
         optimizer.load_state_dict(by_rank)

@@ -95,7 +95,7 @@ class WeightReceiver(Protocol):
     def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
         """Load all weights, by the names of a Hugging Face checkpoint; a receipt from every engine.
 
-        A tensor is valid only until the next one is requested.
+        A tensor is valid only until the next one is read.
         """
 
     def load_adapter(self, folder: Path, version: int) -> list[Receipt]:

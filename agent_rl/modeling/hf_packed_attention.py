@@ -1,8 +1,8 @@
 """Flat passes through Hugging Face models: our attention under Transformers' `AttentionInterface`.
 
-`enable_packing` puts it in for good, because activations that are computed again in the backward pass ask for it then.
+`enable_packing` puts it in for good, because activations that are computed again in the backward pass request it then.
 Only a pass that is given a layout is flat; in every other pass the model attends as with "sdpa", except that softcaps
-(Gemma 2), which Transformers' own "sdpa" forgets, are kept.
+(Gemma 2), which Transformers' own "sdpa" ignores, are applied.
 Which models can, is a rule (`can_pack`); all others take padded rows. Not here: the attention itself.
 """
 

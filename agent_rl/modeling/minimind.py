@@ -136,7 +136,7 @@ def _refuse_foreign(raw: dict[str, Any], path: Path) -> None:
     }
     for name, is_set in unsupported.items():
         if is_set:
-            raise CheckpointError(f"{path} asks for {name}, which is not supported: use a plain dense checkpoint")
+            raise CheckpointError(f"{path} requests {name}, which is not supported: use a plain dense checkpoint")
 
 
 class RMSNorm(nn.Module):
@@ -253,7 +253,7 @@ class MiniMindForCausalLM(nn.Module):
     """The language model. `hidden_states` and `logits` are apart so that a trainer pays for trained rows only."""
 
     def __init__(self, config: MiniMindConfig) -> None:
-        """Weights drawn from N(0, 0.02); those that add to the residual stream scaled by 1/sqrt(2 * layers)."""
+        """Initialise weights from N(0, 0.02); those that add to the residual stream scaled by 1/sqrt(2 * layers)."""
         super().__init__()
         self.config = config
         self.model = TransformerStack(config)
@@ -360,4 +360,4 @@ def _check_shapes(expected: dict[str, Tensor], got: dict[str, Tensor], path: Pat
         want = tuple(expected[name].shape) if name in expected else "no such tensor"
         have = tuple(got[name].shape) if name in got else "no such tensor"
         if want != have:
-            raise CheckpointError(f"{path}: {name} has {have}, but {asker} asks for {want}: they do not belong")
+            raise CheckpointError(f"{path}: {name} has {have}, but {asker} requests {want}: they do not belong")

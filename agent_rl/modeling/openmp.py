@@ -1,7 +1,7 @@
-"""OpenMP threads are given back by whoever waits, so that the one who computes has the cores.
+"""OpenMP threads: a thread that waits releases its helpers, so that the one that computes has the cores.
 
 GNU OpenMP counts the threads of every team in the process. With two teams alive (the trainer's and the engine's) it
-takes the machine for oversubscribed and puts threads to sleep after each small operation: one decode step of a small
+treats the machine as oversubscribed and puts threads to sleep after each small operation: one decode step of a small
 model then takes about twice as long (PyTorch 2.13, two cores). Not here: how many threads.
 """
 
@@ -16,7 +16,7 @@ _PAUSE_SOFT = 1
 
 @cache
 def _openmp() -> ctypes.CDLL | None:
-    """The GNU OpenMP that PyTorch computes with; None where it uses another, which needs no help."""
+    """The GNU OpenMP that PyTorch computes with; None if it uses another, which has no such problem."""
     for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
         library = ctypes.CDLL(str(path))
         if hasattr(library, "omp_pause_resource_all"):

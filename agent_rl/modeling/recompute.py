@@ -20,7 +20,7 @@ Layer = Callable[[Tensor], Tensor]
 
 @contextmanager
 def computed_again(tensor: Tensor) -> Iterator[None]:
-    """Inside, `tensor`, which `rms_norm` or a gate made, is not kept for the backward pass but computed again.
+    """Inside, `tensor`, which `rms_norm` or a gate made, is not stored for the backward pass but computed again.
 
     It is computed from what its own node in the graph keeps, so nothing else is held for it.
     """
@@ -30,13 +30,13 @@ def computed_again(tensor: Tensor) -> Iterator[None]:
         return
     address, size, dtype = tensor.data_ptr(), tensor.numel(), tensor.dtype
 
-    def pack(kept: Tensor) -> Tensor | torch.Size:
+    def pack(stored: Tensor) -> Tensor | torch.Size:
         # By address, because products keep a view; `tensor` lives here, so no other has it.
-        is_same = kept.data_ptr() == address and (kept.numel(), kept.dtype) == (size, dtype)
-        return kept.shape if is_same and kept.is_contiguous() else kept
+        is_same = stored.data_ptr() == address and (stored.numel(), stored.dtype) == (size, dtype)
+        return stored.shape if is_same and stored.is_contiguous() else stored
 
-    def unpack(kept: Tensor | torch.Size) -> Tensor:
-        return node.compute(*_saved(node)).view(kept) if isinstance(kept, torch.Size) else kept
+    def unpack(stored: Tensor | torch.Size) -> Tensor:
+        return node.compute(*_saved(node)).view(stored) if isinstance(stored, torch.Size) else stored
 
     with saved_tensors_hooks(pack, unpack):
         yield
@@ -50,7 +50,7 @@ def _saved(node: Any) -> tuple[Tensor, ...]:
 
 
 def _taken(ctx: Any) -> tuple[Tensor, ...]:
-    """The same in the node's own backward, after which nobody asks for it."""
+    """The same in the node's own backward, after which it is not needed."""
     saved, ctx.held = _saved(ctx), None
     return saved
 
@@ -102,7 +102,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         scales = _widened(x).square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
-        # Not the parameter itself: when `_normed` is asked for, ZeRO-3 may have taken its numbers away.
+        # Not the parameter itself: when `_normed` is computed, ZeRO-3 may have freed its data.
         ctx.weight_dtype = weight.dtype
         weight = weight.detach().to(x.dtype)
         ctx.save_for_backward(x, weight, scales)

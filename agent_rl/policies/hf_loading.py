@@ -51,7 +51,7 @@ def load_config(source: str) -> "PreTrainedConfig":
 def load_causal_lm(source: str, config: "PreTrainedConfig", *, dtype: torch.dtype, attention: str) -> "PreTrainedModel":
     """The model with all its weights; `attention` is what Transformers computes it with.
 
-    Raises CheckpointError for missing or torn weights, ConfigError for an attention that is not to be had.
+    Raises CheckpointError for missing or torn weights, ConfigError for an attention that is not installed.
     """
     from transformers import AutoModelForCausalLM
     from transformers.utils import is_flash_attn_2_available

@@ -107,8 +107,8 @@ def test_resumed_in_new_processes_it_is_the_same_run_bit_for_bit(folder: Path, k
     assert resumed["steps"] == straight["steps"][SAVED_STEP:]
     assert all(torch.equal(resumed["weights"][name], weight) for name, weight in straight["weights"].items())
     # Each process goes on with its own random numbers.
-    assert resumed["drawn"] == straight["drawn"]
-    assert len({tuple(drawn) for drawn in straight["drawn"]}) == len(straight["ranks"])
+    assert resumed["sampled"] == straight["sampled"]
+    assert len({tuple(sampled) for sampled in straight["sampled"]}) == len(straight["ranks"])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,19 +24,19 @@ KINDS = ("ddp", "zero3")
 SPREAD_FAULTS = ("crash", "altered", "tied head")
 SENTENCES = {
     "skipped": r"did not receive weights 7 as they were sent: \S+ has checksum none \(it is missing\) there and float",
-    "pretended": r"does not draw from the trainer's weights 7: token \d+ of its probe has log-prob -\d\S+ there and -",
-    "old version": "draws with weights 2 after weights 7 were sent",
+    "pretended": r"does not sample from the trainer's weights 7: token \d+ of its probe has log-prob -\d\S+ there",
+    "old version": "samples with weights 2 after weights 7 were sent",
     "dropped": rf"{NORM} has checksum none \(it is missing\) there and float32 \[64\] \w+ \w+ at the trainer",
     "altered": rf"{NORM} has checksum float32 \[64\] \w+ \w+ there and float32 \[64\] \w+ \w+ at the trainer",
     "stale": rf"{NORM} has checksum float32 \[64\] \w+ \w+ there and float32 \[64\] \w+ \w+ at the trainer",
     "not flushed": "took 5 tokens of its prompt from a cache of older weights than 7, expected 0",
-    "silently not flushed": "does not draw from the trainer's weights 7: token 0",
-    "tied head": r"does not draw from the trainer's weights 7: token \d",
+    "silently not flushed": "does not sample from the trainer's weights 7: token 0",
+    "tied head": r"does not sample from the trainer's weights 7: token \d",
     "crash": "^new weights failed with RuntimeError: the engine ran out of memory$",
-    "empty probe": "drew 0 tokens with 0 log-probs to prove weights 7, expected 16",
+    "empty probe": "sampled 0 tokens with 0 log-probs to verify weights 7, expected 16",
     "not a number": "token 0 of its probe has log-prob nan there",
-    "nothing drawn": "received weights 7 and drew nothing with them",
-    "nobody there": "no engine received weights 7|^process 1 draws and received no weights 7",
+    "nothing sampled": "received weights 7 and sampled nothing with them",
+    "nobody there": "no engine received weights 7|^process 1 samples and received no weights 7",
 }
 """What is said of each fault."""
 
@@ -62,7 +62,7 @@ def test_whatever_an_engine_does_wrong_is_found_and_named(run: ToyRun, fault: st
     assert "release" not in syncing.sampler.calls
     assert re.search(SENTENCES[fault], sentence), sentence
     assert kind == ("EngineError" if fault == "crash" else "WeightSyncError")
-    where = ("server 0" if fault == "nothing drawn" else "server 1") if is_shared else "process 0"
+    where = ("server 0" if fault == "nothing sampled" else "server 1") if is_shared else "process 0"
     assert sentence.startswith((where, "no engine", "new weights"))
     assert syncing.sync_with("", 8) == [("nothing", "")]
 
@@ -191,7 +191,7 @@ def test_process_0_directs_shared_engines_and_the_others_gather_and_take_note(fo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_that_all_engines_drew_are_scored_once(folder: Path, kind: str) -> None:
+def test_tokens_that_all_engines_sampled_are_scored_once(folder: Path, kind: str) -> None:
     assert report_of(folder, kind)["shared"]["num_scored"] == 2
 
 

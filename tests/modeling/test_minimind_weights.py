@@ -23,13 +23,13 @@ def public_state(*, new: bool = True, tied: bool = True) -> dict[str, Tensor]:
 
     Two layers of width 32; four query heads of 8 in the newer generation, eight of 4 in the older one.
     """
-    draw = torch.Generator().manual_seed(7)
+    generator = torch.Generator().manual_seed(7)
 
     def matrix(rows: int, columns: int) -> Tensor:
-        return (torch.randn(rows, columns, generator=draw) * 0.2).half()
+        return (torch.randn(rows, columns, generator=generator) * 0.2).half()
 
     def norm(size: int) -> Tensor:
-        return (1 + torch.randn(size, generator=draw) * 0.2).half()
+        return (1 + torch.randn(size, generator=generator) * 0.2).half()
 
     state = {"model.embed_tokens.weight": matrix(64, 32), "model.norm.weight": norm(32)}
     for layer in ("model.layers.0", "model.layers.1"):
@@ -215,7 +215,7 @@ LORA = {"model.layers.0.self_attn.q_proj.lora.A.weight": torch.ones(2, 2)}
         ({"model.embed_tokens.weight": None}, "has no tensor model.embed_tokens.weight"),
         ({"model.layers.0.self_attn.q_proj.weight": None}, "has no tensor model.layers.0.self_attn.q_proj.weight"),
         ({"model.layers.1.mlp.up_proj.weight": None}, "model.layers.1.mlp.up_proj.weight has no such tensor, but its"),
-        ({"model.layers.1.mlp.up_proj.weight": torch.ones(48, 31)}, r"has \(48, 31\).* asks for \(48, 32\)"),
+        ({"model.layers.1.mlp.up_proj.weight": torch.ones(48, 31)}, r"has \(48, 31\).* requests \(48, 32\)"),
         ({"model.layers.0.self_attn.q_proj.bias": torch.ones(32)}, "q_proj.bias has .* no such tensor"),
         ({"model.embed_tokens.weight": torch.ones(64)}, r"has the shape \(64,\), expected 2 dimensions"),
         ({"model.layers.0.self_attn.q_norm.weight": torch.ones(5)}, "cannot be split into heads of 5"),

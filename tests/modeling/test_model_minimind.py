@@ -169,7 +169,7 @@ def test_a_dense_public_minimind_config_is_read(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"model_type": "mistral"}, "model_type 'mistral'"),
-        ({"model_type": "llama"}, "k_norm.weight has .* asks for no such tensor"),
+        ({"model_type": "llama"}, "k_norm.weight has .* requests no such tensor"),
         ({"model_type": "qwen3_moe"}, "model_type 'qwen3_moe'"),
         ({"model_type": "minimind", "use_moe": True}, "mixture of experts"),
         ({"attention_bias": True}, "attention_bias"),
@@ -179,7 +179,7 @@ def test_a_dense_public_minimind_config_is_read(tmp_path: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"hidden_size": None}, "has no hidden_size"),
         ({"num_key_value_heads": 3}, "impossible network"),
-        ({"vocab_size": 65}, r"lm_head.weight has \(64, 32\), but config.json asks for \(65, 32\)"),
+        ({"vocab_size": 65}, r"lm_head.weight has \(64, 32\), but config.json requests \(65, 32\)"),
         ({"num_hidden_layers": 3}, "no such tensor"),
     ],
 )

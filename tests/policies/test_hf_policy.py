@@ -1,4 +1,4 @@
-"""Any Hugging Face causal LM as a policy: it is trained as it draws, whole or by adapters; and what is refused."""
+"""Any Hugging Face causal LM as a policy: it is trained as it samples, whole or by adapters; and what is refused."""
 
 import json
 import subprocess
@@ -49,21 +49,23 @@ def hf_config(folder: Path, *, lora: dict[str, Any] | None = None, **sections: d
     return tiny_config(folder, **sections)
 
 
-def scores(policy: HuggingFacePolicy, prompt: Sequence[int], drawn: Sequence[int], temperature: float) -> torch.Tensor:
-    mask = (0,) * len(prompt) + (1,) * len(drawn)
+def scores(
+    policy: HuggingFacePolicy, prompt: Sequence[int], sampled: Sequence[int], temperature: float
+) -> torch.Tensor:
+    mask = (0,) * len(prompt) + (1,) * len(sampled)
     zeros = (0.0,) * len(mask)
-    sample = TrainingSample(token_ids=(*prompt, *drawn), loss_mask=mask, sampling_logprobs=zeros, advantages=zeros)
+    sample = TrainingSample(token_ids=(*prompt, *sampled), loss_mask=mask, sampling_logprobs=zeros, advantages=zeros)
     ((batch,),) = plan_micro_batches([sample], max_tokens=100, skip_zero_advantage=False)
     with torch.no_grad():
         return LogprobModel(policy.model, temperature=temperature)(batch).logprobs
 
 
-# Drawing and training
+# Sampling and training
 
 
 @pytest.mark.parametrize("name", ["Llama", "Qwen2", "Gemma2", "GPT2"])
 @pytest.mark.parametrize("lora", [None, RANK_4], ids=["whole", "lora"])
-def test_log_probs_of_what_was_drawn_are_those_the_trainer_computes(
+def test_log_probs_of_what_was_sampled_are_those_the_trainer_computes(
     tmp_path: Path, name: str, lora: LoraConfig | None
 ) -> None:
     policy = load(save_tiny_causal_lm(tmp_path, name), lora=lora)
@@ -73,9 +75,9 @@ def test_log_probs_of_what_was_drawn_are_those_the_trainer_computes(
     policy.refresh_weights(1)
     for seed, prompt in enumerate([[7], [7, 8, 9, 10, 11, 12]]):
         sampling = SamplingParams(max_new_tokens=12, temperature=0.7, seed=seed)
-        drawn = policy.generate(prompt, sampling)
-        expected = scores(policy, prompt, drawn.token_ids, 0.7)
-        torch.testing.assert_close(torch.tensor(drawn.logprobs), expected, atol=1e-4, rtol=0)
+        sampled = policy.generate(prompt, sampling)
+        expected = scores(policy, prompt, sampled.token_ids, 0.7)
+        torch.testing.assert_close(torch.tensor(sampled.logprobs), expected, atol=1e-4, rtol=0)
         assert expected.min() < -1.0
     policy.close()
 
@@ -84,9 +86,9 @@ def test_a_completion_that_nobody_waits_for_ends_early(tmp_path: Path) -> None:
     policy = load(save_tiny_causal_lm(tmp_path))
     gave_up = threading.Event()
     gave_up.set()
-    drawn = policy.generate([7, 8], SamplingParams(max_new_tokens=50), gave_up)
-    assert drawn.finish_reason is FinishReason.CANCELLED
-    assert len(drawn.token_ids) < 50
+    sampled = policy.generate([7, 8], SamplingParams(max_new_tokens=50), gave_up)
+    assert sampled.finish_reason is FinishReason.CANCELLED
+    assert len(sampled.token_ids) < 50
     policy.close()
 
 
@@ -97,22 +99,22 @@ def test_an_update_raises_the_probability_of_what_was_rewarded(tmp_path: Path, l
     policy = make_in_process_policy(config, device=torch.device("cpu"))
     updater = PolicyUpdater(policy.model, config, Backend("cpu"))
     prompt, good, bad = (7, 8, 9), (10, 11, 2), (12, 13, 2)
-    before = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
+    before = [scores(policy, prompt, sampled, 1.0) for sampled in (good, bad)]
     episodes = (
         episode(1.0, turn(prompt, good, before[0].tolist())),
         episode(0.0, turn(prompt, bad, before[1].tolist())),
     )
     metrics = updater.update([TrajectoryGroup(task_id="t", trajectories=episodes)], step=0).metrics
     policy.refresh_weights(1)
-    after = [scores(policy, prompt, drawn, 1.0) for drawn in (good, bad)]
+    after = [scores(policy, prompt, sampled, 1.0) for sampled in (good, bad)]
     assert metrics["loss/abs_log_ratio_max"] < 1e-5
     assert after[0].sum() > before[0].sum()
     assert after[1].sum() < before[1].sum()
     assert not policy.model.training
-    drawn = policy.generate(prompt, SamplingParams(max_new_tokens=5))
-    assert drawn.weight_version == 1
+    sampled = policy.generate(prompt, SamplingParams(max_new_tokens=5))
+    assert sampled.weight_version == 1
     torch.testing.assert_close(
-        torch.tensor(drawn.logprobs), scores(policy, prompt, drawn.token_ids, 1.0), atol=1e-4, rtol=0
+        torch.tensor(sampled.logprobs), scores(policy, prompt, sampled.token_ids, 1.0), atol=1e-4, rtol=0
     )
     policy.close()
 
@@ -185,7 +187,7 @@ def test_lora_leaves_the_weights_of_the_model_as_they_are(tmp_path: Path) -> Non
     assert "model.safetensors" not in saved
 
 
-def test_adapters_are_float32_and_drawn_from_the_seed(tmp_path: Path) -> None:
+def test_adapters_are_float32_and_initialised_from_the_seed(tmp_path: Path) -> None:
     save_tiny_causal_lm(tmp_path)
 
     def adapters(seed: int) -> list[torch.Tensor]:
@@ -254,7 +256,7 @@ def test_a_run_that_trained_the_whole_model_is_not_continued_with_adapters(tmp_p
         )
 
 
-# The function that is trained is the one that is drawn from
+# The function that is trained is the one that is sampled from
 
 
 @pytest.mark.parametrize(
@@ -335,12 +337,12 @@ def test_the_type_decides_which_policy_is_made(tmp_path: Path) -> None:
 def test_both_policies_give_a_minimind_the_same_log_probs(tmp_path: Path) -> None:
     save_tiny_model(tmp_path)
     sampling = SamplingParams(max_new_tokens=20, seed=3)
-    drawn = []
+    sampled = []
     for policy in (MiniMindPolicy.from_pretrained(tmp_path, max_context=64), load(tmp_path)):
-        drawn.append(policy.generate([7, 8, 9], sampling))
+        sampled.append(policy.generate([7, 8, 9], sampling))
         policy.close()
-    assert drawn[0].token_ids == drawn[1].token_ids
-    assert drawn[0].logprobs == pytest.approx(drawn[1].logprobs, abs=1e-5)
+    assert sampled[0].token_ids == sampled[1].token_ids
+    assert sampled[0].logprobs == pytest.approx(sampled[1].logprobs, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["minimind", "huggingface"])

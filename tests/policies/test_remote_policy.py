@@ -1,4 +1,4 @@
-"""Completions of a policy whose weights change while it draws: continued, with the version of every token."""
+"""Completions of a policy whose weights change while it samples: continued, with the version of every token."""
 
 import threading
 from collections.abc import Sequence
@@ -46,14 +46,14 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> object:
     return load_hf_tokenizer(save_tiny_model(tmp_path_factory.mktemp("model")))
 
 
-def draw(tokenizer: object, engine: ScriptedEngine, *, most: int = 9, cancel: Cancel | None = None) -> Completion:
+def sample(tokenizer: object, engine: ScriptedEngine, *, most: int = 9, cancel: Cancel | None = None) -> Completion:
     policy = RemotePolicy(engine, tokenizer, max_context=12)
     return policy.generate(PROMPT, SamplingParams(max_new_tokens=most, seed=5), cancel)
 
 
 def test_a_completion_that_nothing_interrupts_is_passed_on(tokenizer: object) -> None:
     engine = ScriptedEngine(part(5, 2, reason="stop", version=3))
-    assert draw(tokenizer, engine) == part(5, 2, reason="stop", version=3)
+    assert sample(tokenizer, engine) == part(5, 2, reason="stop", version=3)
     assert engine.samplings == [SamplingParams(max_new_tokens=9, seed=5)]
 
 
@@ -63,33 +63,33 @@ def test_an_interrupted_completion_goes_on_behind_its_last_token(tokenizer: obje
         part(reason="interrupted", version=3),
         part(9, 2, reason="stop", version=4),
     )
-    drawn = draw(tokenizer, engine)
-    assert drawn == part(5, 6, 9, 2, reason="stop", version=3, token_versions=(3, 3, 4, 4))
+    sampled = sample(tokenizer, engine)
+    assert sampled == part(5, 6, 9, 2, reason="stop", version=3, token_versions=(3, 3, 4, 4))
     assert engine.prompts == [PROMPT, [*PROMPT, 5, 6], [*PROMPT, 5, 6]]
     assert [sampling.max_new_tokens for sampling in engine.samplings] == [9, 7, 7]
-    assert engine.samplings[1].seed != 5  # the same seed would draw the first tokens' numbers again
+    assert engine.samplings[1].seed != 5  # the same seed would sample the first tokens' numbers again
 
 
 def test_versions_within_a_part_are_kept(tokenizer: object) -> None:
     engine = ScriptedEngine(
         part(5, 6, reason="interrupted", version=1, token_versions=(1, 2)), part(2, reason="stop", version=2)
     )
-    assert draw(tokenizer, engine).token_versions == (1, 2, 2)
+    assert sample(tokenizer, engine).token_versions == (1, 2, 2)
 
 
 def test_parts_of_one_version_are_one_completion_of_it(tokenizer: object) -> None:
     engine = ScriptedEngine(part(5, reason="interrupted", version=2), part(2, reason="stop", version=2))
-    assert draw(tokenizer, engine) == part(5, 2, reason="stop", version=2)
+    assert sample(tokenizer, engine) == part(5, 2, reason="stop", version=2)
 
 
 def test_a_completion_interrupted_at_its_last_token_is_at_its_end(tokenizer: object) -> None:
     engine = ScriptedEngine(part(5, 6, reason="interrupted", version=1))
-    assert draw(tokenizer, engine, most=2) == part(5, 6, reason="length", version=1)
+    assert sample(tokenizer, engine, most=2) == part(5, 6, reason="length", version=1)
 
 
-def test_the_window_bounds_what_may_be_drawn(tokenizer: object) -> None:
+def test_the_window_bounds_what_may_be_sampled(tokenizer: object) -> None:
     engine = ScriptedEngine(part(2, reason="stop", version=0))
-    draw(tokenizer, engine, most=500)
+    sample(tokenizer, engine, most=500)
     assert engine.samplings[0].max_new_tokens == 10
 
 
@@ -97,4 +97,4 @@ def test_nobody_continues_what_was_given_up(tokenizer: object) -> None:
     gave_up = threading.Event()
     gave_up.set()
     engine = ScriptedEngine(part(5, reason="interrupted", version=1))
-    assert draw(tokenizer, engine, cancel=gave_up) == part(5, reason="cancelled", version=1)
+    assert sample(tokenizer, engine, cancel=gave_up) == part(5, reason="cancelled", version=1)

@@ -118,8 +118,8 @@ def test_a_two_turn_tool_conversation_is_exactly_what_the_template_would_write(
 def test_recorded_logprobs_equal_a_plain_forward_pass(policy: HuggingFacePolicy, episode: Trajectory) -> None:
     """Law 5, alone and with the first turn's cache kept; then cold, in a mixed batch of groups that share a prompt."""
     for index, turn in enumerate(episode.turns):
-        drawn = turn.completion.token_ids
-        expected = plain_logprobs(policy.model, context_before(episode, index), drawn, 0.5)
+        sampled = turn.completion.token_ids
+        expected = plain_logprobs(policy.model, context_before(episode, index), sampled, 0.5)
         torch.testing.assert_close(torch.tensor(turn.completion.logprobs), expected, atol=1e-4, rtol=0)
     policy.refresh_weights(0)
     prompts = [context_before(episode, index % 2) for index in range(6)]
@@ -131,7 +131,7 @@ def test_recorded_logprobs_equal_a_plain_forward_pass(policy: HuggingFacePolicy,
         torch.testing.assert_close(torch.tensor(got.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_bfloat16_with_adapters_is_drawn_from_close_to_a_plain_forward_pass() -> None:
+def test_bfloat16_with_adapters_is_sampled_from_close_to_a_plain_forward_pass() -> None:
     """How close depends on the machine; what is asserted is far more than was ever seen."""
     prompt = list(range(1000, 1040))
     policy = HuggingFacePolicy.from_pretrained(
@@ -151,14 +151,14 @@ def test_one_update_makes_the_rewarded_completion_more_likely(policy: HuggingFac
     rewarded, other = (policy.chat_format.render_completion(Message.assistant(text)) for text in ("Blue.", "A dog."))
     assert rewarded[0] != other[0]
 
-    def trajectory(drawn: list[int], reward: float) -> Trajectory:
+    def trajectory(sampled: list[int], reward: float) -> Trajectory:
         completion = Completion(
-            token_ids=tuple(drawn),
-            logprobs=tuple(plain_logprobs(policy.model, prompt, tuple(drawn), 1.0).tolist()),
+            token_ids=tuple(sampled),
+            logprobs=tuple(plain_logprobs(policy.model, prompt, tuple(sampled), 1.0).tolist()),
             finish_reason=FinishReason.STOP,
             weight_version=0,
         )
-        message = policy.chat_format.parse_completion(drawn)
+        message = policy.chat_format.parse_completion(sampled)
         turn = Turn(prompt_token_ids=tuple(prompt), completion=completion, message=message, env_messages=())
         reason = StopReason.FINISHED
         return Trajectory(task_id="t", group_id="0", turns=(turn,), stop_reason=reason, reward=reward)

@@ -66,11 +66,11 @@ class ScriptedPolicy(BasePolicy):
         self.samplings.append(sampling)
         turn = list(prompt_ids).count(ROLE_IDS["assistant"]) - 1
         wanted = [*self._script(turn, sampling).encode(), END]
-        drawn = wanted[: sampling.max_new_tokens]
+        sampled = wanted[: sampling.max_new_tokens]
         return Completion(
-            token_ids=tuple(drawn),
-            logprobs=tuple(-0.5 for _ in drawn),
-            finish_reason=FinishReason.STOP if drawn == wanted else FinishReason.LENGTH,
+            token_ids=tuple(sampled),
+            logprobs=tuple(-0.5 for _ in sampled),
+            finish_reason=FinishReason.STOP if sampled == wanted else FinishReason.LENGTH,
             weight_version=0,
         )
 

@@ -132,8 +132,8 @@ def plain_logits(model: nn.Module, token_ids: list[int]) -> torch.Tensor:
     return (output if isinstance(output, torch.Tensor) else output.logits)[0]
 
 
-def plain_logprobs(model: nn.Module, prompt: list[int], drawn: tuple[int, ...], temperature: float) -> torch.Tensor:
-    """Log-probs of `drawn` after `prompt` in one plain forward pass, as a trainer computes them."""
-    logits = plain_logits(model, [*prompt, *drawn])
+def plain_logprobs(model: nn.Module, prompt: list[int], sampled: tuple[int, ...], temperature: float) -> torch.Tensor:
+    """Log-probs of `sampled` after `prompt` in one plain forward pass, as a trainer computes them."""
+    logits = plain_logits(model, [*prompt, *sampled])
     logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
-    return logprobs[len(prompt) - 1 : -1].gather(1, torch.tensor(drawn)[:, None])[:, 0]
+    return logprobs[len(prompt) - 1 : -1].gather(1, torch.tensor(sampled)[:, None])[:, 0]

@@ -18,7 +18,7 @@ def attend(
         return _by_products(queries, keys, values, mask, scale, softcap)
     grouped = queries.shape[1] != keys.shape[1]
     if queries.shape[2] == 1 and grouped:
-        # The query heads of one key head stand in as its query positions.
+        # The query heads of one key head become its query positions.
         folded = queries.reshape(*keys.shape[:2], -1, queries.shape[3])
         out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scale)
         return out.reshape(*queries.shape[:3], -1)

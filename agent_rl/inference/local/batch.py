@@ -1,8 +1,8 @@
-"""The requests being generated at this moment: admitted, advanced by one token, retired, always at the front.
+"""The running requests: started, advanced by one token, retired, always in the first slots.
 
 Slot i of the cache belongs to `requests[i]`; when a row ends, the last active row changes places with it, so that a
-decode step is dense. What is cached already (an earlier turn, a group's prompt) is not computed again.
-One thread only. Not here: threads, callers, weights' versions.
+decode step is dense. Cached tokens (an earlier turn, a group's prompt) are not computed again.
+One thread only. Not here: threads, callers, versions of the weights.
 """
 
 import math
@@ -31,15 +31,15 @@ MAX_PADDING = 1.5
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
-    """One call of `generate` and what has been drawn for it so far."""
+    """One call of `generate` and the tokens sampled for it so far."""
 
     prompt: np.ndarray
     """[P] int32"""
     sampling: SamplingParams
     max_new_tokens: int
-    """As asked for, capped by the room left in the window."""
+    """As requested, capped by the room left in the window."""
     uniforms: np.ndarray
-    """One number per token that may be drawn, [max_new_tokens] float32."""
+    """One number per token that may be sampled, [max_new_tokens] float32."""
     cancel: Cancel | None = None
     future: "Future[Completion]" = field(default_factory=Future)
     token_ids: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Request:
 
     @property
     def finish_reason(self) -> FinishReason | None:
-        """None while tokens are still to be drawn."""
+        """None while tokens are still to be sampled."""
         if self.token_ids and self.token_ids[-1] in self.sampling.stop_token_ids:
             return FinishReason.STOP
         if len(self.token_ids) == self.max_new_tokens:
@@ -70,14 +70,14 @@ class ActiveBatch:
         self._workspace = torch.empty(self._max_rows, decoder.vocab_size, device=decoder.device)
 
     def start(self, pending: list[Request]) -> None:
-        """Take requests from the front of `pending` into free slots and compute what is new in their prompts."""
+        """Move requests from the front of `pending` into free slots and compute what is new in their prompts."""
         budget = self._max_prefill
         while budget > 0 and (wave := self._take_wave(pending, budget)):
             budget -= sum(len(request.prompt) - num_cached for request, num_cached in wave)
             self._prefill(wave)
 
     def step(self) -> list[Request]:
-        """Draw one token for every row and decode the rows that go on; returns the requests that ended."""
+        """Sample one token for every row and decode the rows that go on; returns the requests that ended."""
         ids_B = self._sample()
         finished = [row for row, request in enumerate(self.requests) if request.finish_reason is not None]
         ended = [self.requests[row] for row in finished]
@@ -159,7 +159,7 @@ class ActiveBatch:
         return self._decoder.logits(hidden[self.cache.rows[: len(starts)], (num_new_R - 1).clamp_(min=0)])
 
     def _sample(self) -> Tensor:
-        """Draw a token for every row and note it in its request; returns the ids [B]."""
+        """Sample a token for every row and add it to its request; returns the ids [B]."""
         num_rows, device = len(self.requests), self._decoder.device
         uniforms = [request.uniforms[len(request.token_ids)] for request in self.requests]
         temperatures = [request.sampling.temperature for request in self.requests]

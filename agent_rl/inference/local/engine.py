@@ -1,8 +1,8 @@
 """In-process generation: token ids in, token ids and log-probs out, many callers, one batch.
 
 `generate` blocks and may be called from any number of threads; one background thread serves them all by continuous
-batching over a key/value cache that is kept between the turns of an episode. It draws from the model's own weights:
-whoever changes them does so while nothing is in flight and calls `refresh_weights`.
+batching over a key/value cache that stays between the turns of an episode. It samples from the model's own weights: the
+caller changes them only while no request is in flight, and then calls `refresh_weights`.
 Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
 """
 
@@ -34,10 +34,10 @@ class GenerationEngine:
     ) -> None:
         """Start the thread. `model` is a MiniMind, a Hugging Face causal LM or a PeftModel around one, in eval mode.
 
-        `max_batch_size` rows are drawn at the same time, more callers wait; `max_context` is the window in tokens,
+        `max_batch_size` rows are generated at the same time, more callers wait; `max_context` is the window in tokens,
         prompt and completion together. The key/value cache holds `max_cached_tokens` (as many slots of `max_context`
         as fit; default `max_batch_size` slots) and bounds the rows as well. Device and number format are the model's.
-        Raises ValueError for sizes that cannot be, ConfigError for a model that cannot be generated from.
+        Raises ValueError for impossible sizes, ConfigError for a model that the engine cannot run.
         """
         num_slots = max_batch_size if max_cached_tokens is None else max_cached_tokens // max_context
         if max_batch_size < 1 or max_context < 2 or num_slots < 1:
@@ -66,7 +66,7 @@ class GenerationEngine:
 
     @property
     def weight_version(self) -> int:
-        """Version of the weights being drawn from; 0 at the start."""
+        """Version of the weights being sampled from; 0 at the start."""
         return self._weight_version
 
     @property
@@ -75,11 +75,11 @@ class GenerationEngine:
         return len(self._in_flight)
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
-        """Draw one completion; blocks. Thread-safe.
+        """Generate one completion; blocks. Thread-safe.
 
         `sampling.max_new_tokens` is capped by the room left in the window. When `cancel.is_set()`, the completion ends
-        at the next token with what was drawn so far (maybe nothing). Raises ValueError for a prompt or parameters that
-        cannot be served, EngineError when the engine fails or is closed.
+        at the next token with the tokens sampled so far (maybe none). Raises ValueError for a bad prompt or parameters,
+        EngineError when the engine fails or is closed.
         """
         request = self._make_request(prompt_ids, sampling, cancel)
         with self._changed:
@@ -96,9 +96,9 @@ class GenerationEngine:
             raise
 
     def refresh_weights(self, version: int) -> None:
-        """The weights are others now: drop what is cached of the old ones and call the new ones `version`.
+        """Use changed weights: drop what is cached of the old ones and call the new ones `version`.
 
-        EngineError while requests are in flight, because a completion is drawn by one version of the weights.
+        EngineError while requests are in flight, because a completion is sampled with one version of the weights.
         """
         with self._changed:
             if self._stopped is not None:
@@ -106,7 +106,7 @@ class GenerationEngine:
             if self._in_flight:
                 raise EngineError(
                     f"refresh_weights({version}) with {len(self._in_flight)} requests in flight: wait for them first, "
-                    "a completion is drawn by one version of the weights"
+                    "a completion is sampled with one version of the weights"
                 )
             self._decoder.reload()
             self._batch.slots.clear()
@@ -149,7 +149,7 @@ class GenerationEngine:
                     self._batch.start(self._pending)
                     if self._batch.requests:
                         self._deliver(self._batch.step())
-        except Exception as error:  # the engine's boundary: whatever went wrong reaches every caller
+        except Exception as error:  # the engine's boundary: the failure reaches every caller
             reason, cause = f"the generation engine failed: {type(error).__name__}: {error}", error
         with self._changed:
             self._stopped = reason
@@ -158,7 +158,7 @@ class GenerationEngine:
         fail_all((request.future for request in orphans), reason, cause)
 
     def _take_waiting(self) -> bool:
-        """Wait until there is work and take over what callers left; False when closing."""
+        """Wait until there is work and take the new requests; False when closing."""
         with self._changed:
             if not (self._is_closing or self._waiting or self._pending or self._batch.requests):
                 release_openmp_threads()
@@ -169,7 +169,7 @@ class GenerationEngine:
             return not self._is_closing
 
     def _drop_cancelled(self) -> list[Request]:
-        """Requests that were given up before they got a row."""
+        """Requests that were cancelled before they got a row."""
         dropped = [request for request in self._pending if request.finish_reason is not None]
         if dropped:
             self._pending = [request for request in self._pending if request not in dropped]
@@ -187,7 +187,7 @@ class GenerationEngine:
                 Completion(
                     token_ids=tuple(request.token_ids),
                     logprobs=tuple(request.logprobs),
-                    finish_reason=request.finish_reason or FinishReason.CANCELLED,  # taken back since
+                    finish_reason=request.finish_reason or FinishReason.CANCELLED,  # no longer set
                     weight_version=version,
                 )
             )

@@ -1,9 +1,9 @@
 """Any Hugging Face causal LM as a decoder, through the cache and mask arguments that Transformers gives every model.
 
-The model's own code runs, adapters included; it stores keys and values through a `Cache` and is told by a mask what
-each token may see. Where the model lets its attention be exchanged, ours stands in, which does not repeat the keys of
-grouped heads. What it computes is compared with a plain forward pass at the start, so that a model for which this does
-not hold is refused and not trained wrongly. Not here: models whose layers keep a state instead of keys and values.
+The model's own code runs, adapters included; it stores keys and values through a `Cache`, and a mask says what each
+token may see. If the model's attention can be exchanged, ours replaces it, which does not repeat the keys of grouped
+heads. At the start the decoder is compared with a plain forward pass; a model with other results is refused.
+Not here: models whose layers keep a state instead of keys and values.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ class HFDecoder:
         self._check()
 
     def reload(self) -> None:
-        """Nothing is kept of the weights; in train mode some models would drop the cache."""
+        """Holds no copy of weights; switches to eval mode, as some models drop the cache in train mode."""
         self._parts.model.eval()
 
     def hidden_states(self, token_ids_RT: Tensor, work: CachePass) -> Tensor:
@@ -82,7 +82,7 @@ class HFDecoder:
                 cache = KeyValueCache(2, 16, self.device)
                 self._run_pieces(cache, [ids[0, :7], ids[1, :3]], starts=[0, 0])
                 found = self._run_pieces(cache, [ids[0, 7:], ids[1, 3:]], starts=[7, 3]).float().log_softmax(-1)
-        except Exception as error:  # whatever a model's own code does with a cache and masks it does not expect
+        except Exception as error:  # the model's own code, with a cache and masks it may not expect
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise ConfigError(f"{name} does not run with the engine's cache ({reason}); use another model") from error
         if self.dtype in (torch.float32, torch.float64):

@@ -41,16 +41,16 @@ class KeyValueCache:
         """Exchange the first positions of two slots."""
         for layer in self._layers:
             for data in layer:
-                kept = data[first, :, :num_positions].clone()
+                first_data = data[first, :, :num_positions].clone()
                 data[first, :, :num_positions] = data[second, :, :num_positions]
-                data[second, :, :num_positions] = kept
+                data[second, :, :num_positions] = first_data
 
 
 class CachePass:
     """One forward pass over slots first .. first + R - 1, T new tokens each, right-padded.
 
     `positions_RT` is where every token stands in its slot; a row's padding is directed to the slot's last position,
-    which no token ever needs (the last token drawn is not run through the model).
+    which no token ever needs (the last sampled token is not run through the model).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Drawing tokens by inverse transform, so that a draw depends on logits, temperature and one uniform number.
+"""Sampling by inverse transform: a token depends on logits, temperature and one uniform number alone.
 
 Pure functions on small tensors. Not here: top-k and top-p (training on them needs their nucleus replayed), penalties.
 """
@@ -16,7 +16,7 @@ def sample_uniforms(seed: int, count: int) -> np.ndarray:
 def sample_tokens(
     logits_BV: Tensor, temperatures_B: Tensor, uniforms_B: Tensor, *, workspace_BV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw one token per row: the first id whose cumulative probability exceeds the row's uniform number.
+    """Sample one token per row: the first id whose cumulative probability exceeds the row's uniform number.
 
     Returns (ids [B] int64, logprobs [B] float32), log-probs being `log_softmax(logits / temperature)` at the id.
     Temperature 0 takes the argmax and records its log-prob at temperature 1. NaN logits give NaN log-probs.

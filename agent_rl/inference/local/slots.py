@@ -1,8 +1,8 @@
 """Which tokens every slot of the key/value cache holds, and which slot a new request gets.
 
 Slots 0 .. n - 1 belong to the n requests in generation, so that a decode step is dense. All others are idle: what
-they hold is kept for the next turn of its episode and for prompts that begin alike, until another request needs the
-room; the one not used for longest goes first. Host side only. Not here: tensors.
+they hold stays for the next turn of its episode and for prompts that begin alike, until another request needs the
+slot; the least recently used one goes first. Host side only. Not here: tensors.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from agent_rl.inference.local.kv_cache import KeyValueCache
 
 MIN_SHARED = 16
-"""Fewest tokens worth copying from a slot that somebody else goes on using."""
+"""Fewest tokens worth copying from a slot that another request goes on using."""
 
 
 class SlotTable:
@@ -27,7 +27,7 @@ class SlotTable:
     def num_shared(self, prompt: np.ndarray) -> np.ndarray:
         """Length of the prefix that each slot shares with the prompt, its last token left out. Shape [num_slots].
 
-        The last token must be run through the model in any case, because the first draw needs its logits.
+        The last token must be run through the model in any case, because sampling the first new token needs its logits.
         """
         wanted = prompt[:-1]
         # One column that always differs stands behind the others, for `argmax` to find.
@@ -82,7 +82,7 @@ class SlotTable:
             state[[first, second]] = state[[second, first]]
 
     def clear(self) -> None:
-        """Forget everything; the keys and values are of weights that are no more."""
+        """Drop everything: the keys and values are of old weights."""
         self.lengths[:] = 0
         self._last_used[:] = 0
 

@@ -1,7 +1,7 @@
-"""vLLM inside this process: token ids in, token ids and log-probs out, many callers, one batch, weights of its own.
+"""vLLM inside this process: token ids in, token ids and log-probs out, many callers, one batch, its own weights.
 
 `complete` blocks and may be called from any number of threads; one background thread steps vLLM for all of them. New
-weights are taken over while that thread holds still, in the thread of the caller.
+weights are loaded by the caller's thread while that one is paused.
 Not here: starting and ending vLLM (`engine_start.py`), what its worker does with weights (`worker.py`), servers.
 """
 
@@ -26,11 +26,11 @@ from agent_rl.records import Completion, FinishReason, SamplingParams
 _ALREADY = threading.Event()
 _ALREADY.set()
 _POLL_S = 0.1
-"""How often waiting requests are asked whether they were given up, while nothing is drawn."""
+"""How often waiting requests are checked for cancellation while nothing runs."""
 
 
 class VLLMEngine:
-    """A `WeightReceiver` of its own for each process. Use as a context manager, or call `close`."""
+    """A `RemoteEngine`, one for each process. Use as a context manager, or call `close`."""
 
     is_shared = False
 
@@ -50,11 +50,12 @@ class VLLMEngine:
     ) -> None:
         """Start vLLM and the thread; all processes of a process group do so at the same time.
 
-        `model` is a folder or a hub name, `dtype` "float32" or "bfloat16". `max_batch_size` completions are drawn at
+        `model` is a folder or a hub name, `dtype` "float32" or "bfloat16". `max_batch_size` completions run at
         the same time; `max_context` is the window in tokens. The key/value cache holds `max_cached_tokens`; default:
         `max_batch_size * max_context`, on a GPU what is left of `gpu_memory_share` of its memory. With `sleep`,
-        the method `sleep` frees a GPU for the trainer. A `lora_rank` above 0 draws with `load_adapter`'s adapters.
-        Raises ConfigError without vLLM, ValueError for sizes that cannot be, UserError for what vLLM itself refuses.
+        the method `sleep` frees a GPU for the trainer. With a `lora_rank` above 0 it samples with the adapters of
+        `load_adapter`.
+        Raises ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
         """
         self.weight_version = 0
         self._where = where
@@ -79,11 +80,11 @@ class VLLMEngine:
         self._can_sleep = sleep and self._gpu is not None
         self._is_asleep = False
         self._torn: str | None = None
-        """Why the weights may not be drawn from."""
+        """Why the weights must not be used; None if they are whole."""
         self._adapter: Any = None
         self._num_adapters = 0
         self._active: dict[str, EngineRequest] = {}
-        """What vLLM is drawing, by vLLM's id."""
+        """Running requests by vLLM's id."""
         self._num_started = 0
         # Guards what follows.
         self._changed = threading.Condition()
@@ -96,11 +97,11 @@ class VLLMEngine:
         self._thread.start()
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
-        """Draw one completion; blocks. Thread-safe.
+        """Generate one completion; blocks. Thread-safe.
 
         `sampling.max_new_tokens` is capped by the room left in the window. Ends as `CANCELLED` when `cancel.is_set()`
-        and as `INTERRUPTED` by `pause`, with what was drawn so far. Raises ValueError for a prompt or parameters that
-        cannot be served, EngineError when vLLM fails or is closed.
+        and as `INTERRUPTED` by `pause`, with the tokens sampled so far. Raises ValueError for a bad prompt or
+        parameters, EngineError when vLLM fails or is closed.
         """
         return self._sample(prompt_ids, sampling, cancel).future.result()
 
@@ -110,13 +111,13 @@ class VLLMEngine:
             self._is_held = True
 
     def release(self) -> None:
-        """Start what was asked for since `hold`, and what comes."""
+        """Start the requests queued since `hold`, and new ones."""
         with self._changed:
             self._is_held = False
             self._changed.notify_all()
 
     def pause(self) -> None:
-        """Draw no more: completions under way end as `INTERRUPTED`, those without a token and later ones wait."""
+        """Stop sampling: running completions end as `INTERRUPTED`, those without a token and later ones wait."""
         with self._changed:
             self._is_pausing = True
             self._changed.notify_all()
@@ -124,21 +125,21 @@ class VLLMEngine:
             self._check_running()
 
     def sleep(self) -> None:
-        """Pause, and free the GPU's memory until new weights come; on a CPU and without `sleep` nothing is done."""
+        """Pause and free the GPU's memory until new weights come; a no-op on a CPU or without the option `sleep`."""
         if not self._can_sleep or self._is_asleep:
             return
         self.pause()
         with self._failing("free its memory"):
-            # Level 2 gives the weights up. An adapter's base comes from nowhere else, so that it goes to the CPU.
+            # Level 2 drops the weights. An adapter's base is not sent again, so it goes to the CPU.
             self._engine.sleep(level=1 if self._lora_rank else 2)
         self._is_asleep = True
         if not self._lora_rank:
-            self._torn = "its weights were given up for the trainer's update, and no new ones were loaded"
+            self._torn = "its weights were dropped for the trainer's update, and no new ones were loaded"
 
     def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
-        """Take over all weights while paused; reads `tensors` to the end whatever happens.
+        """Load all weights while paused; reads `tensors` to the end also after a failure.
 
-        EngineError for weights that vLLM does not take; then nothing is drawn until others are loaded.
+        EngineError for weights that vLLM does not take; then it samples nothing until others are loaded.
         """
         rest = iter(tensors)
         try:
@@ -154,7 +155,7 @@ class VLLMEngine:
         return [Receipt(where=self._where, checksums=checksums)]
 
     def load_adapter(self, folder: Path, version: int) -> list[Receipt]:
-        """Draw with the LoRA adapter in `folder` from now on, in the place of the last one; while paused."""
+        """Sample with the LoRA adapter in `folder` from now on, instead of the last one; while paused."""
         with self._failing(f"load adapter {version} from {folder}"):
             self._torn = f"adapter {version} was not loaded to the end"
             self._wake_up("weights", "kv_cache")
@@ -170,16 +171,16 @@ class VLLMEngine:
         return [Receipt(where=self._where, checksums=checksums)]
 
     def flush(self) -> None:
-        """Forget all cached keys and values; while paused."""
+        """Drop all cached keys and values; while paused."""
         with self._failing("flush its cache"):
             if not self._engine.reset_prefix_cache():
                 raise EngineError(f"{self._where}: vLLM did not flush its cache, some of it is in use")
 
     def resume(self, version: int) -> None:
-        """Draw again, as `version`. EngineError when the weights are not whole."""
-        with self._failing(f"draw with weights {version}"):
+        """Sample again, as `version`. EngineError when the weights are not whole."""
+        with self._failing(f"sample with weights {version}"):
             if self._torn is not None:
-                raise EngineError(f"{self._where} may not draw with weights {version}: {self._torn}")
+                raise EngineError(f"{self._where} may not sample with weights {version}: {self._torn}")
             self._wake_up("weights", "kv_cache")
         with self._changed:
             self.weight_version = version
@@ -187,17 +188,17 @@ class VLLMEngine:
             self._changed.notify_all()
 
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
-        """Draw `num_tokens` after `prompt_ids`, no stop ids, also while completions are held."""
+        """Sample `num_tokens` after `prompt_ids`, no stop ids, also between `hold` and `release`."""
         sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
         request = self._sample(prompt_ids, sampling, None, is_probe=True)
-        drawn = request.future.result()
+        sampled = request.future.result()
         return [
             Probe(
                 where=self._where,
-                version=drawn.weight_version,
+                version=sampled.weight_version,
                 num_cached=request.num_cached,
-                token_ids=drawn.token_ids,
-                logprobs=drawn.logprobs,
+                token_ids=sampled.token_ids,
+                logprobs=sampled.logprobs,
             )
         ]
 
@@ -250,7 +251,7 @@ class VLLMEngine:
         with self._changed:
             self._check_running()
             if not self._is_still:
-                raise EngineError(f"{self._where} cannot {what} while it draws: pause it first")
+                raise EngineError(f"{self._where} cannot {what} while it samples: pause it first")
         try:
             yield
         except AgentRLError:
@@ -276,7 +277,7 @@ class VLLMEngine:
                     if request is not None and ended is not None:
                         del self._active[output.request_id]
                         self._deliver(request, ended)
-        except Exception as error:  # the engine's boundary: whatever went wrong reaches every caller
+        except Exception as error:  # the engine's boundary: the failure reaches every caller
             reason, cause = f"the vLLM engine failed: {type(error).__name__}: {error}", error
         with self._changed:
             self._stopped = reason
@@ -285,7 +286,7 @@ class VLLMEngine:
         fail_all((request.future for request in orphans), reason, cause)
 
     def _take_waiting(self) -> bool:
-        """Hold still as long as asked to or without work, then start what callers left; False when closing."""
+        """Wait while paused or without work, then start new requests; False when closing."""
         with self._changed:
             while not self._is_closing and (self._is_pausing or not (self._has_next() or self._active)):
                 if self._is_pausing and not self._is_still:
@@ -315,7 +316,7 @@ class VLLMEngine:
         start_request(self._engine, name, request, self._adapter)
 
     def _interrupt(self) -> None:
-        """End what is being drawn; what has no token yet starts again after `resume`."""
+        """End running requests; those without a token start again after `resume`."""
         stopped = self._stop(list(self._active))
         for request in stopped:
             if request.token_ids:
@@ -327,7 +328,7 @@ class VLLMEngine:
             self._deliver(request, FinishReason.CANCELLED)
 
     def _drop_cancelled(self) -> None:
-        """Requests that were given up before they were started."""
+        """End requests that were cancelled before they were started."""
         for request in [request for request in self._waiting if request.is_cancelled]:
             self._waiting.remove(request)
             self._deliver(request, FinishReason.CANCELLED)

@@ -1,4 +1,4 @@
-"""One completion that vLLM draws inside this process: what was asked for, checked, and what has come of it.
+"""One completion of vLLM inside this process: the checked request and the tokens sampled so far.
 
 Not here: threads, the engine (`engine.py`).
 """
@@ -23,12 +23,12 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineRequest:
-    """One call of `complete` and what has been drawn for it so far."""
+    """One call of `complete` and the tokens sampled for it so far."""
 
     prompt: list[int]
     sampling: SamplingParams
     max_new_tokens: int
-    """As asked for, capped by the room left in the window."""
+    """As requested, capped by the room left in the window."""
     cancel: Cancel | None = None
     future: "Future[Completion]" = field(default_factory=Future)
     token_ids: list[int] = field(default_factory=list)
@@ -41,17 +41,17 @@ class EngineRequest:
         return self.cancel is not None and self.cancel.is_set()
 
     def take(self, output: "RequestOutput") -> FinishReason | None:
-        """Add what one step drew; the reason when it was the last. EngineError for an end that nobody asked for."""
-        drawn = output.outputs[0]
+        """Add the tokens of one step; the reason if it was the last. EngineError for an unexpected reason."""
+        new = output.outputs[0]
         self.num_cached = output.num_cached_tokens or 0
-        for token, logprobs in zip(drawn.token_ids, drawn.logprobs or (), strict=True):
+        for token, logprobs in zip(new.token_ids, new.logprobs or (), strict=True):
             self.token_ids.append(token)
             self.logprobs.append(logprobs[token].logprob)
         if not output.finished:
             return None
-        if drawn.finish_reason not in _REASONS:
-            raise EngineError(f"vLLM ended a completion with {drawn.finish_reason!r}, expected one of {list(_REASONS)}")
-        return _REASONS[drawn.finish_reason]
+        if new.finish_reason not in _REASONS:
+            raise EngineError(f"vLLM ended a completion with {new.finish_reason!r}, expected one of {list(_REASONS)}")
+        return _REASONS[new.finish_reason]
 
     def completion(self, reason: FinishReason, version: int) -> Completion:
         return Completion(
@@ -65,7 +65,7 @@ class EngineRequest:
 def make_request(
     prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, max_context: int, vocab_size: int
 ) -> EngineRequest:
-    """ValueError for a prompt or parameters that cannot be served: vLLM would end with them."""
+    """A checked request; ValueError for a bad prompt or parameters, which would end vLLM."""
     max_new_tokens = check_request(prompt_ids, sampling, max_context=max_context, vocab_size=vocab_size)
     return EngineRequest(
         prompt=[int(token) for token in prompt_ids],
@@ -76,7 +76,7 @@ def make_request(
 
 
 def start_request(engine: "LLMEngine", name: str, request: EngineRequest, adapter: "LoRARequest | None") -> None:
-    """Hand it to vLLM: only our own stop ids end it, and the drawn tokens' log-probs come with every step."""
+    """Pass the request to vLLM: only our own stop ids end it, and log-probs come with every step."""
     from vllm import SamplingParams as Params
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind
@@ -96,7 +96,7 @@ def start_request(engine: "LLMEngine", name: str, request: EngineRequest, adapte
 
 
 def adapter_request(number: int, folder: Path) -> "LoRARequest":
-    """vLLM reads a folder once for each number, and keeps what it caches of different names apart."""
+    """vLLM reads a folder once for each number, and caches different names separately."""
     from vllm.lora.request import LoRARequest
 
     return LoRARequest(lora_name=f"adapter-{number}", lora_int_id=number, lora_path=str(folder))

@@ -1,4 +1,4 @@
-"""Start and end vLLM inside a process that belongs to the trainer, and leave that process as it was.
+"""Start and end vLLM inside the trainer's process, and leave that process unchanged.
 
 vLLM is made for processes of its own: it seeds global random numbers, sets environment variables that would reach
 the sandbox, and ends by destroying the process group. Not here: requests, weights (`engine.py`).
@@ -30,7 +30,7 @@ _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # The trainer's threads are not vLLM's to bind to cores.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    # Nothing is reported to anybody.
+    # No usage statistics are sent.
     "VLLM_NO_USAGE_STATS": "1",
     # Where vLLM chooses float32 products' precision for the whole process, it chooses the most exact.
     "VLLM_FLOAT32_MATMUL_PRECISION": "highest",
@@ -41,7 +41,7 @@ _CPU_BLOCK, _GPU_BLOCK = 128, 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What `VLLMEngine` is made with; see there."""
+    """The arguments of `VLLMEngine`."""
 
     model: str
     dtype: str
@@ -57,7 +57,7 @@ class EngineOptions:
 def start_vllm(options: EngineOptions) -> "LLMEngine":
     """Make the engine; collective where a process group exists.
 
-    ConfigError without vLLM, ValueError for sizes that cannot be, UserError for what vLLM itself refuses.
+    ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
     """
     check_installed()
     settings = _model_config(options.model)
@@ -74,13 +74,13 @@ def start_vllm(options: EngineOptions) -> "LLMEngine":
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         # It would take the place of kv_cache_memory_bytes.
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
-        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # it talks before it reads that
+        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # it logs before it reads that
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
         try:
             engine = LLMEngine.from_engine_args(EngineArgs(**_arguments(options, cache_bytes)))
-        except Exception as error:  # the engine's boundary: a model it does not know, too little memory, and the like
+        except Exception as error:  # the engine's boundary: an unknown model, too little memory, and so on
             raise UserError(f"vLLM does not start with {options.model}: {' '.join(str(error).split())}") from error
         if not torch.cuda.is_available():
             engine.collective_rpc("agent_rl_sample_by_seed")
@@ -89,7 +89,7 @@ def start_vllm(options: EngineOptions) -> "LLMEngine":
 
 def stop_vllm(engine: "LLMEngine", *, owns_process_group: bool) -> None:
     """End the engine and free its memory. The process group stays, unless vLLM made it."""
-    with _process_unchanged(), _process_group_kept(not owns_process_group):
+    with _process_unchanged(), _process_group_preserved(not owns_process_group):
         engine.engine_core.shutdown()
 
 
@@ -139,12 +139,12 @@ def _arguments(options: EngineOptions, cache_bytes: int | None) -> dict[str, Any
         "max_num_seqs": options.max_batch_size,
         "seed": options.seed % 2**31,
         "worker_extension_cls": "agent_rl.inference.vllm.server.worker.WorkerExtension",
-        # Log-probs of the distribution that is drawn from, temperature included.
+        # Log-probs of the sampling distribution, temperature included.
         "logprobs_mode": "processed_logprobs",
         # Not the model's own top-p and penalties.
         "generation_config": "vllm",
         "enable_prefix_caching": True,
-        # One step after the other: nothing is under way when the weights change.
+        # One step after the other: nothing runs while the weights change.
         "async_scheduling": False,
         "skip_tokenizer_init": True,
         "disable_log_stats": True,
@@ -195,12 +195,12 @@ def _process_unchanged() -> Iterator[None]:
         torch.set_num_threads(num_threads)
         torch.set_default_dtype(dtype)
         torch.set_float32_matmul_precision(precision)
-        # Objects of the trainer's would be out of the garbage collector's reach.
+        # Otherwise the garbage collector would skip the trainer's objects.
         gc.unfreeze()
 
 
 @contextmanager
-def _process_group_kept(keep: bool) -> Iterator[None]:
+def _process_group_preserved(preserve: bool) -> Iterator[None]:
     """vLLM's shutdown destroys its own groups and then the default one, which may be the trainer's."""
     destroy = dist.destroy_process_group
 
@@ -208,7 +208,7 @@ def _process_group_kept(keep: bool) -> Iterator[None]:
         if group is not None:
             destroy(group)
 
-    if keep:
+    if preserve:
         dist.destroy_process_group = destroy_named
     try:
         yield

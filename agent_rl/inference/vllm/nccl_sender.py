@@ -54,7 +54,7 @@ class NCCLSender:
         """Whether these are the servers of the group, none of them started again since."""
         if set(members.addresses) != set(self._members.addresses):
             return False
-        labels = members.ask(lambda address: members.servers.get(address, "/weight_info")["weight_version"])
+        labels = members.call(lambda address: members.servers.get(address, "/weight_info")["weight_version"])
         return FIRST_LABEL not in labels.values()
 
     def send(self, stream: WeightStream) -> None:
@@ -164,7 +164,7 @@ class EveryServer:
                 raise
 
         try:
-            self._members.ask(take_part, may_leave=False)
+            self._members.call(take_part, may_leave=False)
         except EngineError as error:
             self._fail(error)
             raise
@@ -176,12 +176,12 @@ class EveryServer:
 
     def _post(self, path: str, json: Any = None) -> None:
         post = self._members.servers.post
-        self._members.ask(lambda address: post(address, path, json, timeout_s=self._timeout_s), may_leave=False)
+        self._members.call(lambda address: post(address, path, json, timeout_s=self._timeout_s), may_leave=False)
 
 
 def rank_offsets(members: Members) -> tuple[dict[str, int], int]:
     """The first rank of each server's GPUs, and the number of all ranks, the trainer's included."""
-    sizes = members.ask(lambda address: members.servers.get(address, "/get_world_size")["world_size"], may_leave=False)
+    sizes = members.call(lambda address: members.servers.get(address, "/get_world_size")["world_size"], may_leave=False)
     offsets, rank = {}, 1
     for address, size in sizes.items():
         offsets[address] = rank

@@ -1,7 +1,7 @@
-"""What is asked of vLLM's token-in, token-out route and what its answers mean, checked. Pure functions.
+"""Requests to vLLM's token-in, token-out route and its answers, checked. Pure functions.
 
-The route takes and gives token ids, and says by which version of the weights each token was drawn. Not here: HTTP
-(`server_pool.py`), who is asked (`servers.py`).
+The route takes and returns token ids, with the version of the weights that sampled each token.
+Not here: HTTP (`server_pool.py`), which server gets a request (`servers.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from agent_rl.records import Completion, FinishReason, SamplingParams
 
 GENERATE_PATH = "/inference/v1/generate"
 FIRST_LABEL = "default"
-"""What a server calls the weights that it was started with."""
+"""A server's label for the weights that it was started with."""
 _NO_LOGPROB = -9999.0
-"""What vLLM writes for a log-prob that is missing, infinite or no number."""
+"""vLLM's value for a log-prob that is missing, infinite or not a number."""
 _ROUNDING = 1e-3
 _EXCERPT = 200
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.INTERRUPTED}
 
 
 class RequestRefusedError(EngineError, ValueError):
-    """A server will not draw after this prompt or with these parameters, and no other would."""
+    """A server refuses this prompt or these parameters, and every other one would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,15 @@ class ServerAnswer:
     logprobs: tuple[float, ...]
     finish_reason: FinishReason
     versions: tuple[int, ...]
-    """Of the weights that drew each token; never falling. Shape [T]."""
+    """Of the weights that sampled each token; never falling. Shape [T]."""
     labels: frozenset[str]
-    """What the server calls these weights."""
+    """The server's labels for these weights."""
     num_cached: int | None
-    """Prompt tokens that came out of the cache; None when the server was not started to tell."""
+    """Prompt tokens from the cache; None if the server was not started to report it."""
 
 
 def make_body(prompt_ids: Sequence[int], sampling: SamplingParams, *, adapter: str | None) -> dict[str, Any]:
-    """The JSON of a request. Everything that bends the distribution is named and neutral, but for the temperature."""
+    """The JSON of a request. Everything that changes the distribution is set and neutral, except the temperature."""
     body: dict[str, Any] = {
         "token_ids": [int(token_id) for token_id in prompt_ids],
         "sampling_params": {
@@ -67,7 +67,7 @@ def make_body(prompt_ids: Sequence[int], sampling: SamplingParams, *, adapter: s
 
 
 def read_answer(address: str, answer: Any, sampling: SamplingParams) -> ServerAnswer:
-    """What the server drew. EngineError naming server and finding, where it is not what was asked for."""
+    """The checked answer. EngineError with server and finding if it is not a valid answer to the request."""
     try:
         choice = answer["choices"][0]
         token_ids = tuple(choice["token_ids"])
@@ -78,16 +78,18 @@ def read_answer(address: str, answer: Any, sampling: SamplingParams) -> ServerAn
         spans = [(str(span["version"]), span["start"], span["end"]) for span in choice["weight_versions"] or ()]
         num_cached = (answer.get("usage") or {}).get("prompt_tokens_details")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise _rubbish(address, f"({type(error).__name__}: {error}) {answer!r}") from None
+        raise _bad_answer(address, f"({type(error).__name__}: {error}) {answer!r}") from None
     if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
-        raise _rubbish(address, f"ids that are none: {token_ids}")
+        raise _bad_answer(address, f"ids that are none: {token_ids}")
     if scored_ids != token_ids:
-        raise _rubbish(address, f"{len(token_ids)} ids {token_ids} with log-probs for {len(scored_ids)} {scored_ids}")
+        raise _bad_answer(
+            address, f"{len(token_ids)} ids {token_ids} with log-probs for {len(scored_ids)} {scored_ids}"
+        )
     if not all(_NO_LOGPROB < logprob <= _ROUNDING for logprob in logprobs):
-        raise _rubbish(address, f"log-probs that are none: {logprobs}")
+        raise _bad_answer(address, f"log-probs that are none: {logprobs}")
     has_all = bool(token_ids) and (reason is not FinishReason.STOP or token_ids[-1] in sampling.stop_token_ids)
     if len(token_ids) > sampling.max_new_tokens or not (has_all or reason is FinishReason.INTERRUPTED):
-        raise _rubbish(address, f"{len(token_ids)} of {sampling.max_new_tokens} ids ended by {reason}: {token_ids}")
+        raise _bad_answer(address, f"{len(token_ids)} of {sampling.max_new_tokens} ids ended by {reason}: {token_ids}")
     return ServerAnswer(
         token_ids=token_ids,
         logprobs=logprobs,
@@ -98,40 +100,40 @@ def read_answer(address: str, answer: Any, sampling: SamplingParams) -> ServerAn
     )
 
 
-def make_completion(drawn: ServerAnswer, *, version_if_none: int) -> Completion:
-    """The record of an answer; `version_if_none` stands for the weights where no token was drawn."""
-    versions = drawn.versions
+def make_completion(answer: ServerAnswer, *, version_if_none: int) -> Completion:
+    """The record of an answer; `version_if_none` is the version if no token was sampled."""
+    versions = answer.versions
     return Completion(
-        token_ids=drawn.token_ids,
-        logprobs=drawn.logprobs,
-        finish_reason=drawn.finish_reason,
+        token_ids=answer.token_ids,
+        logprobs=answer.logprobs,
+        finish_reason=answer.finish_reason,
         weight_version=versions[0] if versions else version_if_none,
         token_versions=versions if len(set(versions)) > 1 else (),
     )
 
 
-def make_probe(address: str, drawn: ServerAnswer, *, num_tokens: int) -> Probe:
-    """The record of a probe. EngineError when it was cut short, or the server does not tell what was cached."""
-    if len(drawn.token_ids) != num_tokens or len(set(drawn.versions)) != 1:
+def make_probe(address: str, answer: ServerAnswer, *, num_tokens: int) -> Probe:
+    """The record of a probe. EngineError if it was cut short, or the server does not report what was cached."""
+    if len(answer.token_ids) != num_tokens or len(set(answer.versions)) != 1:
         raise EngineError(
-            f"{address} drew {len(drawn.token_ids)} of {num_tokens} probe tokens with the weights "
-            f"{sorted(set(drawn.versions))}: nothing may pause it or change its weights meanwhile"
+            f"{address} sampled {len(answer.token_ids)} of {num_tokens} probe tokens with the weights "
+            f"{sorted(set(answer.versions))}: nothing may pause it or change its weights meanwhile"
         )
-    if drawn.num_cached is None:
+    if answer.num_cached is None:
         raise EngineError(
-            f"{address} does not tell how many prompt tokens came out of its cache; start it with `agent-rl serve-vllm`"
+            f"{address} does not report how many prompt tokens came from its cache; start it with `agent-rl serve-vllm`"
         )
     return Probe(
         where=address,
-        version=drawn.versions[0],
-        num_cached=drawn.num_cached,
-        token_ids=drawn.token_ids,
-        logprobs=drawn.logprobs,
+        version=answer.versions[0],
+        num_cached=answer.num_cached,
+        token_ids=answer.token_ids,
+        logprobs=answer.logprobs,
     )
 
 
 def read_label(address: str, label: str) -> int:
-    """The version that a server's label for its weights stands for: 3 for "3/17", the 17th weights sent."""
+    """The version in a server's label for its weights: 3 for "3/17", the 17th weights sent."""
     if label == FIRST_LABEL:
         return 0
     version, _, count = label.partition("/")
@@ -141,7 +143,7 @@ def read_label(address: str, label: str) -> int:
 
 
 def sentence_of(answer: Any, text: str) -> str:
-    """What the server itself says about a failure."""
+    """The server's own message about a failure."""
     error = answer.get("error", answer.get("detail")) if isinstance(answer, Mapping) else None
     message = error.get("message") if isinstance(error, Mapping) else error
     return str(message or text or "(nothing)")[:_EXCERPT].strip()
@@ -152,13 +154,13 @@ def _versions_of(address: str, spans: Sequence[tuple[str, int, int]], num_tokens
     for label, start, end in spans:
         version = read_label(address, label)
         if start != len(versions) or end < start or (versions and version < versions[-1]):
-            raise _rubbish(address, f"versions of the weights that make no sequence: {spans}")
+            raise _bad_answer(address, f"versions of the weights that make no sequence: {spans}")
         versions += [version] * (end - start)
     if len(versions) != num_tokens:
-        raise _rubbish(address, f"versions of the weights for {len(versions)} of {num_tokens} ids: {spans}")
+        raise _bad_answer(address, f"versions of the weights for {len(versions)} of {num_tokens} ids: {spans}")
     return tuple(versions)
 
 
-def _rubbish(address: str, finding: str) -> EngineError:
+def _bad_answer(address: str, finding: str) -> EngineError:
     short = finding if len(finding) <= _EXCERPT else f"{finding[:_EXCERPT]}..."
-    return EngineError(f"{address} answered with something that is no completion: {short}")
+    return EngineError(f"{address} answered with something that is not a completion: {short}")

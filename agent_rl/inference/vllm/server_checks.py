@@ -1,4 +1,4 @@
-"""Whether a server can serve this run, found out by asking it. Called once, before the first completion.
+"""Checks that a server can serve this run. Called once, before the first completion.
 
 Every finding is a ConfigError about `vllm.servers` that says how to start the server instead.
 """
@@ -40,7 +40,7 @@ async def check_server(
         )
     check_settings(address, found, needed)
     await _sample(pool, address, start_timeout_s)
-    while not pool.servers[address].is_up:  # it was asked before it was there, and its watcher has yet to look again
+    while not pool.servers[address].is_up:  # an earlier request failed, and its watcher has not looked again yet
         await asyncio.sleep(_LOOK_S)
 
 
@@ -63,25 +63,25 @@ async def _await_health(pool: ServerPool, address: str, start_timeout_s: float) 
 
 
 async def _sample(pool: ServerPool, address: str, timeout_s: float) -> None:
-    """Draw where one id alone is allowed: of the distribution drawn from, its log-prob is 0."""
+    """Sample with only one id allowed: its log-prob under the sampling distribution is 0."""
     only = 0
     sampling = SamplingParams(max_new_tokens=1)
     body = make_body([only], sampling, adapter=None)
     body["sampling_params"]["allowed_token_ids"] = [only]
     try:
         async with asyncio.timeout(timeout_s):
-            answer: Any = await pool.ask(pool.servers[address], GENERATE_PATH, body)
+            answer: Any = await pool.request(pool.servers[address], GENERATE_PATH, body)
     except (EngineError, TimeoutError) as error:
         raise _not_ours(address, error) from None
     try:
-        drawn = read_answer(address, answer, sampling)
+        sampled = read_answer(address, answer, sampling)
     except EngineError as error:
         raise ConfigError(
             f"vllm.servers: {error}; start it with `agent-rl serve-vllm` and the model of model.path"
         ) from None
-    if drawn.token_ids != (only,) or drawn.logprobs[0] < -_ROUNDING:
+    if sampled.token_ids != (only,) or sampled.logprobs[0] < -_ROUNDING:
         raise ConfigError(
-            f"vllm.servers: {address} gives log-probs of another distribution than the one it draws from; start it "
+            f"vllm.servers: {address} returns log-probs of another distribution than the one it samples from; start it "
             "with `agent-rl serve-vllm`, which sets --logprobs-mode processed_logprobs"
         )
 
@@ -89,6 +89,6 @@ async def _sample(pool: ServerPool, address: str, timeout_s: float) -> None:
 def _not_ours(address: str, error: Exception) -> ConfigError:
     finding = f"{type(error).__name__}: {error}" if not isinstance(error, EngineError) else str(error)
     return ConfigError(
-        f"vllm.servers: {address} is no server that `agent-rl serve-vllm` started ({finding}); start it with that "
+        f"vllm.servers: {address} is not a server that `agent-rl serve-vllm` started ({finding}); start it with that "
         "command"
     )

@@ -1,8 +1,8 @@
-"""vLLM's servers as a sampler that is given new weights: `ServerEngine(servers, FileTransport(folder), max_gap=1e-3)`.
+"""vLLM's servers as one engine with weights of its own: `ServerEngine(servers, FileTransport(folder), max_gap=1e-3)`.
 
-Process 0 directs the servers for all processes. A server that comes back is given the present weights here, and proves
-them, before it draws again. Not here: drawing (`servers.py`), how weights travel (`transports.py`), comparing with the
-trainer (`distributed/weight_sync.py`).
+Process 0 directs the servers for all processes. A server that comes back gets the present weights here and must pass
+verification before it samples again. Not here: completions (`servers.py`), how weights travel (`transports.py`),
+comparing with the trainer (`distributed/weight_sync.py`).
 """
 
 import contextlib
@@ -31,12 +31,12 @@ _QUICK_S = 60.0
 _FLUSH_S = 10.0
 _ADAPTER = "adapter-"
 _ABORT = {"mode": "abort"}
-"""What is being drawn ends at once, with what there is of it."""
+"""Running completions end at once, with the tokens sampled so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Proof:
-    """The last probe, and how it was asked for."""
+class _LastProbe:
+    """The last probe, and its request."""
 
     probe: Probe
     prompt_ids: tuple[int, ...]
@@ -44,7 +44,7 @@ class _Proof:
 
 
 class ServerEngine:
-    """A `WeightReceiver` of `VLLMServers`, and their `rejoin`.
+    """A `RemoteEngine` of `VLLMServers`, and their `rejoin`.
 
     With `NCCLTransport` there is nothing to read again: a server that comes back waits for the next change of weights.
     """
@@ -69,7 +69,7 @@ class ServerEngine:
         """Name and folder."""
         self._receipt: Receipt | None = None
         """Of the last load; the same for all servers."""
-        self._proof: _Proof | None = None
+        self._last_probe: _LastProbe | None = None
         self._lock = threading.Lock()
         """Held while a server rejoins."""
         self._is_changing = False
@@ -116,7 +116,7 @@ class ServerEngine:
         return receipts
 
     def load_adapter(self, folder: Path, version: int) -> list[Receipt]:
-        """The adapter in `folder` to all servers; on every process but 0 only takes note of its name."""
+        """The adapter in `folder` to all servers; on every process but 0 only records its name."""
         self._adapter = (f"{_ADAPTER}{version}", folder.resolve())
         if self._transport is None:
             return []
@@ -126,10 +126,10 @@ class ServerEngine:
 
     def flush(self) -> None:
         """EngineError when a server still holds keys and values after some seconds."""
-        self._members.ask(self._flush)
+        self._members.call(self._flush)
 
     def resume(self, version: int) -> None:
-        """Draw again as `version`; on every process but 0 only takes note of it.
+        """Sample again as `version`; every process but 0 only records it.
 
         A server that was started again since it sent its receipt leaves. WeightSyncError when none is left.
         """
@@ -140,36 +140,36 @@ class ServerEngine:
             self._servers.adapter = self._adapter[0]
         if self._transport is not None:
             if self._adapter is not None:
-                self._members.ask(self._forget_old_adapters)
+                self._members.call(self._forget_old_adapters)
             _label(self._members, self._label)
         self._servers.weight_version = self.weight_version = version
         self._servers.weight_label = self._label
         if self._transport is not None:
             self._members.post("/resume", timeout_s=_QUICK_S)
-            self._members.ask(self._check_it_has_them)
+            self._members.call(self._check_it_has_them)
 
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
         """From every server that was not lost since `pause`."""
         options = {"num_tokens": num_tokens, "temperature": temperature, "seed": seed}
-        probes = self._members.ask(lambda address: self._servers.probe(address, prompt_ids, **options))
-        self._proof = _Proof(probe=next(iter(probes.values())), prompt_ids=prompt_ids, options=options)
+        probes = self._members.call(lambda address: self._servers.probe(address, prompt_ids, **options))
+        self._last_probe = _LastProbe(probe=next(iter(probes.values())), prompt_ids=prompt_ids, options=options)
         self._is_changing = False
         return list(probes.values())
 
     def rejoin(self, address: str) -> bool:
-        """Give the server the present weights and see that it draws as the others do; False: not now.
+        """Give the server the present weights and check that it samples as the others do; False: not now.
 
         EngineError or WeightSyncError when it does not; it is left paused then.
         """
         if self._transport is None:
             return False  # process 0 does it, and then the server is found up to date
         with self._lock:
-            if self._is_changing or self._proof is None or self._receipt is None:
+            if self._is_changing or self._last_probe is None or self._receipt is None:
                 return False
             returned = Members(self._servers, [address])
             _pause(returned)
             try:
-                return self._bring_up_to_date(returned, self._proof, self._receipt)
+                return self._bring_up_to_date(returned, self._last_probe, self._receipt)
             except (EngineError, WeightSyncError):
                 # Running and under the right version, it would be taken for one that was only out of reach.
                 with contextlib.suppress(EngineError):
@@ -179,17 +179,17 @@ class ServerEngine:
     def _pause_those_up(self) -> None:
         self._servers.post_all("/pause", params=_ABORT, timeout_s=_QUICK_S)
 
-    def _bring_up_to_date(self, returned: Members, proof: _Proof, expected: Receipt) -> bool:
+    def _bring_up_to_date(self, returned: Members, last: _LastProbe, expected: Receipt) -> bool:
         receipts = self._load_adapter(returned) if self._adapter is not None else self._transport.reload(returned)
         if receipts is None:
             return False
         check_receipts(receipts, expected.checksums, version=self.weight_version)
-        returned.ask(self._flush)
+        returned.call(self._flush)
         _label(returned, self._label)
         returned.post("/resume", timeout_s=_QUICK_S)
-        returned.ask(self._check_it_has_them)
-        probe = self._servers.probe(returned.addresses[0], proof.prompt_ids, **proof.options)
-        _check_alike(probe, proof.probe, max_gap=self._max_gap)
+        returned.call(self._check_it_has_them)
+        probe = self._servers.probe(returned.addresses[0], last.prompt_ids, **last.options)
+        _check_alike(probe, last.probe, max_gap=self._max_gap)
         return True
 
     def _load_adapter(self, members: Members) -> list[Receipt]:
@@ -203,7 +203,7 @@ class ServerEngine:
                 address, "/collective_rpc", {"method": "agent_rl_adapter_checksums", "args": [str(folder)]}
             )
 
-        return receipts_of(members.ask(load))
+        return receipts_of(members.call(load))
 
     def _forget_old_adapters(self, address: str) -> None:
         for name in self._adapters_at(address):
@@ -244,18 +244,18 @@ def _label(members: Members, label: str) -> None:
     members.post("/update_weight_version", {"new_version": label}, timeout_s=_QUICK_S)
 
 
-def _check_alike(probe: Probe, proof: Probe, *, max_gap: float) -> None:
-    """WeightSyncError when a server draws other tokens than another did, or the same with other log-probs.
+def _check_alike(probe: Probe, expected: Probe, *, max_gap: float) -> None:
+    """WeightSyncError when a server samples other tokens than another did, or the same with other log-probs.
 
     ServerAnswer with the same seed, they may only differ after one that rounding decided.
     """
-    for place, (token_id, expected_id) in enumerate(zip(probe.token_ids, proof.token_ids, strict=True)):
+    for place, (token_id, expected_id) in enumerate(zip(probe.token_ids, expected.token_ids, strict=True)):
         if token_id != expected_id and place > 0:
             return
-        gap = abs(probe.logprobs[place] - proof.logprobs[place])
+        gap = abs(probe.logprobs[place] - expected.logprobs[place])
         if token_id != expected_id or not gap <= max_gap:
             raise WeightSyncError(
-                f"{probe.where} came back and does not draw from weights {proof.version}: token {place} of its probe "
+                f"{probe.where} came back and does not sample from weights {expected.version}: probe token {place} "
                 f"is {token_id} with log-prob {probe.logprobs[place]:.6f}, and was {expected_id} with "
-                f"{proof.logprobs[place]:.6f} at {proof.where}; restart this server"
+                f"{expected.logprobs[place]:.6f} at {expected.where}; restart this server"
             )

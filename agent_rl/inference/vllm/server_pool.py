@@ -1,8 +1,8 @@
-"""Several servers as one: who is asked next, who is down, who may come back. Runs on one event loop.
+"""Several servers as one: which is next, which is down, which may come back. Runs on one event loop.
 
-A server that does not answer is down at once. It is up again when it answers with the weights that are drawn from; one
-with other weights, as a rule a new process with those it was started with, must first be brought up to date by the
-owner's `rejoin`. Not here: threads that wait (`servers.py`), what is asked and answered (`server_answers.py`).
+A server that does not answer is down at once. It is up again when it answers and has the present weights; one with
+other weights, usually a new process with those it was started with, must first be brought up to date by the owner's
+`rejoin`. Not here: threads that wait (`servers.py`), requests and answers (`server_answers.py`).
 """
 
 import asyncio
@@ -32,18 +32,18 @@ class ServerLostError(EngineError):
 
 
 class UnknownAdapterError(ServerLostError):
-    """The server answers, but does not hold the adapter that was asked for."""
+    """The server answers, but does not have the requested adapter."""
 
 
 class ServerState:
-    """What is known of one server."""
+    """The state of one server."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.is_up = True
-        self.problem = "not asked yet"
+        self.problem = "no request yet"
         """Why it was last found down."""
-        self.under_way: set[asyncio.Task[httpx.Response]] = set()
+        self.running: set[asyncio.Task[httpx.Response]] = set()
         self.last_used = 0
         self.was_lost = asyncio.Event()
 
@@ -56,7 +56,7 @@ class ServerPool:
         self.weight_version: int | None = None
         """Version of the weights that the owner last sent; None before."""
         self.weight_label: str | None = None
-        """What an up-to-date server calls them; None before, when any will do."""
+        """An up-to-date server's label for them; None before, when any is accepted."""
         self.rejoin: Callable[[str], bool] | None = None
         self._start_timeout_s = start_timeout_s
         self._uses = itertools.count(1)
@@ -91,25 +91,25 @@ class ServerPool:
             ) from None
 
     async def pick(self) -> ServerState:
-        """The server with the fewest requests under way, of those the one not used for longest; waits for one."""
+        """The server with the fewest running requests, of those the least recently used; waits for one."""
         await self.wait_for_one()
         up = [server for server in self.servers.values() if server.is_up]
-        server = min(up, key=lambda server: (len(server.under_way), server.last_used))
+        server = min(up, key=lambda server: (len(server.running), server.last_used))
         server.last_used = next(self._uses)
         return server
 
-    async def ask(self, server: ServerState, path: str, body: Mapping[str, Any]) -> Any:
+    async def request(self, server: ServerState, path: str, body: Mapping[str, Any]) -> Any:
         """The JSON that answers a request which counts as load.
 
         ServerLostError when the server fails, it is down then; UnknownAdapterError or RequestRefusedError when it
         refuses.
         """
         task = asyncio.create_task(self._client.post(server.address + path, json=body))
-        server.under_way.add(task)
+        server.running.add(task)
         try:
             await asyncio.wait([task])
         finally:
-            server.under_way.discard(task)
+            server.running.discard(task)
             task.cancel()
         if task.cancelled():
             raise ServerLostError(f"{server.address} was lost: {server.problem}")
@@ -131,7 +131,7 @@ class ServerPool:
         return response.text if answer is None else answer
 
     def mark_down(self, server: ServerState, problem: str) -> None:
-        """Ask it no more, until its watcher finds it well. Requests under way may still be answered."""
+        """Send it no requests until its watcher finds it healthy. Running requests may still be answered."""
         server.problem = problem
         server.is_up = False
         server.was_lost.set()
@@ -171,11 +171,11 @@ class ServerPool:
                     self._came_up.set()
             except EngineError as error:
                 self.mark_down(server, str(error))
-                for task in list(server.under_way):
+                for task in list(server.running):
                     task.cancel()
 
     async def _may_serve(self, server: ServerState) -> bool:
-        """Whether a server that answers again draws from the right weights, if need be after `rejoin`."""
+        """Whether a server that answers again has the present weights, after `rejoin` if needed."""
         if self.weight_label is None or self.rejoin is None:
             return True
         info = await self.call(server.address, "GET", "/weight_info", timeout_s=_HEALTH_S)
@@ -184,7 +184,7 @@ class ServerPool:
             return True
         problem = await _call_in_thread(self.rejoin, server.address)
         if problem is not None:
-            server.problem = f"it answers, but could not be given the present weights: {problem}"
+            server.problem = f"it answers, but could not load the present weights: {problem}"
             await asyncio.sleep(_REJOIN_AGAIN_S)
         return problem is None
 
@@ -200,12 +200,12 @@ async def _call_in_thread(rejoin: Callable[[str], bool], address: str) -> str | 
 
     def run() -> None:
         try:
-            problem = None if rejoin(address) else "rejoin said no"
-        except Exception as error:  # the owner's boundary: whatever fails there keeps this one server out
+            problem = None if rejoin(address) else "rejoin refused"
+        except Exception as error:  # the owner's boundary: a failure there excludes this one server
             problem = f"{type(error).__name__}: {error}"
         try:
             loop.call_soon_threadsafe(finish, problem)
-        except RuntimeError:  # closed meanwhile, nobody waits
+        except RuntimeError:  # closed meanwhile
             return
 
     threading.Thread(target=run, name=f"rejoin-{address}", daemon=True).start()
@@ -213,7 +213,7 @@ async def _call_in_thread(rejoin: Callable[[str], bool], address: str) -> str | 
 
 
 def _json_of(response: httpx.Response) -> Any:
-    """None for what is no JSON."""
+    """None for an answer that is not JSON."""
     try:
         return response.json()
     except ValueError:

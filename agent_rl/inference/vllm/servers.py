@@ -1,7 +1,7 @@
-"""vLLM servers that `agent-rl serve-vllm` started, for hundreds of threads that wait: token ids in, token ids out.
+"""Client of vLLM servers that `agent-rl serve-vllm` started, for hundreds of waiting threads.
 
 A request whose server is lost is sent again, with its seed, to the next one; every call gets exactly one completion.
-Not here: which server is asked and which is down (`server_pool.py`), what is sent and read (`server_answers.py`),
+Not here: which server is next and which is down (`server_pool.py`), requests and answers (`server_answers.py`),
 what happens when weights change (`server_engine.py`), starting servers (`launch.py`).
 """
 
@@ -27,7 +27,7 @@ from agent_rl.inference.vllm.server_pool import ServerLostError, ServerPool, Ser
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 MAX_ATTEMPTS = 5
-"""A request that lost this many servers is given up: it may be what ends them."""
+"""A request that lost this many servers fails: it may be the cause."""
 _CANCEL_POLL_S = 0.2
 _CLOSE_S = 10.0
 _CLOSED = "the client of the vLLM servers was closed"
@@ -38,10 +38,10 @@ class VLLMServers:
     """A client of one or more servers. All methods block and may be called from any thread. `close` it."""
 
     adapter: str | None = None
-    """Name under which the servers hold the LoRA adapter to draw with; None draws with the plain weights."""
+    """The servers' name of the LoRA adapter to sample with; None: the plain weights."""
 
     def __init__(self, addresses: Sequence[str], *, request_timeout_s: float, start_timeout_s: float) -> None:
-        """Start the thread; asks no server yet. `addresses` as in `vllm.servers`: `("http://127.0.0.1:8000",)`.
+        """Start the thread; sends nothing yet. `addresses` as in `vllm.servers`: `("http://127.0.0.1:8000",)`.
 
         `request_timeout_s` bounds one completion with all waits and retries, `start_timeout_s` the wait for a server.
         """
@@ -71,9 +71,9 @@ class VLLMServers:
 
     @property
     def weight_label(self) -> str | None:
-        """What a server must call its weights to be up to date; None before the first were sent, when any will do.
+        """The label of the weights of an up-to-date server; None before the first sync, when any is accepted.
 
-        Set it when servers may draw again: a server that comes back with others is brought up to date by `rejoin`.
+        Set it when servers may sample again: a server that comes back with others is brought up to date by `rejoin`.
         """
         return self._pool.weight_label
 
@@ -83,7 +83,7 @@ class VLLMServers:
 
     @property
     def rejoin(self) -> Callable[[str], bool] | None:
-        """What gives a server that came back the present weights, and True when that went well; None: not needed.
+        """Loads the present weights into a server that came back; True on success. None: not needed.
 
         Called with the address, on a thread of its own. False or an error: it stays out and is tried again.
         """
@@ -94,9 +94,9 @@ class VLLMServers:
         self._pool.rejoin = rejoin
 
     def hold(self) -> None:
-        """From here on `complete` waits before it asks a server, until `release`; all other methods go on.
+        """From now on `complete` waits before it sends a request, until `release`; all other methods go on.
 
-        What was asked before is answered, but not before `release` with tokens of other weights than it was asked for.
+        Earlier requests are answered, but with tokens of newer weights only after `release`.
         """
 
         async def clear() -> None:
@@ -105,17 +105,17 @@ class VLLMServers:
         self._run(clear())
 
     def release(self) -> None:
-        """End what `hold` began; does nothing where nothing is held, or closed."""
+        """End `hold`; does nothing if nothing is held, or closed."""
         with self._guard:
             if not self._is_closed:
                 self._loop.call_soon_threadsafe(self._is_released.set)
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
-        """Draw one completion.
+        """Generate one completion.
 
-        Ends as `INTERRUPTED`, with what was drawn so far, when the owner pauses the servers; as `CANCELLED`, without
-        tokens, once `cancel` is set. Raises EngineError when there is no server or no answer in time, when an answer is
-        none, or closed; its child RequestRefusedError for a prompt or parameters that a server refuses.
+        Ends as `INTERRUPTED`, with the tokens sampled so far, when the owner pauses the servers; as `CANCELLED`,
+        without tokens, once `cancel` is set. Raises EngineError without a server or an answer in time, for a bad
+        answer, or if closed; its child RequestRefusedError for a prompt or parameters that a server refuses.
         """
         completion = self._run(self._complete(tuple(prompt_ids), sampling), cancel)
         return completion or Completion(
@@ -128,18 +128,17 @@ class VLLMServers:
     def probe(
         self, address: str, prompt_ids: Sequence[int], *, num_tokens: int, temperature: float, seed: int
     ) -> Probe:
-        """Draw `num_tokens` on this one server, no stop ids. EngineError when it does not, or is paused meanwhile."""
+        """Sample `num_tokens` on this one server, no stop ids. EngineError when it does not, or is paused meanwhile."""
         sampling = SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed)
         body = make_body(prompt_ids, sampling, adapter=self.adapter)
         answer = self.post(address, GENERATE_PATH, body)
-        drawn = read_answer(address, answer, sampling)
-        return make_probe(address, drawn, num_tokens=num_tokens)
+        return make_probe(address, read_answer(address, answer, sampling), num_tokens=num_tokens)
 
     def wait_until_up(self, *, max_context: int, dtype: str, lora_rank: int, weight_transfer: str) -> None:
-        """Wait until all servers answer, and see that they can serve this run; a server left paused is resumed.
+        """Wait until all servers answer, and check that they can serve this run; a server left paused is resumed.
 
         ConfigError, naming what to do, for a server that does not answer within `start_timeout_s`, was not started by
-        `agent-rl serve-vllm`, has a window below `max_context`, draws in another number format than `dtype`
+        `agent-rl serve-vllm`, has a window below `max_context`, computes in another number format than `dtype`
         ("float32"), serves no adapters of `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer`
         ("files" or "nccl").
         """
@@ -161,7 +160,7 @@ class VLLMServers:
         self._run(check_all())
 
     def get(self, address: str, path: str, *, timeout_s: float | None = None) -> Any:
-        """The JSON (or text) that one server answers, be it up or down. EngineError naming it when it fails.
+        """The JSON (or text) that one server answers, up or down. EngineError naming it when it fails.
 
         `timeout_s` is `request_timeout_s` unless given.
         """
@@ -188,7 +187,7 @@ class VLLMServers:
         params: Mapping[str, Any] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Post to all servers that are up, at the same time; what each answered, by address.
+        """Post to all servers that are up, at the same time; the answers by address.
 
         Waits for all, then raises the first EngineError. With no server up it waits for one as `complete` does.
         """
@@ -206,7 +205,7 @@ class VLLMServers:
         return self._run(post_to_each())
 
     def close(self) -> None:
-        """End everything; callers that wait get EngineError. Calling it again does nothing."""
+        """End everything; waiting callers get EngineError. Calling it again does nothing."""
         with self._guard:
             if self._is_closed:
                 return
@@ -225,7 +224,7 @@ class VLLMServers:
         self.close()
 
     def _run(self, work: "Coroutine[Any, Any, _Result]", cancel: Cancel | None = None) -> _Result | None:
-        """Wait for work on the loop; None when `cancel` was set first. Whoever stops waiting ends the work."""
+        """Wait for work on the loop; None when `cancel` was set first. The work ends with the wait."""
         with self._guard:
             if self._is_closed:
                 work.close()
@@ -268,27 +267,27 @@ class VLLMServers:
         server = await self._pick()
         expected, adapter = self._pool.weight_label, self.adapter
         try:
-            answer = await self._pool.ask(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
+            answer = await self._pool.request(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
         except UnknownAdapterError as error:
-            if adapter == self.adapter:  # else the request was overtaken by the next adapter
+            if adapter == self.adapter:  # otherwise the next adapter came in between
                 self._pool.mark_down(server, str(error))
             raise
-        drawn = read_answer(server.address, answer, sampling)
-        if not drawn.labels <= {expected}:  # it arrived after the pause: its weights may not be verified yet
+        read = read_answer(server.address, answer, sampling)
+        if not read.labels <= {expected}:  # it arrived after the pause: its weights may not be verified yet
             await self._is_released.wait()
-        others = drawn.labels - {expected, self._pool.weight_label}
+        others = read.labels - {expected, self._pool.weight_label}
         if others and expected is not None and self._pool.rejoin is not None:
             # A new process took the place of the server between two looks at its health.
-            problem = f"draws with the weights {min(others)!r}, sent were {expected!r}"
+            problem = f"samples with the weights {min(others)!r}, sent were {expected!r}"
             self._pool.mark_down(server, problem)
             raise ServerLostError(f"{server.address} {problem}")
-        return make_completion(drawn, version_if_none=self._pool.weight_version or 0)
+        return make_completion(read, version_if_none=self._pool.weight_version or 0)
 
     async def _pick(self) -> ServerState:
         while True:
             await self._is_released.wait()
             server = await self._pool.pick()
-            if self._is_released.is_set():  # else they were held while no server was up
+            if self._is_released.is_set():  # otherwise they were held while no server was up
                 return server
 
     async def _end(self) -> None:

@@ -1,6 +1,6 @@
 """How a trainer's weights get to vLLM's servers: as files that both sides see, or by NCCL from GPU to GPU.
 
-Process 0 sends for all. Not here: gathering (`distributed/weight_stream.py`), pausing and proving
+Process 0 sends for all. Not here: gathering (`distributed/weight_stream.py`), pausing and verifying
 (`server_engine.py`, `distributed/weight_sync.py`), what the servers' workers do (`worker.py`).
 """
 
@@ -27,13 +27,13 @@ FILE_BYTES = 2 * 10**9
 
 
 class Transport(Protocol):
-    """What a `ServerEngine` sends with."""
+    """Sends weights for a `ServerEngine`."""
 
     def send(self, members: Members, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
-        """All weights to all members, which do not draw meanwhile."""
+        """Send all weights to all members, which are paused."""
 
     def reload(self, members: Members) -> list[Receipt] | None:
-        """The weights of the last `send` to servers that came back; None when they cannot be had again."""
+        """The weights of the last `send` to servers that came back; None if they are not available again."""
 
 
 class FileTransport:
@@ -68,7 +68,7 @@ class FileTransport:
         receipts = self._load(members)
         for old in self._folder.iterdir():
             if re.fullmatch(r"\.?version_\d+", old.name) and old.is_dir() and old != place:
-                shutil.rmtree(old, ignore_errors=True)  # what stays is tried again next time
+                shutil.rmtree(old, ignore_errors=True)  # a folder that stays is removed next time
         return receipts
 
     def reload(self, members: Members) -> list[Receipt] | None:
@@ -127,7 +127,7 @@ class NCCLTransport:
         with ExitStack() as after_failure:
             after_failure.callback(self._close)
             self._sender.send(tensors)
-            answers = members.ask(lambda address: post(address, "/collective_rpc", received), may_leave=False)
+            answers = members.call(lambda address: post(address, "/collective_rpc", received), may_leave=False)
             receipts = receipts_of(answers)
             after_failure.pop_all()
         return receipts
@@ -141,7 +141,7 @@ class NCCLTransport:
 
 
 def receipts_of(answers: Mapping[str, Any]) -> list[Receipt]:
-    """From what the workers of each server answered; WeightSyncError when those of one server do not agree."""
+    """Receipts from the workers' answers; WeightSyncError if the workers of one server differ."""
     receipts = []
     for address, answer in answers.items():
         first, *others = answer["results"]

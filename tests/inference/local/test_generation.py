@@ -1,4 +1,4 @@
-"""The generation engine: what it draws, what it records, and that callers neither mix nor hang."""
+"""The generation engine: what it samples, what it records, and that callers neither mix nor hang."""
 
 import math
 import threading
@@ -94,7 +94,7 @@ def test_recorded_logprobs_equal_a_plain_forward_pass_over_turns(kind: str, num_
 
 
 @every_kind
-def test_bfloat16_weights_draw_close_to_a_plain_bfloat16_forward_pass(kind: str) -> None:
+def test_bfloat16_weights_sample_close_to_a_plain_bfloat16_forward_pass(kind: str) -> None:
     model = tiny_model(kind, dtype=torch.bfloat16)
     prompt = random_prompt(1, 9)
     with GenerationEngine(model, max_batch_size=2, max_context=64) as engine:
@@ -107,7 +107,7 @@ def test_bfloat16_weights_draw_close_to_a_plain_bfloat16_forward_pass(kind: str)
 # move a cumulative probability across a uniform number, once in some hundred thousand tokens.
 
 
-def test_the_same_seed_draws_the_same_tokens_whatever_the_neighbours() -> None:
+def test_the_same_seed_samples_the_same_tokens_whatever_the_neighbours() -> None:
     jobs = mixed_jobs(20)
     with GenerationEngine(tiny_model(dtype=torch.float64), max_batch_size=16, max_context=96) as engine:
         alone = [engine.generate(*job).token_ids for job in jobs]
@@ -116,7 +116,7 @@ def test_the_same_seed_draws_the_same_tokens_whatever_the_neighbours() -> None:
     assert len(set(alone)) == len(jobs)
 
 
-def test_a_group_that_shares_its_prompt_draws_what_each_would_draw_alone() -> None:
+def test_a_group_that_shares_its_prompt_samples_what_each_would_sample_alone() -> None:
     prompt = random_prompt(4, 17)
     jobs = [(prompt, SamplingParams(max_new_tokens=3 + 4 * seed, seed=seed)) for seed in range(8)]
     model = tiny_model(dtype=torch.float64)
@@ -168,7 +168,7 @@ def test_the_stop_id_ends_the_completion_and_stays_in_it() -> None:
     assert len(stopped.logprobs) == end
 
 
-def test_a_stop_id_drawn_with_the_last_token_of_the_budget_counts_as_stop() -> None:
+def test_a_stop_id_sampled_with_the_last_token_of_the_budget_counts_as_stop() -> None:
     prompt = random_prompt(5, 6)
     with GenerationEngine(tiny_model(), max_batch_size=2, max_context=64) as engine:
         first = engine.generate(prompt, SamplingParams(max_new_tokens=1, seed=5))
@@ -240,7 +240,7 @@ def test_models_that_cannot_be_reproduced_are_refused_in_a_sentence() -> None:
         GenerationEngine(crooked, max_batch_size=2, max_context=32)
 
 
-def test_a_model_left_in_train_mode_is_drawn_from_all_the_same() -> None:
+def test_a_model_left_in_train_mode_is_sampled_from_all_the_same() -> None:
     model = tiny_model("gemma2")
     model.gradient_checkpointing_enable()
     job = ([1, 2, 3], SamplingParams(max_new_tokens=5))
@@ -258,7 +258,7 @@ def wait_for_in_flight(engine: GenerationEngine, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_a_completion_that_is_given_up_ends_with_what_was_drawn_so_far() -> None:
+def test_a_completion_that_is_given_up_ends_with_what_was_sampled_so_far() -> None:
     given_up = threading.Event()
     sampling = SamplingParams(max_new_tokens=50_000, seed=2)
     with (
@@ -280,7 +280,7 @@ def test_a_completion_that_is_given_up_ends_with_what_was_drawn_so_far() -> None
 # Weights
 
 
-def test_new_weights_and_no_keys_of_the_old_ones_are_drawn_from_after_a_refresh() -> None:
+def test_new_weights_and_no_keys_of_the_old_ones_are_sampled_from_after_a_refresh() -> None:
     model, params = tiny_model(), SamplingParams(max_new_tokens=12, temperature=0.0)
     prompt = random_prompt(3, 40)
     with GenerationEngine(model, max_batch_size=2, max_context=64) as engine:

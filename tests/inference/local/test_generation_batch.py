@@ -87,7 +87,7 @@ def test_the_next_turn_computes_only_what_is_new() -> None:
     finish(batch)
     decoder.passes.clear()
     batch.start([make_request([*PROMPT, *first.token_ids, 7, 8, 9])])
-    # The last token drawn was never run through the model: it is new too.
+    # The last token sampled was never run through the model: it is new too.
     assert decoder.passes == [(1, 4, 28)]
 
 
@@ -105,7 +105,7 @@ def test_rows_of_like_length_share_a_pass_and_a_much_longer_one_gets_its_own() -
 
 def test_long_prompts_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     prompts = [list(range(1, 40)), list(range(40, 62))]
-    drawn, passes = [], []
+    sampled, passes = [], []
     for most in (1024, 16):
         monkeypatch.setattr(batch_module, "MAX_PREFILL_TOKENS", most)
         decoder = Counting()
@@ -115,9 +115,9 @@ def test_long_prompts_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
         while pending:
             batch.start(pending)
         finish(batch)
-        drawn.append([request.token_ids for request in requests])
+        sampled.append([request.token_ids for request in requests])
         passes.append(decoder.passes)
-    assert drawn[0] == drawn[1]
+    assert sampled[0] == sampled[1]
     assert passes[0][0] == (2, 39, 39)
     assert max(rows * new for rows, new, _ in passes[1]) <= 16
 

@@ -26,7 +26,7 @@ TEMPERATURE = 1.0
 
 
 class LenientByteFormat(ByteChatFormat):
-    """Bytes as they come, because what a random model draws is no UTF-8; every eighth of them ends a turn."""
+    """Bytes as they come, because what a random model samples is no UTF-8; every eighth of them ends a turn."""
 
     stop_token_ids = tuple(range(0, 261, 8))
 
@@ -35,7 +35,7 @@ class LenientByteFormat(ByteChatFormat):
 
 
 class EnginePolicy(BasePolicy):
-    """A random model of bytes behind the real engine. In float64, so that draws do not depend on the neighbours."""
+    """A random model of bytes behind the real engine. In float64, so that samples do not depend on the neighbours."""
 
     def __init__(self, *, max_batch_size: int, num_slots: int) -> None:
         torch.manual_seed(0)
@@ -93,19 +93,19 @@ def play(policy: EnginePolicy, number: int, cancelled: threading.Event) -> Traje
 
 
 def assert_own_tokens(alone: EnginePolicy, number: int, episode: Trajectory) -> None:
-    """Every turn is what an engine with nothing else to do draws for this prompt and this seed."""
+    """Every turn is what an engine with nothing else to do samples for this prompt and this seed."""
     context: list[int] = []
     for index, turn in enumerate(episode.turns):
         context += turn.prompt_token_ids
-        drawn = turn.completion.token_ids
+        sampled = turn.completion.token_ids
         sampling = SamplingParams(
-            max_new_tokens=len(drawn),
+            max_new_tokens=len(sampled),
             temperature=TEMPERATURE,
             stop_token_ids=alone.chat_format.stop_token_ids,
             seed=derive_seed(number, index),
         )
-        assert alone.generate(context, sampling).token_ids == drawn
-        context += drawn
+        assert alone.generate(context, sampling).token_ids == sampled
+        context += sampled
 
 
 @pytest.mark.timeout(110)

@@ -1,4 +1,4 @@
-"""Drawing by inverse transform: which token, which log-prob, and never one of probability zero."""
+"""Sampling by inverse transform: which token, which log-prob, and never one of probability zero."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_temperature_zero_takes_the_largest_and_records_temperature_one() -> Non
     temperature=st.sampled_from([0.5, 1.0, 3.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_token_of_probability_zero_is_never_drawn(logits: list[float], uniform: float, temperature: float) -> None:
+def test_a_token_of_probability_zero_is_never_sampled(logits: list[float], uniform: float, temperature: float) -> None:
     ids, logprobs = sample_tokens(torch.tensor([logits]), torch.tensor([temperature]), torch.tensor([uniform]))
     assert logits[int(ids)] > -math.inf
     assert math.isfinite(logprobs.item())

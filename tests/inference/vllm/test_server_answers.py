@@ -18,7 +18,7 @@ REQUEST = {"sampling_params": {"max_tokens": 3, "seed": 41, "stop_token_ids": []
 
 def answer_with(**changes):
     """A sound answer to SAMPLING but for `changes` to its choice."""
-    answer = FakeVLLMServer().draw(REQUEST)
+    answer = FakeVLLMServer().sample(REQUEST)
     answer["choices"][0].update(changes)
     return answer
 
@@ -61,18 +61,18 @@ def test_more_tokens_than_asked_for_are_no_completion():
 
 
 def test_a_completion_interrupted_before_its_first_token_is_empty():
-    answer = FakeVLLMServer().draw(REQUEST, limit=0)
-    drawn = read_answer(ADDRESS, answer, SAMPLING)
-    assert make_completion(drawn, version_if_none=5) == Completion(
+    answer = FakeVLLMServer().sample(REQUEST, limit=0)
+    sampled = read_answer(ADDRESS, answer, SAMPLING)
+    assert make_completion(sampled, version_if_none=5) == Completion(
         token_ids=(), logprobs=(), finish_reason=FinishReason.INTERRUPTED, weight_version=5
     )
 
 
 def test_each_token_has_the_version_of_its_weights():
     spans = [{"version": "default", "start": 0, "end": 1}, {"version": "12/5", "start": 1, "end": 3}]
-    drawn = read_answer(ADDRESS, answer_with(weight_versions=spans), SAMPLING)
-    assert drawn.labels == {"default", "12/5"}
-    completion = make_completion(drawn, version_if_none=5)
+    sampled = read_answer(ADDRESS, answer_with(weight_versions=spans), SAMPLING)
+    assert sampled.labels == {"default", "12/5"}
+    completion = make_completion(sampled, version_if_none=5)
     assert (completion.weight_version, completion.token_versions) == (0, (0, 12, 12))
 
 

@@ -37,8 +37,8 @@ def test_a_probe_goes_to_the_server_it_names_and_says_what_was_cached(server, ot
         other.num_cached = None
         with pytest.raises(EngineError, match="does not tell how many prompt tokens"):
             client.probe(other.address, PROMPT, num_tokens=2, temperature=0.0, seed=5)
-        other.behave = lambda body: (200, other.draw(body, limit=1))
-        with pytest.raises(EngineError, match="drew 1 of 2 probe tokens"):
+        other.behave = lambda body: (200, other.sample(body, limit=1))
+        with pytest.raises(EngineError, match="sampled 1 of 2 probe tokens"):
             client.probe(other.address, PROMPT, num_tokens=2, temperature=0.0, seed=5)
 
 
@@ -50,8 +50,8 @@ def test_servers_that_can_serve_are_up_and_one_left_paused_by_a_dead_run_is_resu
 
 
 def raw_logprobs(body):
-    """Of the whole vocabulary, whatever is drawn from."""
-    answer = FakeVLLMServer().draw(body)
+    """Of the whole vocabulary, whatever is sampled from."""
+    answer = FakeVLLMServer().sample(body)
     answer["choices"][0]["logprobs"]["content"][0]["logprob"] = -0.01
     return (200, answer)
 
@@ -99,7 +99,7 @@ def test_a_server_that_is_still_starting_is_waited_for_and_then_belongs_to_all(s
 @pytest.mark.parametrize(
     ("needed", "expected"),
     [
-        ({"dtype": "bfloat16"}, "draws in float32, model.dtype is bfloat16; .* --dtype bfloat16"),
+        ({"dtype": "bfloat16"}, "samples in float32, model.dtype is bfloat16; .* --dtype bfloat16"),
         ({"lora_rank": 17}, "serves adapters up to rank 16, model.lora.rank is 17; .* --lora-rank 17"),
         ({"weight_transfer": "nccl"}, "takes weights as files, this run sends them by nccl .* --weight-transfer nccl"),
     ],

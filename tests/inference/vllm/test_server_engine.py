@@ -167,7 +167,7 @@ def test_an_adapter_takes_the_place_of_the_last_one(
     sync_adapter(sampler, tmp_path / "two", 2)
     for server in servers.servers.values():
         assert server.adapters == {"adapter-2": str(tmp_path / "two")}
-        # Requests that came late, with the old name, must be gone before anything is drawn.
+        # Requests that came late, with the old name, must be gone before anything is sampled.
         order = ["/v1/unload_lora_adapter", "/abort_requests", "/update_weight_version", "/resume"]
         assert server.calls[-5:-1] == order
     assert servers.adapter == "adapter-2"
@@ -302,7 +302,7 @@ def test_a_server_that_hangs_leaves_within_seconds(
 
     hanging.post, servers.get = hang, ask_health
     with pytest.raises(EngineError, match="b:8000 hangs: it did not say within"):
-        Members(servers, [A, B]).ask(lambda address: servers.post(address, "/resume"), may_leave=False)
+        Members(servers, [A, B]).call(lambda address: servers.post(address, "/resume"), may_leave=False)
     asked = Members(servers, [A, B])
     assert asked.post("/resume") == {A: {}}
     assert asked.addresses == (A,)
@@ -329,13 +329,13 @@ def test_a_slow_server_that_lives_is_waited_for(servers: FakeServers, monkeypatc
         (float("nan"), "nan"),
     ],
 )
-def test_a_server_that_draws_otherwise_stays_out_and_paused(
+def test_a_server_that_samples_otherwise_stays_out_and_paused(
     servers: FakeServers, sampler: ServerEngine, shift: float, sentence: str
 ) -> None:
     sync(sampler, 1)
     servers.servers[B].start()
     servers.servers[B].logprob_shift = shift
-    with pytest.raises(WeightSyncError, match=f"b:8000 came back and does not draw from weights 1: .*{sentence}"):
+    with pytest.raises(WeightSyncError, match=f"b:8000 came back and does not sample from weights 1: .*{sentence}"):
         servers.rejoin(B)
     assert servers.servers[B].is_paused
 

@@ -71,7 +71,7 @@ def test_while_held_a_request_can_be_cancelled_and_closing_ends_the_others(serve
 
 
 def test_tokens_of_weights_that_are_not_proven_yet_wait_until_they_are(server):
-    """The request reached the server after the pause, and was drawn when it was resumed for the probe."""
+    """The request reached the server after the pause, and was sampled when it was resumed for the probe."""
     server.behave = lambda body: "later"
     server.label = "3/7"
     with client_of(server) as client, ThreadPoolExecutor(1) as pool:
@@ -89,7 +89,7 @@ def test_tokens_of_weights_that_are_not_proven_yet_wait_until_they_are(server):
     assert len(server.bodies) == 1
 
 
-def test_what_was_drawn_before_the_weights_changed_is_answered_while_held(server):
+def test_what_was_sampled_before_the_weights_changed_is_answered_while_held(server):
     server.behave = lambda body: "later"
     server.label = "3/7"
     with client_of(server) as client, ThreadPoolExecutor(1) as pool:

@@ -22,7 +22,7 @@ def sampling(seed, num_tokens=3):
     return SamplingParams(max_new_tokens=num_tokens, seed=seed)
 
 
-def test_a_completion_is_what_the_server_drew(server):
+def test_a_completion_is_what_the_server_sampled(server):
     with client_of(server) as client:
         assert client.complete(PROMPT, SAMPLING) == Completion(
             token_ids=(41, 42, 43),
@@ -63,7 +63,7 @@ def test_a_stop_id_ends_a_completion_and_is_kept(server):
     assert (stopped.token_ids, stopped.finish_reason) == ((41, 42), FinishReason.STOP)
 
 
-def test_the_adapter_is_drawn_with_by_its_name(server):
+def test_the_adapter_is_sampled_with_by_its_name(server):
     with client_of(server) as client:
         client.adapter = "run-7"
         client.complete(PROMPT, SAMPLING)
@@ -126,8 +126,8 @@ def test_a_hundred_threads_get_their_own_sample_once_each_while_servers_fail(ser
 
     server.behave = other.behave = fail_every_third_once
     with client_of(server, other) as client, ThreadPoolExecutor(100) as pool:
-        drawn = list(pool.map(lambda seed: client.complete((seed,), sampling(seed)).token_ids, range(100)))
-    assert drawn == [tuple((seed + index) % 100 for index in range(3)) for seed in range(100)]
+        sampled = list(pool.map(lambda seed: client.complete((seed,), sampling(seed)).token_ids, range(100)))
+    assert sampled == [tuple((seed + index) % 100 for index in range(3)) for seed in range(100)]
     assert server.counts["served"] + other.counts["served"] == 100
     assert len(server.bodies) + len(other.bodies) == 100 + 34
 
@@ -209,7 +209,7 @@ def test_an_answer_that_is_none_is_an_error_and_not_asked_for_again(server, othe
     assert (len(server.bodies), len(other.bodies)) == (1, 0)
 
 
-def test_a_pause_interrupts_a_completion_which_keeps_what_was_drawn(server):
+def test_a_pause_interrupts_a_completion_which_keeps_what_was_sampled(server):
     server.behave = lambda body: "hang"
     server.label = "6/2"
     with client_of(server) as client, ThreadPoolExecutor(1) as pool:
@@ -269,7 +269,7 @@ def test_a_server_that_cannot_be_brought_up_to_date_stays_out_and_is_named(serve
         restart(server)
         with pytest.raises(EngineError, match=r"could not be given the present weights.*no space left"):
             client.complete(PROMPT, SAMPLING)
-    assert server.counts["served"] == 1  # what it drew with old weights was not believed
+    assert server.counts["served"] == 1  # what it sampled with old weights was not believed
 
 
 def test_the_same_process_that_comes_back_needs_no_weights(server):

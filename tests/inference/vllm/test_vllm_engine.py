@@ -1,4 +1,4 @@
-"""vLLM inside this process, against plain forwards of Hugging Face's model: what it draws, for whom, and with what."""
+"""vLLM inside this process, against plain forwards of Hugging Face's model: its completions, callers and weights."""
 
 import json
 import logging
@@ -26,8 +26,8 @@ from vllm_engines import (
     PROMPT,
     WINDOW,
     Background,
-    drawn,
     gap,
+    generate,
     open_engine,
     renew,
     shipped_model,
@@ -111,20 +111,20 @@ def test_the_process_is_as_it_was_before_vllm_started(engine: "VLLMEngine", open
 def test_recorded_logprobs_are_those_of_a_plain_forward(
     engine: "VLLMEngine", trainer: nn.Module, temperature: float
 ) -> None:
-    completion = drawn(engine, temperature=temperature)
+    completion = generate(engine, temperature=temperature)
     assert completion.finish_reason is FinishReason.LENGTH
     assert len(completion.token_ids) == 24
     assert gap(trainer, completion.token_ids, completion.logprobs, temperature=temperature or 1.0) < EXACT
 
 
 def test_a_greedy_completion_takes_the_most_likely_ids(engine: "VLLMEngine", trainer: nn.Module) -> None:
-    token_ids = drawn(engine, num_tokens=8, temperature=0.0).token_ids
+    token_ids = generate(engine, num_tokens=8, temperature=0.0).token_ids
     logits = trainer(torch.tensor([[*PROMPT, *token_ids]])).logits[0, len(PROMPT) - 1 : -1]
     assert tuple(logits.argmax(-1).tolist()) == token_ids
 
 
 def test_a_stop_id_ends_a_completion_and_is_kept(engine: "VLLMEngine") -> None:
-    whole = drawn(engine).token_ids
+    whole = generate(engine).token_ids
     stop = whole[7]
     sampling = SamplingParams(max_new_tokens=24, seed=3, stop_token_ids=(stop,))
     completion = engine.complete(PROMPT, sampling)
@@ -139,19 +139,19 @@ def test_a_completion_ends_where_the_window_ends(engine: "VLLMEngine") -> None:
     assert completion.finish_reason is FinishReason.LENGTH
 
 
-def test_32_threads_draw_what_each_would_draw_alone_and_leave_random_numbers_alone(
+def test_32_threads_sample_what_each_would_sample_alone_and_leave_random_numbers_alone(
     engine: "VLLMEngine", trainer: nn.Module
 ) -> None:
     """The prompts are longer than one pass of vLLM's takes, and every third one is greedy."""
 
-    def draw(index: int) -> tuple[tuple[int, ...], SamplingParams, Completion]:
+    def sample(index: int) -> tuple[tuple[int, ...], SamplingParams, Completion]:
         prompt = tuple((token * (index + 1)) % 2000 + 10 for token in range(600))
         sampling = SamplingParams(max_new_tokens=8, temperature=float(index % 3 > 0), seed=2**62 + index)
         return prompt, sampling, engine.complete(prompt, sampling)
 
     before = settings_of_the_process()
     with ThreadPoolExecutor(32) as pool:
-        results = list(pool.map(draw, range(32)))
+        results = list(pool.map(sample, range(32)))
     for index in (0, 1, 16, 31):
         prompt, sampling, completion = results[index]
         assert engine.complete(prompt, sampling).token_ids == completion.token_ids
@@ -160,7 +160,7 @@ def test_32_threads_draw_what_each_would_draw_alone_and_leave_random_numbers_alo
     assert settings_of_the_process() == before
 
 
-def test_a_cancelled_completion_keeps_what_was_drawn(engine: "VLLMEngine", trainer: nn.Module) -> None:
+def test_a_cancelled_completion_keeps_what_was_sampled(engine: "VLLMEngine", trainer: nn.Module) -> None:
     cancel = threading.Event()
     background = Background(engine, SamplingParams(max_new_tokens=400, seed=7), cancel)
     background.started()
@@ -169,7 +169,7 @@ def test_a_cancelled_completion_keeps_what_was_drawn(engine: "VLLMEngine", train
     assert completion.finish_reason is FinishReason.CANCELLED
     assert 5 < len(completion.token_ids) < 400
     assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
-    assert drawn(engine, num_tokens=400, seed=7).token_ids[: len(completion.token_ids)] == completion.token_ids
+    assert generate(engine, num_tokens=400, seed=7).token_ids[: len(completion.token_ids)] == completion.token_ids
 
 
 def test_a_pause_interrupts_and_new_weights_go_on(engine: "VLLMEngine", trainer: nn.Module) -> None:
@@ -202,7 +202,7 @@ def test_what_cannot_be_served_is_refused_and_others_are_served(
 ) -> None:
     with pytest.raises(ValueError, match=r"expected|vocabulary"):
         engine.complete(prompt, SamplingParams(max_new_tokens=4, **options))
-    assert len(drawn(engine, num_tokens=4).token_ids) == 4
+    assert len(generate(engine, num_tokens=4).token_ids) == 4
 
 
 def test_a_failure_of_vllms_reaches_every_caller(opened: Opened, monkeypatch: Any) -> None:
@@ -218,19 +218,19 @@ def test_a_failure_of_vllms_reaches_every_caller(opened: Opened, monkeypatch: An
     for background in waiting:
         with pytest.raises(EngineError, match="the vLLM engine failed: RuntimeError: out of memory"):
             background.result()
-    for call in (engine.pause, lambda: drawn(engine), lambda: engine.resume(1)):
+    for call in (engine.pause, lambda: generate(engine), lambda: engine.resume(1)):
         with pytest.raises(EngineError, match="out of memory"):
             call()
     monkeypatch.undo()
     opened.close()
 
 
-def test_adapters_are_drawn_with_in_the_place_of_the_last(opened: Opened, tmp_path: Path) -> None:
+def test_adapters_are_sampled_with_in_the_place_of_the_last(opened: Opened, tmp_path: Path) -> None:
     import peft
 
     engine = opened.with_rank(RANK)
     base = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
-    completion = drawn(engine)
+    completion = generate(engine)
     assert gap(base, completion.token_ids, completion.logprobs) < EXACT
     config = peft.LoraConfig(r=RANK, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = peft.get_peft_model(base, config)
@@ -245,12 +245,12 @@ def test_adapters_are_drawn_with_in_the_place_of_the_last(opened: Opened, tmp_pa
         engine.resume(version)
         tensors = load_file(folder / "adapter_model.safetensors")
         assert receipt.checksums == {name: checksum(tensor) for name, tensor in tensors.items()}
-        completion = drawn(engine)
+        completion = generate(engine)
         assert completion.weight_version == version
         assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
 
 
-def test_an_adapter_that_is_not_there_is_not_drawn_with(opened: Opened, tmp_path: Path) -> None:
+def test_an_adapter_that_is_not_there_is_not_sampled_with(opened: Opened, tmp_path: Path) -> None:
     engine = opened.with_rank(RANK)
     engine.pause()
     with pytest.raises(EngineError, match=r"could not load adapter 4 from .*does not exist"):
@@ -277,8 +277,8 @@ def one_rank(folder: Path) -> None:
         with open_engine(where=f"process {rank}") as engine:
             update(model, seed=version)
             renew(engine, model, version)
-            for seed in range(1 + rank):  # one of them draws more
-                completion = drawn(engine, seed=seed + rank)
+            for seed in range(1 + rank):  # one of them samples more
+                completion = generate(engine, seed=seed + rank)
                 gaps.append(gap(model, completion.token_ids, completion.logprobs))
             sums.append(summed(rank))
         sums.append(summed(rank))

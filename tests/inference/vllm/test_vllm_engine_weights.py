@@ -1,4 +1,4 @@
-"""New weights for vLLM inside this process: taken over, acknowledged, drawn from, or refused as a whole."""
+"""New weights for vLLM inside this process: taken over, acknowledged, sampled from, or refused as a whole."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from vllm_engines import EXACT, PROMPT, drawn, gap, open_engine, renew, shipped_model, update, weights_of
+from vllm_engines import EXACT, PROMPT, gap, generate, open_engine, renew, shipped_model, update, weights_of
 
 from agent_rl.distributed.checksums import checksum
 from agent_rl.errors import EngineError
@@ -33,13 +33,13 @@ def trainer(engine: "VLLMEngine") -> nn.Module:
     return shipped_model(engine)
 
 
-def test_new_weights_are_drawn_from_and_acknowledged(engine: "VLLMEngine", trainer: nn.Module) -> None:
+def test_new_weights_are_sampled_from_and_acknowledged(engine: "VLLMEngine", trainer: nn.Module) -> None:
     update(trainer, seed=2)
-    old = drawn(engine)
+    old = generate(engine)
     assert gap(trainer, old.token_ids, old.logprobs) > 0.1
     checksums = renew(engine, trainer, 70)
     assert checksums == {name: checksum(tensor) for name, tensor in weights_of(trainer).items()}
-    new = drawn(engine)
+    new = generate(engine)
     assert new.weight_version == 70
     assert gap(trainer, new.token_ids, new.logprobs) < EXACT
 
@@ -52,14 +52,14 @@ def test_vllms_own_reload_keeps_the_old_head_of_tied_embeddings(engine: "VLLMEng
     engine._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
     engine.flush()
     engine.resume(engine.weight_version + 1)
-    stale = drawn(engine)
+    stale = generate(engine)
     assert gap(trainer, stale.token_ids, stale.logprobs) > 0.1
     renew(engine, trainer, engine.weight_version + 1)
-    right = drawn(engine)
+    right = generate(engine)
     assert gap(trainer, right.token_ids, right.logprobs) < EXACT
 
 
-def test_without_a_flush_old_keys_and_values_are_drawn_from(engine: "VLLMEngine", trainer: nn.Module) -> None:
+def test_without_a_flush_old_keys_and_values_are_sampled_from(engine: "VLLMEngine", trainer: nn.Module) -> None:
     update(trainer, seed=4)
     version = engine.weight_version + 1
     engine.probe(PROMPT, num_tokens=4, temperature=1.0, seed=1)
@@ -93,7 +93,7 @@ def test_a_tensor_is_only_read_before_the_next_is_asked_for(engine: "VLLMEngine"
     engine.load(in_one_buffer(), 5)
     engine.flush()
     engine.resume(5)
-    completion = drawn(engine)
+    completion = generate(engine)
     assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
 
 
@@ -127,7 +127,7 @@ def broken(kind: str, weights: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
         ("missing", r"no tensor came for 1 of 50 parameters, the first is 'model.norm.weight'"),
     ],
 )
-def test_nothing_is_drawn_from_weights_that_were_not_taken_until_whole_ones_are(
+def test_nothing_is_sampled_from_weights_that_were_not_taken_until_whole_ones_are(
     engine: "VLLMEngine", trainer: nn.Module, kind: str, message: str
 ) -> None:
     rest = iter(broken(kind, weights_of(trainer)))
@@ -135,12 +135,12 @@ def test_nothing_is_drawn_from_weights_that_were_not_taken_until_whole_ones_are(
     with pytest.raises(EngineError, match=message):
         engine.load(rest, 8)
     assert next(rest, None) is None  # read to the end, for the other processes' sake
-    with pytest.raises(EngineError, match="may not draw with weights 8"):
+    with pytest.raises(EngineError, match="may not sample with weights 8"):
         engine.resume(8)
     assert "model" in engine._engine.collective_rpc("agent_rl_state")[0]
     update(trainer, seed=6)
     renew(engine, trainer, 9)
-    completion = drawn(engine)
+    completion = generate(engine)
     assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
     assert len(engine._engine.collective_rpc("agent_rl_state")[0]) == 64  # of what it received, no complaint
 
@@ -156,7 +156,7 @@ def test_weights_are_loaded_from_files(engine: "VLLMEngine", trainer: nn.Module,
     engine.flush()
     engine.resume(10)
     assert checksums == {name: checksum(tensor) for name, tensor in pairs}
-    completion = drawn(engine)
+    completion = generate(engine)
     assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
 
 
@@ -169,7 +169,7 @@ def test_files_that_are_missing_or_torn_leave_the_weights_alone(
     for path, complaint in ((str(torn), "is torn"), (str(tmp_path / "no"), "does not exist")):
         with pytest.raises(ValueError, match=complaint):
             engine._engine.collective_rpc("agent_rl_load_files", args=([good, path],))
-    completion = drawn(engine)
+    completion = generate(engine)
     assert gap(trainer, completion.token_ids, completion.logprobs) < EXACT
 
 

@@ -84,11 +84,11 @@ def forward_logprobs(model, prompt, token_ids, temperature=1.0):
     return (logits.float() / temperature).log_softmax(-1)
 
 
-def gap(model, prompt, drawn, temperature=1.0):
+def gap(model, prompt, sampled, temperature=1.0):
     """Largest difference between the log-probs recorded and those of a plain forward pass."""
-    wanted = forward_logprobs(model, prompt, drawn.token_ids, temperature)
-    chosen = wanted[torch.arange(len(drawn.token_ids)), torch.tensor(drawn.token_ids)]
-    return (chosen - torch.tensor(drawn.logprobs)).abs().max().item()
+    wanted = forward_logprobs(model, prompt, sampled.token_ids, temperature)
+    chosen = wanted[torch.arange(len(sampled.token_ids)), torch.tensor(sampled.token_ids)]
+    return (chosen - torch.tensor(sampled.logprobs)).abs().max().item()
 
 
 def sampling(seed, num_tokens=16, **others):
@@ -109,36 +109,36 @@ def test_the_server_can_serve_what_it_was_started_for_and_nothing_larger(client)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_recorded_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature_drawn_at(client, model, temperature):
-    drawn = client.complete(PROMPT, sampling(7, 32, temperature=temperature))
-    assert (len(drawn.token_ids), drawn.finish_reason) == (32, FinishReason.LENGTH)
-    assert gap(model, PROMPT, drawn, temperature) < MAX_GAP
+def test_recorded_logprobs_are_those_of_a_plain_forward_pass_at_the_temperature_sampled_at(client, model, temperature):
+    sampled = client.complete(PROMPT, sampling(7, 32, temperature=temperature))
+    assert (len(sampled.token_ids), sampled.finish_reason) == (32, FinishReason.LENGTH)
+    assert gap(model, PROMPT, sampled, temperature) < MAX_GAP
 
 
 def test_temperature_0_takes_the_most_likely_id_and_records_the_logprob_of_temperature_1(client, model):
-    drawn = client.complete(PROMPT, sampling(7, temperature=0.0))
-    wanted = forward_logprobs(model, PROMPT, drawn.token_ids)
-    assert drawn.token_ids == tuple(wanted.argmax(-1).tolist())
-    assert gap(model, PROMPT, drawn) < MAX_GAP
+    sampled = client.complete(PROMPT, sampling(7, temperature=0.0))
+    wanted = forward_logprobs(model, PROMPT, sampled.token_ids)
+    assert sampled.token_ids == tuple(wanted.argmax(-1).tolist())
+    assert gap(model, PROMPT, sampled) < MAX_GAP
 
 
-def test_a_seed_repeats_a_draw_and_another_does_not(client):
+def test_a_seed_repeats_a_sample_and_another_does_not(client):
     first, again, other = (client.complete(PROMPT, sampling(seed)) for seed in (2**63 - 1, 2**63 - 1, 5))
     assert first.token_ids == again.token_ids != other.token_ids
 
 
 def test_a_stop_id_ends_a_completion_and_is_kept_and_eos_alone_does_not(client):
-    drawn = client.complete(PROMPT, sampling(7))
-    stop = drawn.token_ids[5]
+    sampled = client.complete(PROMPT, sampling(7))
+    stop = sampled.token_ids[5]
     stopped = client.complete(PROMPT, sampling(7, stop_token_ids=(stop,)))
-    assert stopped.token_ids == drawn.token_ids[: drawn.token_ids.index(stop) + 1]
+    assert stopped.token_ids == sampled.token_ids[: sampled.token_ids.index(stop) + 1]
     assert stopped.finish_reason is FinishReason.STOP
 
 
 def test_a_completion_ends_where_the_window_ends(client):
     prompt = PROMPT * 25 + PROMPT[:40]
-    drawn = client.complete(prompt, sampling(7, 100))
-    assert (len(drawn.token_ids), drawn.finish_reason) == (WINDOW - len(prompt), FinishReason.LENGTH)
+    sampled = client.complete(prompt, sampling(7, 100))
+    assert (len(sampled.token_ids), sampled.finish_reason) == (WINDOW - len(prompt), FinishReason.LENGTH)
 
 
 def test_refused_prompts_say_why(client):
@@ -148,13 +148,13 @@ def test_refused_prompts_say_why(client):
         client.complete(PROMPT * 26, sampling(7))
 
 
-def test_sixteen_threads_at_once_draw_what_each_draws_alone(client, model):
-    """Up to rounding: a batch changes the last digits, which may change a draw that was close."""
+def test_sixteen_threads_at_once_sample_what_each_samples_alone(client, model):
+    """Up to rounding: a batch changes the last digits, which may change a sample that was close."""
     prompts = [PROMPT[seed:] for seed in range(16)]
     alone = [client.complete(prompt, sampling(seed)) for seed, prompt in enumerate(prompts)]
     with ThreadPoolExecutor(16) as pool:
         together = list(pool.map(client.complete, prompts, map(sampling, range(16))))
-    assert max(gap(model, prompt, drawn) for prompt, drawn in zip(prompts, together, strict=True)) < MAX_GAP
+    assert max(gap(model, prompt, sampled) for prompt, sampled in zip(prompts, together, strict=True)) < MAX_GAP
     assert sum(one.token_ids == other.token_ids for one, other in zip(alone, together, strict=True)) >= 14
 
 
@@ -178,7 +178,7 @@ def test_cancelling_frees_the_server_at_once(client):
     wait_for_load(client, running=0)
 
 
-def test_a_pause_interrupts_with_what_was_drawn_and_the_version_follows_the_weights(client, model):
+def test_a_pause_interrupts_with_what_was_sampled_and_the_version_follows_the_weights(client, model):
     """`abort` ends requests, with a few tokens or none; `keep` goes on with them under the next version."""
     with ThreadPoolExecutor(10) as pool:
         waiting = [pool.submit(client.complete, PROMPT, sampling(seed, 1900)) for seed in range(10)]
@@ -234,13 +234,13 @@ def test_a_server_killed_in_the_middle_of_sixteen_completions_comes_back_and_non
         waiting = [pool.submit(client.complete, PROMPT, sampling(seed, 300)) for seed in range(16)]
         wait_for_load(client, running=8, waiting=8)
         os.killpg(leaders.pop(), signal.SIGKILL)
-        drawn = [each.result() for each in waiting]
+        sampled = [each.result() for each in waiting]
     assert rejoined == [{"weight_version": "default"}]
-    assert [len(each.token_ids) for each in drawn] == [300] * 16
-    assert {each.weight_version for each in drawn} == {4}
-    assert max(gap(model, PROMPT, each) for each in drawn) < MAX_GAP
+    assert [len(each.token_ids) for each in sampled] == [300] * 16
+    assert {each.weight_version for each in sampled} == {4}
+    assert max(gap(model, PROMPT, each) for each in sampled) < MAX_GAP
     alone = [client.complete(PROMPT, sampling(seed, 8)).token_ids for seed in range(16)]
-    assert sum(each.token_ids[:8] == short for each, short in zip(drawn, alone, strict=True)) >= 14
+    assert sum(each.token_ids[:8] == short for each, short in zip(sampled, alone, strict=True)) >= 14
 
 
 def test_nothing_survives_the_command_when_it_is_killed(launcher):

@@ -1,4 +1,4 @@
-"""Whole NAT trainings whose episodes are drawn by vLLM: ZeRO-3 over two processes, servers, an engine inside."""
+"""Whole NAT trainings whose episodes are sampled by vLLM: ZeRO-3 over two processes, servers, an engine inside."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def write_config(folder: Path, **sections: dict[str, Any]) -> Path:
-    """The default run, smaller, drawn by vLLM."""
+    """The default run, smaller, sampled by vLLM."""
     raw = yaml.safe_load((ROOT / "configs/nat_grpo.yaml").read_text(encoding="utf-8"))
     raw["run"] |= {"name": "run", "output_dir": str(folder), "device": "cpu"}
     raw["policy"] = {"type": "vllm", "max_new_tokens": 300, "max_context": 768}
@@ -82,7 +82,7 @@ def rows_of(folder: Path) -> list[dict[str, float]]:
 
 
 def assert_exact(rows: list[dict[str, float]]) -> None:
-    """Every step learned, from tokens that the sampler drew with the trainer's own weights."""
+    """Every step learned, from tokens that the sampler sampled with the trainer's own weights."""
     assert [row["step"] for row in rows] == [*range(1, STEPS + 1)]
     for row in rows:
         assert row["optim/skipped"] == 0
@@ -92,7 +92,7 @@ def assert_exact(rows: list[dict[str, float]]) -> None:
         assert row["reward/mean"] > 0
 
 
-def test_two_shards_train_and_a_server_draws(server: str, tmp_path: Path) -> None:
+def test_two_shards_train_and_a_server_samples(server: str, tmp_path: Path) -> None:
     config = write_config(tmp_path, vllm={"servers": [server]})
     assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
     saved = tmp_path / "run/checkpoints/step_00003/model"
@@ -104,12 +104,12 @@ def test_two_shards_train_and_a_server_draws(server: str, tmp_path: Path) -> Non
     assert all(moved)
 
 
-def test_two_shards_train_and_each_draws_with_an_engine_of_its_own(tmp_path: Path) -> None:
+def test_two_shards_train_and_each_samples_with_an_engine_of_its_own(tmp_path: Path) -> None:
     config = write_config(tmp_path, policy={"max_batch_size": 16})
     assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
 
 
-def test_two_shards_of_adapters_train_and_are_drawn_with(tmp_path: Path) -> None:
+def test_two_shards_of_adapters_train_and_are_sampled_with(tmp_path: Path) -> None:
     config = write_config(tmp_path, model={"lora": {"rank": 4}}, policy={"max_batch_size": 16})
     assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
 

@@ -1,4 +1,4 @@
-"""New weights for real vLLM servers: proven when they arrive, found when they do not.
+"""New weights for real vLLM servers: verified when they arrive, found when they do not.
 
 The tests share one server, in this order: the last one kills it. Adapters have a server of their own, and the last test
 an engine inside this process.
@@ -92,10 +92,12 @@ class Setup:
 
     def gap(self) -> float:
         """Of a completion after another prompt than the probe's."""
-        drawn = self.servers.complete(OTHER_PROMPT, SamplingParams(max_new_tokens=12, temperature=TEMPERATURE, seed=5))
-        assert drawn.weight_version == self.version
-        (ours,) = self.logprobs([(OTHER_PROMPT, drawn.token_ids)])
-        return max(abs(a - b) for a, b in zip(drawn.logprobs, ours, strict=True))
+        sampled = self.servers.complete(
+            OTHER_PROMPT, SamplingParams(max_new_tokens=12, temperature=TEMPERATURE, seed=5)
+        )
+        assert sampled.weight_version == self.version
+        (ours,) = self.logprobs([(OTHER_PROMPT, sampled.token_ids)])
+        return max(abs(a - b) for a, b in zip(sampled.logprobs, ours, strict=True))
 
     def pids(self) -> list[int]:
         """Of the server's process group."""
@@ -141,7 +143,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
             yield own
 
 
-def test_trained_weights_arrive_and_are_drawn_from(setup: Setup) -> None:
+def test_trained_weights_arrive_and_are_sampled_from(setup: Setup) -> None:
     setup.learn()
     metrics = setup.sync()
     assert metrics["sync/probe_gap"] < MAX_GAP
@@ -156,9 +158,9 @@ def test_completions_under_way_end_interrupted_and_later_ones_have_the_new_weigh
         futures = [threads.submit(setup.servers.complete, OTHER_PROMPT, sampling) for _ in range(4)]
         wait_for_load(setup.servers, running=4)
         setup.sync()
-    drawn = [future.result() for future in futures]
-    assert [completion.finish_reason for completion in drawn] == [FinishReason.INTERRUPTED] * 4
-    assert {completion.weight_version for completion in drawn} == {setup.version - 1}
+    sampled = [future.result() for future in futures]
+    assert [completion.finish_reason for completion in sampled] == [FinishReason.INTERRUPTED] * 4
+    assert {completion.weight_version for completion in sampled} == {setup.version - 1}
     assert setup.gap() < MAX_GAP
 
 
@@ -209,8 +211,8 @@ class Faulty(ServerEngine):
 @pytest.mark.parametrize(
     ("fault", "kind", "sentence"),
     [
-        ("skipped", WeightSyncError, "does not draw from the trainer's weights"),
-        ("head", WeightSyncError, "does not draw from the trainer's weights"),
+        ("skipped", WeightSyncError, "does not sample from the trainer's weights"),
+        ("head", WeightSyncError, "does not sample from the trainer's weights"),
         ("cache", WeightSyncError, "took 256 tokens of its prompt from a cache of older weights"),
         ("altered", WeightSyncError, "model.norm.weight has checksum float32"),
         (
@@ -305,7 +307,7 @@ def learn_adapter(model: "PeftModel") -> None:
                 parameter.normal_(std=0.05)
 
 
-def test_adapters_arrive_and_the_last_one_is_drawn_with(adapted: Any) -> None:
+def test_adapters_arrive_and_the_last_one_is_sampled_with(adapted: Any) -> None:
     setup, model = adapted
 
     def write(folder: Path) -> None:
@@ -343,7 +345,7 @@ def test_an_adapter_that_is_not_the_trainers_is_found(adapted: Any) -> None:
         save_file({name: 2 * tensor for name, tensor in load_file(file).items()}, file)
 
     learn_adapter(model)
-    with pytest.raises(WeightSyncError, match="does not draw from the trainer's weights 9"):
+    with pytest.raises(WeightSyncError, match="does not sample from the trainer's weights 9"):
         setup.syncing().sync_adapter(write, setup.folder / "adapters", 9, trainer_logprobs=setup.logprobs)
 
 
@@ -365,11 +367,11 @@ def test_an_engine_inside_the_process_is_sent_weights_in_the_same_way(setup: Set
         for _ in range(2):
             setup.learn()
             assert setup.sync(engine)["sync/probe_gap"] < MAX_GAP
-        drawn = engine.complete(OTHER_PROMPT, SamplingParams(max_new_tokens=12, temperature=TEMPERATURE, seed=5))
-        (ours,) = setup.logprobs([(OTHER_PROMPT, drawn.token_ids)])
-        assert max(abs(a - b) for a, b in zip(drawn.logprobs, ours, strict=True)) < MAX_GAP
-        assert drawn.weight_version == setup.version
+        sampled = engine.complete(OTHER_PROMPT, SamplingParams(max_new_tokens=12, temperature=TEMPERATURE, seed=5))
+        (ours,) = setup.logprobs([(OTHER_PROMPT, sampled.token_ids)])
+        assert max(abs(a - b) for a, b in zip(sampled.logprobs, ours, strict=True)) < MAX_GAP
+        assert sampled.weight_version == setup.version
         engine.__class__ = Forgetful
         setup.learn(size=0.1)
-        with pytest.raises(WeightSyncError, match="process 0 does not draw from the trainer's weights"):
+        with pytest.raises(WeightSyncError, match="process 0 does not sample from the trainer's weights"):
             setup.sync(engine)

@@ -29,7 +29,7 @@ from agent_rl.seeds import derive_seed
 
 TASKS: list[Task] = [{"task_id": f"t{i}", "question": f"q{i}", "level": 1} for i in range(100)]
 ORDER = TaskSampler(len(TASKS), seed=0).next(len(TASKS))
-"""Ticket i is a group of the task `TASKS[ORDER[i]]`, as long as no more than one epoch is drawn."""
+"""Ticket i is a group of the task `TASKS[ORDER[i]]`, as long as no more than one epoch is sampled."""
 
 
 def question_of(ticket: int) -> str:
@@ -51,7 +51,7 @@ class VersionedPolicy(BasePolicy):
         """What is said to a question, whatever the seed."""
         self.failing_question: str | None = None
         self.seeds: list[int] = []
-        self.num_drawn = self.num_cancelled = self.num_under_way = 0
+        self.num_sampled = self.num_cancelled = self.num_under_way = 0
         self._delay_s = delay_s
         self._lock = threading.Lock()
 
@@ -81,7 +81,7 @@ class VersionedPolicy(BasePolicy):
         letter = self.always.get(question, "ab"[sampling.seed % 2])
         versions = (first_version, self.version)
         with self._lock:
-            self.num_drawn += 1
+            self.num_sampled += 1
         return Completion(
             token_ids=(ord(letter), END),
             logprobs=(-0.5, -0.25),
@@ -145,10 +145,10 @@ def run_steps(folder: Path, num_steps: int) -> None:
     source = make_async(async_config(folder, groups_per_step=3, max_staleness=2), policy, processes=processes)
     rows = []
     for step in range(1, num_steps + 1):
-        drawn = source.collect(step=step)
+        sampled = source.collect(step=step)
         update(source, policy, step)
-        metrics = {name: value for name, value in drawn.metrics.items() if name != "async/wait_s"}
-        rows.append({"metrics": metrics, "groups": [asdict(group) for group in drawn.played]})
+        metrics = {name: value for name, value in sampled.metrics.items() if name != "async/wait_s"}
+        rows.append({"metrics": metrics, "groups": [asdict(group) for group in sampled.played]})
         state = source.state_dict()
         rows[-1]["state"] = state
     num_seeds = len(policy.seeds)

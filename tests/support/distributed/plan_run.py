@@ -19,18 +19,18 @@ from agent_rl.learning.update import PolicyUpdater
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
 
 FIGURES = "figures.json"
-NUM_PROMPT, NUM_DRAWN, GROUP_SIZE = 64, 64, 4
+NUM_PROMPT, NUM_SAMPLED, GROUP_SIZE = 64, 64, 4
 
 
 def plan_config(folder: Path, device: str = "cpu", **sections: dict[str, Any]) -> Config:
-    """A run that draws from servers, so that a process keeps its shards only; nothing is ever asked of them."""
-    window = NUM_PROMPT + NUM_DRAWN
+    """A run that samples from servers, so that a process keeps its shards only; nothing is ever asked of them."""
+    window = NUM_PROMPT + NUM_SAMPLED
     defaults = {
         "run": {"device": device},
         "data": {"train_path": "unused", "eval_path": "unused"},
         "env": {"name": "nat_agent_creation"},
         "model": {"path": str(folder)},
-        "policy": {"type": "vllm", "max_new_tokens": NUM_DRAWN, "max_context": window},
+        "policy": {"type": "vllm", "max_new_tokens": NUM_SAMPLED, "max_context": window},
         "vllm": {"servers": ["http://127.0.0.1:8000"]},
         "rollout": {"group_size": GROUP_SIZE, "groups_per_step": 1},
         "train": {"steps": 2, "learning_rate": 1e-3, "micro_batch_tokens": window},
@@ -75,9 +75,9 @@ def train(out: Path, sizes: dict[str, int], device: str, sections: dict[str, Any
 
 def _groups(vocab_size: int, group_size: int) -> list[TrajectoryGroup]:
     def episode(number: int) -> Trajectory:
-        drawn = tuple((number + place) % (vocab_size - 10) + 5 for place in range(NUM_DRAWN))
+        sampled = tuple((number + place) % (vocab_size - 10) + 5 for place in range(NUM_SAMPLED))
         completion = Completion(
-            token_ids=drawn, logprobs=(-9.0,) * NUM_DRAWN, finish_reason=FinishReason.STOP, weight_version=0
+            token_ids=sampled, logprobs=(-9.0,) * NUM_SAMPLED, finish_reason=FinishReason.STOP, weight_version=0
         )
         turn = Turn(
             prompt_token_ids=tuple(range(5, 5 + NUM_PROMPT)),

@@ -35,7 +35,7 @@ FAULTS = (
     "crash",
     "empty probe",
     "not a number",
-    "nothing drawn",
+    "nothing sampled",
     "nobody there",
 )
 """What an engine does wrong in one sync."""
@@ -150,7 +150,7 @@ class FakeSampler:
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
         self.calls.append("probe")
         probes = [engine.probe(prompt_ids, num_tokens, temperature) for engine in self.engines]
-        return [] if self.engines[-1].fault == "nothing drawn" else probes
+        return [] if self.engines[-1].fault == "nothing sampled" else probes
 
 
 class SyncRun:
@@ -182,7 +182,7 @@ class SyncRun:
     def trainer_logprobs(self, samples: Sequence[ProbeSample]) -> list[list[float]]:
         self.num_scored += len(samples)
         with torch.no_grad():
-            rows = [self.run.module(torch.tensor([[*prompt, *drawn]])).logprobs[0] for prompt, drawn in samples]
+            rows = [self.run.module(torch.tensor([[*prompt, *sampled]])).logprobs[0] for prompt, sampled in samples]
         ours = [row[len(prompt) - 1 :] for row, (prompt, _) in zip(rows, samples, strict=True)]
         return [(row + self.trainer_offset).tolist() for row in ours]
 
@@ -227,7 +227,7 @@ def report_on(run: ToyRun, folder: Path, *, is_shared: bool, faults: Sequence[st
         report["errors"][fault] = syncing.sync_with(fault, version)
     if not is_shared:
         last = backend.num_processes - 1
-        for fault in ("crash", "nothing drawn", "nobody there"):
+        for fault in ("crash", "nothing sampled", "nobody there"):
             report["errors"][f"{fault} at the last"] = syncing.sync_with(fault, 50, at=last)
     report["after"] = syncing.sync_with("", 51)
     report["adapters"] = adapters(syncing, folder / f"adapters_{is_shared}")

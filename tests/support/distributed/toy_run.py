@@ -157,10 +157,10 @@ def train(run: ToyRun, folder: Path) -> dict[str, Any]:
             first_gradients = backend.all_gather_object(run.first_gradient)
         if step == SAVED_STEP:
             run.save(folder / "checkpoints")
-            drawn = torch.rand(3).tolist()
+            sampled = torch.rand(3).tolist()
     report = {"kind": backend.kind, "zero_stage": backend.zero_stage, "steps": steps, "weights": run.weights()}
     report["first_gradients"] = first_gradients
-    report |= {"drawn": backend.all_gather_object(drawn), "ranks": backend.all_gather_object(backend.rank)}
+    report |= {"sampled": backend.all_gather_object(sampled), "ranks": backend.all_gather_object(backend.rank)}
     report["sharded_elements"] = [p.numel() for p in backend.unwrap(run.module).parameters()]
     report["replicas"] = replicas(run)
     report["frozen"] = frozen_logprobs(run, frozen)
@@ -216,9 +216,9 @@ def resume(run: ToyRun, folder: Path) -> dict[str, Any]:
     path = latest_checkpoint(folder / "checkpoints")
     state = load_state(path, run.backend)
     run.load(path)
-    drawn = run.backend.all_gather_object(torch.rand(3).tolist())
+    sampled = run.backend.all_gather_object(torch.rand(3).tolist())
     steps = [run.step(step) for step in range(state["step"] + 1, NUM_STEPS + 1)]
-    return {"steps": steps, "weights": run.weights(), "drawn": drawn}
+    return {"steps": steps, "weights": run.weights(), "sampled": sampled}
 
 
 def main(folder: Path, verb: str, device: str = "cpu") -> None:

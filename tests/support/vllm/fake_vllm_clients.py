@@ -1,4 +1,4 @@
-"""The client of vLLM servers as tests with servers without a model make it, and what they draw."""
+"""The client of vLLM servers as tests with servers without a model make it, and what they sample."""
 
 from fake_vllm_server import FakeVLLMServer
 

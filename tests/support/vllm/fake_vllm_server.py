@@ -93,7 +93,7 @@ class FakeVLLMServer:
         with self.lock:
             self.counts[what] += 1
 
-    def draw(self, body: dict[str, Any], limit: int | None = None) -> dict[str, Any]:
+    def sample(self, body: dict[str, Any], limit: int | None = None) -> dict[str, Any]:
         """The answer to a request, ended after `limit` tokens by a pause."""
         params = body["sampling_params"]
         ids = []
@@ -193,12 +193,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.answer(*behaviour)
         elif behaviour == "serve" or self.hangs_until_released():
             state.count("served")
-            self.answer(200, state.draw(body))
+            self.answer(200, state.sample(body))
         elif self.close_connection:
             state.count("gone")
         else:
             state.count("aborted")
-            self.answer(200, state.draw(body, limit=NUM_BEFORE_PAUSE))
+            self.answer(200, state.sample(body, limit=NUM_BEFORE_PAUSE))
 
     def hangs_until_released(self) -> bool:
         """True when released, False when paused or (`close_connection` is set) the client went away."""

@@ -75,12 +75,12 @@ def gap(
     return float((expected - torch.tensor(list(logprobs))).abs().max())
 
 
-def drawn(engine: "VLLMEngine", *, num_tokens: int = 24, temperature: float = 1.0, seed: int = 3) -> Completion:
+def generate(engine: "VLLMEngine", *, num_tokens: int = 24, temperature: float = 1.0, seed: int = 3) -> Completion:
     return engine.complete(PROMPT, SamplingParams(max_new_tokens=num_tokens, temperature=temperature, seed=seed))
 
 
 class Background:
-    """A completion drawn by another thread; `started` waits until it has tokens."""
+    """A completion sampled by another thread; `started` waits until it has tokens."""
 
     def __init__(self, engine: "VLLMEngine", sampling: SamplingParams, cancel: threading.Event | None = None) -> None:
         self._pool = ThreadPoolExecutor(1)

@@ -1,4 +1,4 @@
-"""How busy a real vLLM server is, for tests that act while it draws."""
+"""How busy a real vLLM server is, for tests that act while it samples."""
 
 from waiting import wait_for
 
@@ -6,7 +6,7 @@ from agent_rl.inference.vllm.servers import VLLMServers
 
 
 def load_of(client: VLLMServers) -> list[int]:
-    """Requests that the first server draws for, and that wait there."""
+    """Requests that the first server samples for, and that wait there."""
     metrics = client.get(client.addresses[0], "/metrics").splitlines()
     counts = [line for line in metrics if line.startswith(("vllm:num_requests_running{", "vllm:num_requests_waiting{"))]
     return [round(float(line.split()[-1])) for line in sorted(counts)]

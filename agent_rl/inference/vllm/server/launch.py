@@ -90,7 +90,7 @@ class ServerSupervisor:
     def watch(self, stop: threading.Event) -> None:
         """Start again whatever dies, until `stop` is set.
 
-        A server that dies again and again is given up and said so; UserError when none is left.
+        A server that dies again and again is reported and not restarted; UserError when none is left.
         """
         while not stop.wait(_POLL_S):
             for server in list(self._servers):

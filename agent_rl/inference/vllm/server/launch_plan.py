@@ -25,7 +25,7 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What `agent-rl serve-vllm` was asked for: `ServeOptions(model="model/nat_minimind", num_servers=2)`."""
+    """Options of `agent-rl serve-vllm`: `ServeOptions(model="model/nat_minimind", num_servers=2)`."""
 
     model: str
     """Folder in Hugging Face format, or a name on the hub."""
@@ -38,7 +38,7 @@ class ServeOptions:
     max_context: int = 8192
     """Window in tokens, prompt and completion together."""
     max_batch_size: int = 128
-    """Completions that one server draws at the same time."""
+    """Completions that one server runs at the same time."""
     dtype: str = "bfloat16"
     gpu_memory_share: float = GPU_MEMORY_SHARE
     """Of each GPU, for weights and cache; new weights need some of the rest when they come."""
@@ -46,7 +46,7 @@ class ServeOptions:
     """As in CUDA_VISIBLE_DEVICES; empty: all that are visible, from the first."""
     weight_transfer: Literal["files", "nccl"] = "files"
     lora_rank: int = 0
-    """Largest rank of an adapter; 0: none is drawn with."""
+    """Largest rank of an adapter; 0: no adapters."""
     log_dir: Path = Path("runs/serve_vllm")
 
 
@@ -113,7 +113,7 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
         "--tensor-parallel-size": options.tensor_parallel,
         "--seed": 0,
         "--worker-extension-cls": "agent_rl.inference.vllm.server.worker.WorkerExtension",
-        # Log-probs of the distribution that is drawn from, and no sampling defaults from the model's folder.
+        # Log-probs of the sampling distribution, and no sampling defaults from the model's folder.
         "--logprobs-mode": "processed_logprobs",
         "--generation-config": "vllm",
         "--uvicorn-log-level": "warning",
@@ -202,7 +202,7 @@ def _choose_devices(options: ServeOptions, gpus: Sequence[str]) -> tuple[str, ..
     if needed > len(chosen):
         raise ConfigError(
             f"--num-servers {options.num_servers} with --tensor-parallel {options.tensor_parallel} needs {needed} GPUs "
-            f"and there are {len(chosen)}; ask for fewer"
+            f"and there are {len(chosen)}; request fewer"
         )
     return chosen[:needed]
 

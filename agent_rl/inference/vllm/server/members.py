@@ -1,6 +1,6 @@
-"""The servers that take part in one change of weights, asked all at the same time.
+"""The servers that take part in one weight sync; each call goes to all at the same time.
 
-Whoever is lost meanwhile, or hangs, leaves: it is given the weights when it comes back. Not here: what is asked
+A server that is lost meanwhile, or hangs, leaves: it gets the weights when it comes back. Not here: the calls
 (`server_engine.py`, `transports.py`), coming back (`server_pool.py`).
 """
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HEALTH_S = 5.0
-"""How long a server may take to say that it lives, and how often one that is waited for is asked."""
+"""Timeout of a health check, and the interval of checks during a long call."""
 _MOST_MISSES = 2
-"""So often in a row it may not say so: a machine may be busy."""
+"""Failed health checks in a row that are tolerated: a machine may be busy."""
 
 
 class MemberLostError(WeightSyncError):
-    """A server that answers, and is not what it was when the change of weights began."""
+    """A server that answers, but was started again since the sync began."""
 
 
 class _HangsError(EngineError):
-    """A server that does not say that it lives."""
+    """A server that does not answer its health check."""
 
 
 class Members:
@@ -38,10 +38,10 @@ class Members:
         self.servers = servers
         self.addresses = tuple(addresses)
 
-    def ask(self, call: Callable[[str], T], *, may_leave: bool = True) -> dict[str, T]:
-        """`call(address)` for every member; what each answered, by address.
+    def call(self, call: Callable[[str], T], *, may_leave: bool = True) -> dict[str, T]:
+        """`call(address)` for every member; the answers by address.
 
-        However long a call may take, a member whose health cannot be asked meanwhile has failed. EngineError when a
+        A member whose health check fails during the call has failed, however long the call may take. EngineError when a
         member fails that still answers, when none is left, and for any failure unless it `may_leave`; a MemberLostError
         only when none is left.
         """
@@ -72,16 +72,16 @@ class Members:
         return answers
 
     def post(self, path: str, json: Any = None, **options: Any) -> dict[str, Any]:
-        """The same post to every member; `options` as `VLLMServers.post` has them."""
-        return self.ask(lambda address: self.servers.post(address, path, json, **options))
+        """Send the same post to every member; `options` as `VLLMServers.post` has them."""
+        return self.call(lambda address: self.servers.post(address, path, json, **options))
 
     def _outcome(self, address: str, call: Future[T]) -> T:
-        """What the call gave; EngineError when the server hangs first."""
+        """The result of the call; EngineError if the server hangs first."""
         misses = 0
         while not wait_for([call], _HEALTH_S).done:
             misses = 0 if self._answers(address) else misses + 1
             if misses == _MOST_MISSES and not call.done():
-                raise _HangsError(f"{address} hangs: it did not say within {_HEALTH_S:g} s that it lives")
+                raise _HangsError(f"{address} hangs: it did not answer its health check within {_HEALTH_S:g} s")
         return call.result()
 
     def _answers(self, address: str) -> bool:

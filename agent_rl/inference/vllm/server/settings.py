@@ -1,7 +1,7 @@
-"""What a server was started with and cannot change, and whether that serves a run.
+"""The fixed settings of a server, and the check that they fit a run.
 
-`agent-rl serve-vllm` gives a server a second name that spells it out, which the server lists among its models:
-`settings/dtype=bfloat16/lora_rank=0/weight_transfer=files`. Not here: asking for the list (`server_checks.py`).
+`agent-rl serve-vllm` gives a server a second name with its settings, which the server lists among its models:
+`settings/dtype=bfloat16/lora_rank=0/weight_transfer=files`. Not here: reading the list (`server_checks.py`).
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from agent_rl.errors import ConfigError
 
 GPU_MEMORY_SHARE = 0.85
-"""Of each GPU of a server, unless it is told otherwise."""
+"""Share of each GPU that a server takes by default."""
 _PREFIX = "settings/"
 
 
@@ -26,24 +26,24 @@ class ServerSettings:
 
 
 def name_of(settings: ServerSettings) -> str:
-    """The name that tells them."""
+    """The name with the settings."""
     return f"{_PREFIX}dtype={settings.dtype}/lora_rank={settings.lora_rank}/weight_transfer={settings.weight_transfer}"
 
 
 def read_settings(names: Iterable[str]) -> ServerSettings:
-    """From the names of a server's models. ValueError when none of them tells."""
+    """The settings in the names of a server's models. ValueError if none has them."""
     for name in names:
         if name.startswith(_PREFIX):
-            told = dict(part.split("=") for part in name.removeprefix(_PREFIX).split("/"))
-            return ServerSettings(**told | {"lora_rank": int(told["lora_rank"])})
-    raise ValueError("it does not tell what it was started with")
+            values = dict(part.split("=") for part in name.removeprefix(_PREFIX).split("/"))
+            return ServerSettings(**values | {"lora_rank": int(values["lora_rank"])})
+    raise ValueError("it does not report what it was started with")
 
 
 def check_settings(address: str, found: ServerSettings, needed: ServerSettings) -> None:
-    """ConfigError, naming the flag, for a server that this run cannot draw from."""
+    """ConfigError, naming the flag, for a server that this run cannot sample from."""
     if found.dtype != needed.dtype:
         raise ConfigError(
-            f"vllm.servers: {address} draws in {found.dtype}, model.dtype is {needed.dtype}; start it with "
+            f"vllm.servers: {address} samples in {found.dtype}, model.dtype is {needed.dtype}; start it with "
             f"`agent-rl serve-vllm --dtype {needed.dtype}`"
         )
     if found.lora_rank < needed.lora_rank:

@@ -1,4 +1,4 @@
-"""What vLLM's workers do for a trainer: take new weights, and say what they received. `worker_extension_cls` names it.
+"""The extension of vLLM's workers: load new weights and report checksums. `worker_extension_cls` names it.
 
 vLLM mixes `WorkerExtension` into its worker and calls it by `collective_rpc`, in a process of its own or in this one.
 Checksums are of whole tensors by the names of the checkpoint, before vLLM joins, shards or casts them, and so the same
@@ -27,15 +27,15 @@ _RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
 
 class WorkerExtension:
-    """Methods of a vLLM worker; a failure is a ValueError that says which tensor."""
+    """Methods of a vLLM worker; a failure is a ValueError that names the tensor."""
 
     _agent_rl_state: str | None = None
 
     def agent_rl_load_files(self, paths: Sequence[str]) -> dict[str, str]:
         """Load all weights from safetensors files, one tensor at a time; checksums of them as they were read.
 
-        A missing or torn file, or a tensor that stands in two of them, leaves the weights as they were. Drawing while
-        weights are loaded, and after a load that failed, is the caller's mistake.
+        A missing or torn file, or a tensor that stands in two of them, leaves the weights as they were. The caller
+        does not sample while weights are loaded, nor after a failed load.
         """
         _check_files(paths)
         return self._agent_rl_load(_read(paths, self.device))
@@ -43,7 +43,7 @@ class WorkerExtension:
     def agent_rl_load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         """The same from an iterator of this process, which is read to its end even when loading fails.
 
-        What is gathered for it is gathered by several processes, and one that stops would leave the others waiting.
+        Several processes gather for it together; one that stopped would leave the others waiting.
         """
         rest = iter(tensors)
         try:
@@ -54,11 +54,11 @@ class WorkerExtension:
                 pass
 
     def agent_rl_state(self) -> str | None:
-        """`digest_of` what was received last, or what tore these weights; None in a process that received nothing."""
+        """`digest_of` the last weights received, or why they are not whole; None if nothing was received."""
         return self._agent_rl_state
 
     def agent_rl_adapter_checksums(self, folder: str) -> dict[str, str]:
-        """Of the tensors of the LoRA adapter in `folder`, as this worker reads them."""
+        """Checksums of the LoRA adapter in `folder`, as this worker reads it."""
         path = str(Path(folder) / ADAPTER_FILE)
         _check_files([path])
         return self._agent_rl_note({name: checksum(tensor) for name, tensor in _read([path], self.device)})
@@ -74,7 +74,7 @@ class WorkerExtension:
         return self._agent_rl_note(engine.take_received())
 
     def agent_rl_sample_by_seed(self) -> None:
-        """Let this CPU worker draw without the process's random numbers, which are the trainer's."""
+        """Let this CPU worker sample without the process's random numbers, which are the trainer's."""
         self.model_runner.sampler.topk_topp_sampler.forward = _sample_by_seed
 
     def _agent_rl_note(self, received: dict[str, str]) -> dict[str, str]:
@@ -91,7 +91,7 @@ class WorkerExtension:
                 self.reload_weights(weights_iterator=weights)
                 check_filled(model, filled, self.vllm_config)
         except AgentRLError:
-            raise  # of whoever gathers the tensors, and as they raised it
+            raise  # raised by the gathering code
         except Exception as error:
             last = next(reversed(received), None)
             # A second sentence of vLLM's lists all parameters of the model.
@@ -123,25 +123,25 @@ def recorded(model: nn.Module, received: dict[str, str]) -> Iterator[set[str]]:
 
 @contextmanager
 def whole_or_restored(model: nn.Module, vllm_config: Any) -> Iterator[None]:
-    """Around a reload: after a failure, the model's layers are put together again, with whatever is in them.
+    """Around a reload: after a failure, make the model's layers complete again, whatever their weights are.
 
-    vLLM would keep what it has read of a layer and count it to the next load, which would end early with a mixture.
+    vLLM would count the tensors it has read of a layer to the next load, which would end early with a mixture.
     """
     from vllm.config import set_current_vllm_config
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
-    def mend() -> None:
+    def restore() -> None:
         with set_current_vllm_config(vllm_config):
             finalize_layerwise_reload(model, vllm_config.model_config)
 
-    with ExitStack() as mending:
-        mending.callback(mend)
+    with ExitStack() as on_failure:
+        on_failure.callback(restore)
         yield
-        mending.pop_all()
+        on_failure.pop_all()
 
 
 def check_filled(model: nn.Module, filled: set[str], vllm_config: Any) -> None:
-    """ValueError when parameters got no tensor; vLLM itself only logs it and keeps the old ones.
+    """ValueError when parameters got no tensor; vLLM itself only logs it and leaves the old ones.
 
     Of parameters that are made of several tensors (queries, keys and values) the first is enough to pass: a tensor
     that was lost shows in the checksums.
@@ -154,14 +154,14 @@ def check_filled(model: nn.Module, filled: set[str], vllm_config: Any) -> None:
 
 
 def hide_expected_warnings() -> None:
-    """Keep what vLLM warns of at every reload out of the log: tables of rotary embeddings and tied heads.
+    """Filter vLLM's warnings of every reload out of the log: tables of rotary embeddings and tied heads.
 
     The first are computed and in no checkpoint, the second have the embeddings' weight; `check_filled` finds the rest.
     """
-    logging.getLogger(_RELOAD_LOGGER).addFilter(_tells_something)
+    logging.getLogger(_RELOAD_LOGGER).addFilter(_is_informative)
 
 
-def _tells_something(record: logging.LogRecord) -> bool:
+def _is_informative(record: logging.LogRecord) -> bool:
     return not record.getMessage().endswith(
         ("RotaryEmbedding: Failed to load weights", "ParallelLMHead: Failed to load weights")
     )
@@ -188,7 +188,7 @@ def _check_files(paths: Sequence[str]) -> None:
                 f"{path} does not exist where vLLM runs; put vllm.weight_folder where trainer and servers see it"
             ) from None
         except SafetensorError as error:
-            raise ValueError(f"{path} is torn or no safetensors file: {error}") from None
+            raise ValueError(f"{path} is torn or not a safetensors file: {error}") from None
         for name in names:
             if name in seen:
                 raise ValueError(f"tensor {name!r} is in {seen[name]} and in {path}, expected it once")
@@ -205,7 +205,7 @@ def _read(paths: Sequence[str], device: torch.device) -> Iterator[tuple[str, Ten
 
 
 def _pack_tied_heads(model: nn.Module) -> None:
-    """Prepare heads that share the embeddings' weight for drawing, which vLLM's reload forgets on CPUs.
+    """Prepare heads that share the embeddings' weight for sampling, which vLLM's reload omits on CPUs.
 
     There a head computes with a packed copy, made when weights are loaded into it; a tied one is loaded into the
     embeddings alone, and without this would go on with the copy of the old weights.
@@ -222,15 +222,15 @@ def _pack_tied_heads(model: nn.Module) -> None:
 def _sample_by_seed(
     logits: Tensor, generators: Mapping[int, torch.Generator], _top_k: None, _top_p: None
 ) -> tuple[Tensor, Tensor]:
-    """As vLLM draws on CPUs, [B, V] logits to [B] ids and [B, V] log-probs, but from the rows' own generators alone.
+    """As vLLM samples on CPUs, [B, V] logits to [B] ids and [B, V] log-probs, but from the rows' own generators alone.
 
-    Rows without one are greedy; vLLM puts the most likely id in the place of what is drawn for them.
+    Rows without one are greedy; vLLM replaces their sampled ids by the most likely ones.
     """
     seeds = torch.zeros(len(logits), dtype=torch.long)
     for row, generator in generators.items():
         seeds[row] = torch.randint(0, 2**31, (1,), generator=generator)
-    drawn = torch.ops._C.fused_gumbel_argmax(logits.float(), seeds)
-    return drawn, logits.log_softmax(-1, dtype=torch.float32)
+    sampled = torch.ops._C.fused_gumbel_argmax(logits.float(), seeds)
+    return sampled, logits.log_softmax(-1, dtype=torch.float32)
 
 
 @cache

@@ -11,7 +11,7 @@ from agent_rl.inference.vllm.server.worker import check_filled, hide_expected_wa
 
 
 class NCCLEngine(NCCLWeightTransferEngine):
-    """Loads what the trainer broadcasts and remembers its checksums until `take_received`."""
+    """Loads the tensors that the trainer broadcasts and stores their checksums until `take_received`."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -34,6 +34,6 @@ class NCCLEngine(NCCLWeightTransferEngine):
         check_filled(self.model, self._filled, self.vllm_config)
 
     def take_received(self) -> dict[str, str]:
-        """Checksums of all tensors of the last update; empty when asked again."""
+        """Checksums of all tensors of the last update; empty on a second call."""
         received, self._received = self._received, {}
         return received

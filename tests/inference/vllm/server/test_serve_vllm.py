@@ -52,7 +52,7 @@ def flag(plan, name):
     return plan.command[plan.command.index(name) + 1]
 
 
-def test_a_server_on_gpus_draws_what_it_says_it_draws_and_takes_weights(model):
+def test_a_server_on_gpus_samples_what_it_says_it_samples_and_takes_weights(model):
     [plan] = plan_servers(options(model, weight_transfer="nccl", lora_rank=12, gpu_memory_share=0.8), gpus=["0"])
     assert flag(plan, "--logprobs-mode") == "processed_logprobs"
     assert flag(plan, "--generation-config") == "vllm"

@@ -48,7 +48,7 @@ class Worker(WorkerExtension):
 
 
 def one_buffer(num: int) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that are valid until the next one is asked for."""
+    """Tensors that are valid until the next one is requested."""
     buffer = torch.zeros(1)
     for index in range(num):
         buffer.fill_(index)
@@ -213,7 +213,7 @@ def test_what_vllm_changes_of_its_process_is_put_back(monkeypatch: pytest.Monkey
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.delenv("VLLM_DIST_IDENT", raising=False)
     set_num_threads, num_threads = torch.set_num_threads, torch.get_num_threads()
-    drawn = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     with engine_start._process_unchanged():
         os.environ |= {"LD_PRELOAD": "libtcmalloc.so", "VLLM_DIST_IDENT": "1"}
         random.seed(0), np.random.seed(0), torch.manual_seed(0)
@@ -222,7 +222,7 @@ def test_what_vllm_changes_of_its_process_is_put_back(monkeypatch: pytest.Monkey
         torch.set_float32_matmul_precision("high")
         gc.freeze()
     assert (os.environ["LD_PRELOAD"], os.environ.get("VLLM_DIST_IDENT")) == ("", None)
-    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == drawn
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
     assert (torch.set_num_threads, torch.get_num_threads()) == (set_num_threads, num_threads)
     assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float32, "highest")
     assert gc.get_freeze_count() == 0

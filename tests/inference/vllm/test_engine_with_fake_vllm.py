@@ -1,5 +1,5 @@
 """The thread that steps vLLM inside this process, and the order of what a change of weights asks of it: with a stand-in
-for vLLM that draws the id 7 again and again. With vLLM itself: `test_vllm_engine*.py`."""
+for vLLM that samples the id 7 again and again. With vLLM itself: `test_vllm_engine*.py`."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ class FakeVLLM:
     def start(self, name: str, request: EngineRequest, adapter: Any) -> None:
         self.active[name] = request
         if adapter is not None:
-            self.calls.append(("drawn with", adapter.lora_int_id))
+            self.calls.append(("sampled with", adapter.lora_int_id))
 
     def step(self) -> list[Any]:
         time.sleep(0.001)
@@ -50,10 +50,10 @@ class FakeVLLM:
         is_last = len(request.token_ids) + 1 == request.max_new_tokens
         if is_last:
             del self.active[name]
-        drawn = SimpleNamespace(
+        sampled = SimpleNamespace(
             token_ids=[7], logprobs=[{7: SimpleNamespace(logprob=-0.5)}], finish_reason="length" if is_last else None
         )
-        return SimpleNamespace(request_id=name, outputs=[drawn], num_cached_tokens=2, finished=is_last)
+        return SimpleNamespace(request_id=name, outputs=[sampled], num_cached_tokens=2, finished=is_last)
 
     def abort_request(self, names: list[str]) -> None:
         for name in names:
@@ -116,7 +116,7 @@ def on_a_gpu(engine: VLLMEngine) -> VLLMEngine:
 
 
 def start(engine: VLLMEngine, first_id: int = 5, num_tokens: int = 900, **options: Any) -> "Future[Completion]":
-    """A completion drawn by another thread, once the engine has it and, where it may, a token of it."""
+    """A completion sampled by another thread, once the engine has it and, where it may, a token of it."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(engine.complete, [first_id], SamplingParams(max_new_tokens=num_tokens), **options)
     pool.shutdown(wait=False)
@@ -130,7 +130,7 @@ def weights() -> Iterator[tuple[str, torch.Tensor]]:
     yield from (("a", torch.zeros(1)), ("b", torch.zeros(1)))
 
 
-def test_a_completion_holds_what_the_steps_drew(engine: VLLMEngine) -> None:
+def test_a_completion_holds_what_the_steps_sampled(engine: VLLMEngine) -> None:
     assert engine.complete([5, 6], SamplingParams(max_new_tokens=3)) == Completion(
         token_ids=(7, 7, 7), logprobs=(-0.5,) * 3, finish_reason=FinishReason.LENGTH, weight_version=0
     )
@@ -156,7 +156,7 @@ def test_a_pause_ends_what_has_tokens_and_keeps_the_rest_for_the_new_weights(
         assert (waited.token_ids, waited.finish_reason, waited.weight_version) == ((7, 7), FinishReason.LENGTH, 4)
 
 
-def test_while_completions_are_held_only_a_probe_is_drawn(engine: VLLMEngine, vllm: FakeVLLM) -> None:
+def test_while_completions_are_held_only_a_probe_is_sampled(engine: VLLMEngine, vllm: FakeVLLM) -> None:
     under_way = start(engine)
     engine.hold()
     engine.pause()
@@ -198,10 +198,10 @@ def test_a_probe_says_how_much_was_cached(engine: VLLMEngine) -> None:
 
 
 @pytest.mark.parametrize("verb", ["load", "flush", "resume"])
-def test_nothing_is_changed_while_it_draws(engine: VLLMEngine, vllm: FakeVLLM, verb: str) -> None:
+def test_nothing_is_changed_while_it_samples(engine: VLLMEngine, vllm: FakeVLLM, verb: str) -> None:
     rest = weights()
     arguments = {"load": (rest, 1), "flush": (), "resume": (1,)}[verb]
-    with pytest.raises(EngineError, match="while it draws: pause it first"):
+    with pytest.raises(EngineError, match="while it samples: pause it first"):
         getattr(engine, verb)(*arguments)
     assert vllm.calls == []
     assert next(rest, None) is None or verb != "load"
@@ -215,7 +215,7 @@ def test_new_weights_come_with_a_receipt(engine: VLLMEngine, vllm: FakeVLLM) -> 
     assert vllm.calls == ["agent_rl_load_tensors", "flush"]
 
 
-def test_weights_that_were_not_taken_are_not_drawn_from(engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_were_not_taken_are_not_sampled_from(engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_method: str, args: tuple[Any, ...]) -> None:
         next(args[0])
         raise ValueError("no such tensor")
@@ -227,7 +227,7 @@ def test_weights_that_were_not_taken_are_not_drawn_from(engine: VLLMEngine, monk
         with pytest.raises(EngineError, match="process 0 could not load weights 1: no such tensor"):
             engine.load(rest, 1)
     assert next(rest, None) is None
-    with pytest.raises(EngineError, match="may not draw with weights 1: weights 1 were not loaded to the end"):
+    with pytest.raises(EngineError, match="may not sample with weights 1: weights 1 were not loaded to the end"):
         engine.resume(1)
     engine.load(weights(), 2)
     engine.resume(2)
@@ -287,7 +287,7 @@ def test_the_base_of_adapters_sleeps_on_the_cpu_and_each_takes_the_place_of_the_
         engine.resume(version)
         engine.complete([5], SamplingParams(max_new_tokens=1))
     awake = [("sleep", 1), ("wake up", "weights", "kv_cache"), "agent_rl_adapter_checksums"]
-    first, second = [("add", 1), ("drawn with", 1)], [("remove", 1), ("add", 2), ("drawn with", 2)]
+    first, second = [("add", 1), ("sampled with", 1)], [("remove", 1), ("add", 2), ("sampled with", 2)]
     assert vllm.calls == [*awake, *first, *awake, *second]
 
 
