@@ -51,6 +51,8 @@ class EngineCapabilities:
     """New weights go to the servers as files."""
     weight_folder: Path | None = None
     """Folder of these files; None: `weights` in the run's folder."""
+    needs_gpus: bool = False
+    """It runs on GPUs only, with these settings."""
     sleeps: bool = False
     """It frees its GPU memory while the trainer updates."""
     gpu_memory_share: float = 0.0

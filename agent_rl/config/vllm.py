@@ -54,6 +54,7 @@ class VLLMConfig(EngineSection):
             servers=self.servers,
             sends_files=bool(self.servers) and (self.weight_transfer == "files" or config.model.lora.rank > 0),
             weight_folder=self.weight_folder,
+            needs_gpus=self.weight_transfer == "nccl",
             sleeps=self.sleep and not self.servers and not config.rollout.max_staleness,
             gpu_memory_share=self.gpu_memory_share,
             max_logprob_gap=self.max_logprob_gap,

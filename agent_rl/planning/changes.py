@@ -114,12 +114,12 @@ def _servers(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
 
 def _caches(config: Config) -> list[str]:
     policy = config.policy
-    if config.vllm.servers:
+    if config.engine.servers:
         return []
-    if policy.type == "vllm" and policy.max_cached_tokens is None:
+    if config.engine.has_own_weights and policy.max_cached_tokens is None:
         # A smaller one leaves more to training, a larger one holds a window where there was no room for it.
-        shares = [round(config.vllm.gpu_memory_share + sign * 0.1 * k, 2) for k in range(1, 9) for sign in (-1, 1)]
-        return [f"vllm.gpu_memory_share={share}" for share in shares if 0.1 <= share <= 0.95]
+        shares = [round(config.engine.gpu_memory_share + sign * 0.1 * k, 2) for k in range(1, 9) for sign in (-1, 1)]
+        return [f"{policy.type}.gpu_memory_share={share}" for share in shares if 0.1 <= share <= 0.95]
     tokens = policy.max_cached_tokens or policy.max_batch_size * policy.max_context
     settings = []
     while tokens > policy.max_context:

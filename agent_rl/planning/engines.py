@@ -14,9 +14,9 @@ WORKSPACE = 2 * GIB
 def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
     """Items of an engine inside each training process during generation; none with servers. `gpu` None: on a CPU."""
     config, shape = job.config, job.shape
-    if config.vllm.servers:
+    if config.engine.servers:
         return []
-    if config.policy.type != "vllm":
+    if not config.engine.has_own_weights:
         items = [
             Item(name="key/value cache", num_bytes=cached_tokens(job) * shape.cache_bytes(job.width)),
             Item(name="logits of a batch", num_bytes=3 * 4 * config.policy.max_batch_size * shape.vocab_size),
@@ -24,7 +24,7 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
         return [*replica_items(job), *items]
     weights = Item(name="weights of vLLM", num_bytes=shape.num_weights * job.width)
     if gpu is not None and config.policy.max_cached_tokens is None:
-        share = config.vllm.gpu_memory_share * gpu.memory
+        share = config.engine.gpu_memory_share * gpu.memory
         rest = Item(name="cache and workspace of vLLM", num_bytes=max(share - weights.num_bytes, 0.0))
         return [weights, rest]
     cache = Item(name="key/value cache of vLLM", num_bytes=cached_tokens(job) * shape.cache_bytes(job.width))
@@ -34,18 +34,16 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
 def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
     """Items of the engine that stay during updates."""
     config = job.config
-    if config.policy.type != "vllm":
+    if gpu is None or not config.engine.sleeps:
         return engine_items(job, gpu)
-    if gpu is None or not config.vllm.sleep or config.rollout.max_staleness:
-        return engine_items(job, gpu)
-    if config.vllm.servers or not config.model.lora.rank:
+    if not config.model.lora.rank:
         return []
     return [Item(name="weights of vLLM, asleep", num_bytes=job.shape.num_weights * job.width, where="machine")]
 
 
 def replica_items(job: Job) -> list[Item]:
     """Whole weights beside the shards, for an engine without weights of its own."""
-    if job.layout.zero_stage < 3 or job.config.policy.type == "vllm":
+    if job.layout.zero_stage < 3 or job.config.engine.has_own_weights:
         return []
     return [Item(name="whole weights for generation", num_bytes=job.shape.num_weights * job.width)]
 
@@ -58,10 +56,10 @@ def cached_tokens(job: Job) -> int:
 
 def engine_tokens(job: Job, gpu: Gpu) -> int:
     """Tokens that the cache of an engine inside a process holds; below 0 if not even its weights fit."""
-    if job.config.policy.type != "vllm" or job.config.policy.max_cached_tokens is not None:
+    if not job.config.engine.has_own_weights or job.config.policy.max_cached_tokens is not None:
         return cached_tokens(job)
     weights = job.shape.num_weights * job.width
-    left = job.config.vllm.gpu_memory_share * gpu.memory - weights - WORKSPACE
+    left = job.config.engine.gpu_memory_share * gpu.memory - weights - WORKSPACE
     return int(left / job.shape.cache_bytes(job.width))
 
 

@@ -147,7 +147,7 @@ def _machine_phases(job: Job, phases: Phases) -> Phases:
     alone = {"start": Item(name="model files", num_bytes=whole, where="machine")}
     if layout.zero_stage == 3 and not job.config.model.lora.rank:
         alone["checkpoint"] = Item(name="whole weights, being written", num_bytes=whole, where="machine")
-    folder = job.config.vllm.weight_folder
+    folder = job.config.engine.weight_folder
     in_memory = folder is not None and folder.is_relative_to("/dev/shm")
     found = {}
     for name, items in phases.items():

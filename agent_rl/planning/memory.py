@@ -195,7 +195,7 @@ def loading(job: Job) -> list[Item]:
         items = [Item(name="float32 shard, twice", num_bytes=4 * job.num_trained / job.num_shards)]
         if layout.offload_optimizer:
             items = [Item(name="float32 shard, twice", num_bytes=4 * _sub_group(job), where="machine")]
-        if job.config.policy.type != "vllm":
+        if not job.config.engine.has_own_weights:
             items.append(Item(name="the model whole, to be split", num_bytes=whole))
         return items
     if layout.num_processes > 1:
@@ -205,12 +205,12 @@ def loading(job: Job) -> list[Item]:
 
 def weight_sync(job: Job) -> list[Item]:
     """Weights gathered bucket by bucket for the inference engine; adapters are sent as files."""
-    if job.config.policy.type != "vllm" and job.layout.zero_stage < 3:
+    if not job.config.engine.has_own_weights and job.layout.zero_stage < 3:
         return []
     if job.config.model.lora.rank:
         return []
     bucket = job.width * min(job.shape.num_weights, max(BUCKET_ELEMENTS, job.shape.largest_weight))
-    copies = 2 if job.config.policy.type == "vllm" else 1
+    copies = 2 if job.config.engine.has_own_weights else 1
     return [Item(name="bucket of weights", num_bytes=bucket * copies)]
 
 
@@ -223,13 +223,10 @@ def checkpoint_bytes(job: Job) -> tuple[float, float]:
 
 
 def weight_file_bytes(job: Job) -> float:
-    """Of one version of the weights, written for servers; `vllm.weight_folder` holds two while they are sent."""
-    vllm = job.config.vllm
-    if job.config.policy.type != "vllm" or not vllm.servers:
+    """Of one version of the weights, written for servers; their folder holds two while they are sent."""
+    if not job.config.engine.sends_files:
         return 0.0
-    if job.config.model.lora.rank:
-        return 4.0 * job.num_trained
-    return float(job.shape.num_weights * job.width) if vllm.weight_transfer == "files" else 0.0
+    return 4.0 * job.num_trained if job.config.model.lora.rank else float(job.shape.num_weights * job.width)
 
 
 def num_checkpoints(config: Config) -> int:

@@ -66,7 +66,7 @@ def read_run(config_path: Path, overrides: Sequence[str] = (), machine: Machine 
         load=lambda chosen: load_config(config_path, list(chosen)),
         overrides=tuple(overrides),
         shape=read_shape(config.model.path),
-        layout=with_servers(read_layout(machine.launch), len(config.vllm.servers), machine),
+        layout=with_servers(read_layout(machine.launch), len(config.engine.servers), machine),
         gpu=None if config.run.device == "cpu" else find_gpu(machine.gpu, machine.gpu_memory_gib),
         machine=machine,
     )

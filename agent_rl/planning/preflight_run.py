@@ -62,7 +62,7 @@ def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Ite
         yield failed("plan", why_not)
     else:
         yield from planned(run)
-    yield from (check_server(address) for address in config.vllm.servers)
+    yield from (check_server(address) for address in config.engine.servers)
     if run is not None and run.layout.num_processes > 1:
         yield check_port(_LAUNCHER_PORT)
     if run is not None and run.layout.offload_optimizer:
@@ -83,7 +83,7 @@ def gpus_wanted(config: Config, run: PlannedRun | None) -> int:
     """GPUs that the run requires; 0 if it runs on a CPU as well."""
     if config.run.device == "cpu" or (run is not None and run.gpu is None):
         return 0
-    needs_them = config.run.device.startswith("cuda") or config.vllm.weight_transfer == "nccl"
+    needs_them = config.run.device.startswith("cuda") or config.engine.needs_gpus
     if run is None or not (needs_them or run.machine.gpus):
         return int(needs_them)
     return run.machine.gpus or run.layout.num_gpus
@@ -95,10 +95,9 @@ def requirement_files(config: Config, run: PlannedRun | None, *, has_gpus: bool)
         names.append("requirements-deepspeed.txt")
     if config.model.lora.rank:
         names.append("requirements-lora.txt")
-    if config.policy.type == "vllm" and (has_gpus or gpus_wanted(config, run)):
-        names.append("requirements-vllm.txt")
-    elif config.policy.type == "vllm":
-        names.append("requirements-vllm-cpu.txt")
+    if config.engine.has_own_weights:
+        machine = "" if has_gpus or gpus_wanted(config, run) else "-cpu"
+        names.append(f"requirements-{config.policy.type}{machine}.txt")
     if {"wandb", "trackio"} & set(config.log.trackers):
         names.append("requirements-trackers.txt")
     return [resources.folder() / name for name in names]
@@ -202,13 +201,13 @@ def planned(run: PlannedRun) -> Iterator[MachineCheck]:
         yield ok("plan", text) if fits else failed("plan", f"{why}; see agent-rl plan")
     checkpoints = num_checkpoints(config) * sum(checkpoint_bytes(run.job))
     weights = 2 * weight_file_bytes(run.job)
-    folder = config.vllm.weight_folder
+    folder = config.engine.weight_folder
     if folder is None and weights:
         yield check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")
         return
     yield check_disk(config.run.output_dir, checkpoints)
     if weights:
-        remedy = "set vllm.weight_folder to a folder that trainer and servers see"
+        remedy = f"set {config.policy.type}.weight_folder to a folder that trainer and servers see"
         yield check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
 
 

@@ -70,7 +70,7 @@ def _on_disk(plan: RunPlan) -> str:
     model, optimizer = (size / GIB for size in checkpoint_bytes(plan.run.job))
     weights, config = weight_file_bytes(plan.run.job), plan.run.job.config
     num = num_checkpoints(config)
-    place = config.vllm.weight_folder or "the run's folder"
+    place = config.engine.weight_folder or "the run's folder"
     files = f"\nweights as files in {place}, two versions while they are sent: {2 * weights / GIB:.2f} GiB" * bool(
         weights
     )

@@ -191,8 +191,8 @@ def _sync_s(job: Job, assumed: Machine) -> float:
     if job.config.model.lora.rank:
         return 4 * job.num_trained / (GB * assumed.sync_gb_s)
     gathering = weights / (GB * assumed.link_gb_s) if job.layout.zero_stage == 3 else 0.0
-    if job.config.policy.type != "vllm":
+    if not job.config.engine.has_own_weights:
         return gathering
-    if job.config.vllm.servers and job.config.vllm.weight_transfer == "files":
+    if job.config.engine.sends_files:
         return gathering + 2 * weights / (GB * assumed.files_gb_s)
     return gathering + weights / (GB * assumed.sync_gb_s)

@@ -130,7 +130,7 @@ def unreadable(source: str, error: Exception) -> CheckpointError:
     if Path(source).is_dir():
         return CheckpointError(f"{source} cannot be read as a causal language model ({reason}); give another folder")
     return CheckpointError(
-        f"model.path = {source!r} is no folder here and could not be had from the Hugging Face Hub ({reason}); "
+        f"model.path = {source!r} is not a folder here and could not be loaded from the Hugging Face Hub ({reason}); "
         "check the name, or download the model and give its folder"
     )
 

@@ -104,15 +104,15 @@ def test_weights_are_copied_into_a_replica_of_the_same_names_only(pair: Any) -> 
 def test_of_adapters_nothing_else_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     base, adapter = nn.Linear(2, 1).requires_grad_(False), nn.Linear(1, 1, bias=False)
     module = nn.ModuleDict({"base": base, "adapter": adapter})
-    gathered, asked = zero.gathered, []
+    gathered, gathered_names = zero.gathered, []
 
     def gather(tensors: list[tuple[str, torch.Tensor]]) -> Any:
-        asked.extend(name for name, _ in tensors)
+        gathered_names.extend(name for name, _ in tensors)
         return gathered(tensors)
 
     monkeypatch.setattr(zero, "gathered", gather)
     assert Backend("cpu").full_state_dict(module, trained_only=True) == {"adapter.weight": adapter.weight}
-    assert asked == ["adapter.weight"]
+    assert gathered_names == ["adapter.weight"]
     assert len(Backend("cpu").full_state_dict(module)) == 3
 
 

@@ -36,9 +36,9 @@ SENTENCES = {
     "empty probe": "sampled 0 tokens with 0 log-probs to verify weights 7, expected 16",
     "not a number": "token 0 of its probe has log-prob nan there",
     "nothing sampled": "received weights 7 and sampled nothing with them",
-    "nobody there": "no engine received weights 7|^process 1 samples and received no weights 7",
+    "no receipt": "no engine received weights 7|^process 1 samples and received no weights 7",
 }
-"""What is said of each fault."""
+"""The message of each fault."""
 
 
 # One process

@@ -58,13 +58,13 @@ def test_a_frozen_weight_gets_no_gradient_and_hands_the_inputs_on() -> None:
 
 @needs_onednn
 def test_what_a_gradient_does_not_need_is_not_kept() -> None:
-    def kept(layer: nn.Module, x: torch.Tensor) -> list[tuple[int, ...] | None]:
+    def saved_shapes(layer: nn.Module, x: torch.Tensor) -> list[tuple[int, ...] | None]:
         return [None if tensor is None else tuple(tensor.shape) for tensor in layer(x).grad_fn.saved_tensors]
 
     layer = exchanged(nn.Linear(8, 16))
-    assert kept(layer, rows(64, 8)) == [(64, 8), None]
-    assert kept(layer, rows(64, 8).requires_grad_()) == [(64, 8), (16, 8)]
-    assert kept(layer.requires_grad_(False), rows(64, 8).requires_grad_()) == [None, (16, 8)]
+    assert saved_shapes(layer, rows(64, 8)) == [(64, 8), None]
+    assert saved_shapes(layer, rows(64, 8).requires_grad_()) == [(64, 8), (16, 8)]
+    assert saved_shapes(layer.requires_grad_(False), rows(64, 8).requires_grad_()) == [None, (16, 8)]
 
 
 @needs_onednn

@@ -1,4 +1,4 @@
-"""Layers that keep less for the backward pass: the numbers and gradients of the plain formulas, and less kept."""
+"""Layers that store less for the backward pass: numbers and gradients of the plain formulas, and less memory."""
 
 import copy
 from collections.abc import Callable
@@ -25,8 +25,8 @@ def gradients(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor,
     return out, *torch.autograd.grad((out * weights).sum(), inputs)
 
 
-def kept_numbers(run: Callable[[], Tensor]) -> float:
-    """Float32 numbers that are allocated while `run` runs and not freed at its end: the output, and what is kept."""
+def num_stored(run: Callable[[], Tensor]) -> float:
+    """Float32 numbers that are allocated while `run` runs and not freed at its end: the output, and what is stored."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         out = run()
     del out
@@ -65,8 +65,8 @@ def test_a_layer_keeps_the_products_and_not_what_lies_between() -> None:
     layer = DecoderLayer(MiniMindConfig(hidden_size=size, intermediate_size=inner, num_attention_heads=4))
     x = random(num_tokens, size)
     linears = gate, up, down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
-    assert kept_numbers(lambda: swiglu(x, *linears)) == num_tokens * (size + 2 * inner)
-    assert kept_numbers(lambda: down(F.silu(gate(x)) * up(x))) == num_tokens * (size + 4 * inner)
+    assert num_stored(lambda: swiglu(x, *linears)) == num_tokens * (size + 2 * inner)
+    assert num_stored(lambda: down(F.silu(gate(x)) * up(x))) == num_tokens * (size + 4 * inner)
 
     def normed_and_gated() -> Tensor:
         normed = layer.input_layernorm(x)
@@ -74,7 +74,7 @@ def test_a_layer_keeps_the_products_and_not_what_lies_between() -> None:
             return layer.mlp(normed)
 
     # The norm keeps its input, which is there anyway, and one number a token.
-    assert kept_numbers(normed_and_gated) == num_tokens * (size + 2 * inner + 1)
+    assert num_stored(normed_and_gated) == num_tokens * (size + 2 * inner + 1)
 
 
 def test_what_is_computed_again_is_not_kept_and_only_that() -> None:
@@ -89,12 +89,12 @@ def test_what_is_computed_again_is_not_kept_and_only_that() -> None:
                 out.append(read())
             return out[0]
 
-        kept = kept_numbers(run)
-        return kept - out[0].numel(), torch.autograd.grad(out[0].sum(), other, retain_graph=True)[0]
+        stored = num_stored(run)
+        return stored - out[0].numel(), torch.autograd.grad(out[0].sum(), other, retain_graph=True)[0]
 
     y_value = F.rms_norm(x, (4,), weight, 1e-5).detach()
-    kept, gradient = product_with(lambda: F.linear(y.view(2, 4, 4), other.view(8, 4)))
-    assert kept == 0
+    stored, gradient = product_with(lambda: F.linear(y.view(2, 4, 4), other.view(8, 4)))
+    assert stored == 0
     torch.testing.assert_close(gradient.view(8, 4), y_value.sum(dim=0).expand(8, 4))
     # Turned, its numbers stand in another order; a part of it, and another tensor, are not it.
     _, gradient = product_with(lambda: other.view(4, 8) @ y)
@@ -199,13 +199,13 @@ def test_activations_that_are_computed_again_as_a_whole_are_not_held_for_the_gat
     plain = hf_model("llama")
     ours = copy.deepcopy(plain)
     exchange_layers(ours)
-    kept = {}
+    stored = {}
     for model in (plain, ours):
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         model.train()
         embeddings = random(1, 40, 32)
-        kept[model] = kept_numbers(lambda: model(inputs_embeds=embeddings, use_cache=False).logits)  # noqa: B023
+        stored[model] = num_stored(lambda: model(inputs_embeds=embeddings, use_cache=False).logits)  # noqa: B023
         model(inputs_embeds=embeddings, use_cache=False).logits.logsumexp(dim=-1).sum().backward()
-    assert kept[ours] <= kept[plain]
+    assert stored[ours] <= stored[plain]
     for got, wanted in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(got.grad, wanted.grad, atol=1e-4, rtol=1e-4)

@@ -25,7 +25,7 @@ def part(*token_ids: int, reason: str, version: int, token_versions: tuple[int, 
 
 
 class ScriptedEngine:
-    """Answers in the order of its script and remembers what it was asked."""
+    """Answers in the order of its script and records the requests."""
 
     def __init__(self, *script: Completion) -> None:
         self.script = list(script)

@@ -116,7 +116,7 @@ def test_a_two_turn_tool_conversation_is_exactly_what_the_template_would_write(
 
 
 def test_recorded_logprobs_equal_a_plain_forward_pass(policy: HuggingFacePolicy, episode: Trajectory) -> None:
-    """Law 5, alone and with the first turn's cache kept; then cold, in a mixed batch of groups that share a prompt."""
+    """Law 5, alone and with the first turn cached; then cold, in a mixed batch of groups that share a prompt."""
     for index, turn in enumerate(episode.turns):
         sampled = turn.completion.token_ids
         expected = plain_logprobs(policy.model, context_before(episode, index), sampled, 0.5)

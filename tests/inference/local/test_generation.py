@@ -177,10 +177,10 @@ def test_a_stop_id_sampled_with_the_last_token_of_the_budget_counts_as_stop() ->
     assert again.finish_reason is FinishReason.STOP
 
 
-@pytest.mark.parametrize(("prompt_length", "asked", "got"), [(10, 4, 4), (10, 50, 6), (15, 50, 1)])
-def test_the_budget_is_capped_by_the_window(prompt_length: int, asked: int, got: int) -> None:
+@pytest.mark.parametrize(("prompt_length", "requested", "got"), [(10, 4, 4), (10, 50, 6), (15, 50, 1)])
+def test_the_budget_is_capped_by_the_window(prompt_length: int, requested: int, got: int) -> None:
     with GenerationEngine(tiny_model(), max_batch_size=2, max_context=16) as engine:
-        completion = engine.generate(random_prompt(0, prompt_length), SamplingParams(max_new_tokens=asked))
+        completion = engine.generate(random_prompt(0, prompt_length), SamplingParams(max_new_tokens=requested))
     assert len(completion.token_ids) == got
     assert completion.finish_reason is FinishReason.LENGTH
 

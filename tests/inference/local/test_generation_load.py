@@ -78,7 +78,7 @@ class UnreliableEnv(AgentEnv):
         return StepResult(messages=(Message.tool(f"result {self._number}"),), terminated=self._turns_left == 0)
 
 
-def play(policy: EnginePolicy, number: int, cancelled: threading.Event) -> Trajectory:
+def roll_out(policy: EnginePolicy, number: int, cancelled: threading.Event) -> Trajectory:
     limits = EpisodeLimits(max_new_tokens=12 + number % 9, timeout_s=0.3 if number % 25 == 0 else 60.0)
     return run_episode(
         policy,
@@ -117,7 +117,7 @@ def test_five_hundred_episodes_all_end_and_none_gets_anothers_tokens() -> None:
 
     def run(number: int) -> None:
         try:
-            episodes[number] = play(policy, number, given_up[number])
+            episodes[number] = roll_out(policy, number, given_up[number])
         except Exception as error:  # an episode that was given up ends by an exception of the rollout's own
             errors[number] = type(error).__name__
 

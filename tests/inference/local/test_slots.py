@@ -1,4 +1,4 @@
-"""Slots of the key/value cache: whose tokens are kept, what is copied, who has to go."""
+"""Slots of the key/value cache: which tokens stay, what is copied, which slot is evicted."""
 
 import numpy as np
 import torch

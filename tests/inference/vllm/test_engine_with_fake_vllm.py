@@ -1,4 +1,4 @@
-"""The thread that steps vLLM inside this process, and the order of what a change of weights asks of it: with a stand-in
+"""The thread that steps vLLM inside this process, and the order of its calls during a weight sync: with a fake
 for vLLM that samples the id 7 again and again. With vLLM itself: `test_vllm_engine*.py`."""
 
 import threading
@@ -24,7 +24,7 @@ SLOW = 3
 
 
 class FakeVLLM:
-    """One token a step and request; `calls` is what else was asked of it, in order."""
+    """One token a step and request; `calls` are the other calls, in order."""
 
     def __init__(self) -> None:
         self.vllm_config = SimpleNamespace(model_config=SimpleNamespace(get_vocab_size=lambda: 100))
@@ -92,7 +92,7 @@ def vllm() -> FakeVLLM:
 def make(vllm: FakeVLLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., VLLMEngine]]:
     made: list[VLLMEngine] = []
     monkeypatch.setattr(engine_module, "start_vllm", lambda _options: vllm)
-    monkeypatch.setattr(engine_module, "stop_vllm", lambda _vllm, **kept: vllm.calls.append(("stop", kept)))
+    monkeypatch.setattr(engine_module, "stop_vllm", lambda _vllm, **options: vllm.calls.append(("stop", options)))
     monkeypatch.setattr(engine_module, "start_request", lambda _vllm, *args: vllm.start(*args))
     monkeypatch.setattr(engine_module, "adapter_request", lambda number, _folder: SimpleNamespace(lora_int_id=number))
 

@@ -44,7 +44,7 @@ RUBBISH = {
     "falling versions": answer_with(
         weight_versions=[{"version": "4/2", "start": 0, "end": 1}, {"version": "3/1", "start": 1, "end": 3}]
     ),
-    "a label of somebody else": answer_with(weight_versions=[{"version": "step-3", "start": 0, "end": 3}]),
+    "a label of another program": answer_with(weight_versions=[{"version": "step-3", "start": 0, "end": 3}]),
     "a label without a count": answer_with(weight_versions=[{"version": "3", "start": 0, "end": 3}]),
 }
 

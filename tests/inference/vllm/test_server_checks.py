@@ -1,4 +1,4 @@
-"""Setting up servers for a run, and what their owner asks of them, against a server without a model."""
+"""Setting up servers for a run, and checking them, against a server without a model."""
 
 import threading
 
@@ -86,7 +86,7 @@ def test_a_server_that_cannot_be_reached_is_a_mistake_in_the_config(server):
 
 
 def test_a_server_that_is_still_starting_is_waited_for_and_then_belongs_to_all(server, other, monkeypatch):
-    """Also where the watcher of its health looks again later than whoever waits for it."""
+    """Also where the watcher of its health looks again later than the thread that waits for it."""
     monkeypatch.setattr(server_pool, "_DOWN_CHECK_S", 2.0)
     server.stop()
     threading.Timer(0.3, server.start).start()

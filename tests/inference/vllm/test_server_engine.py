@@ -109,11 +109,11 @@ def test_a_server_that_fails_and_lives_ends_the_change(servers: FakeServers, sam
 def test_a_server_that_is_lost_leaves_the_others_to_it(servers: FakeServers, sampler: ServerEngine, path: str) -> None:
     lost, post = servers.servers[B], servers.servers[B].post
 
-    def die(asked: str, json: Any) -> Any:
-        if asked == path:
+    def die(called: str, json: Any) -> Any:
+        if called == path:
             lost.is_there = False
             raise EngineError("ConnectError")
-        return post(asked, json)
+        return post(called, json)
 
     lost.post = die
     sampler.pause()
@@ -217,11 +217,11 @@ def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sa
     reached, may_go_on = threading.Event(), threading.Event()
     back, post = servers.servers[B], servers.servers[B].post
 
-    def wait(asked: str, json: Any) -> Any:
-        if asked == "/reset_prefix_cache":
+    def wait(called: str, json: Any) -> Any:
+        if called == "/reset_prefix_cache":
             reached.set()
             assert may_go_on.wait(10)
-        return post(asked, json)
+        return post(called, json)
 
     back.post = wait
     rejoining = threading.Thread(target=servers.rejoin, args=(B,))
@@ -238,13 +238,13 @@ def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sa
 
 
 def start_again_before(server: FakeServer, path: str) -> None:
-    """A new process takes the server's place unseen, paused or not as the old one, and is asked `path`."""
+    """A new process takes the server's place unseen, paused or not as the old one, and gets `path`."""
     post = server.post
 
-    def after_start(asked: str, json: Any) -> Any:
-        if asked == path and server.state is not None:
+    def after_start(called: str, json: Any) -> Any:
+        if called == path and server.state is not None:
             server.start()
-        return post(asked, json)
+        return post(called, json)
 
     server.post = after_start
 
@@ -303,9 +303,9 @@ def test_a_server_that_hangs_leaves_within_seconds(
     hanging.post, servers.get = hang, ask_health
     with pytest.raises(EngineError, match="b:8000 hangs: it did not say within"):
         Members(servers, [A, B]).call(lambda address: servers.post(address, "/resume"), may_leave=False)
-    asked = Members(servers, [A, B])
-    assert asked.post("/resume") == {A: {}}
-    assert asked.addresses == (A,)
+    remaining = Members(servers, [A, B])
+    assert remaining.post("/resume") == {A: {}}
+    assert remaining.addresses == (A,)
     assert set(limits) == {0.05}
     may_end.set()
 

@@ -1,4 +1,4 @@
-"""The client of vLLM servers against a server without a model: who is asked, what is retried, what is believed."""
+"""The client of vLLM servers against a server without a model: choice of a server, retries, trusted answers."""
 
 import socket
 import threading
@@ -235,11 +235,11 @@ def test_a_new_process_with_old_weights_serves_only_after_it_was_brought_up_to_d
     """The first attempt says no, the second fails, the third sends the weights."""
     monkeypatch.setattr(server_pool, "_REJOIN_AGAIN_S", 0.1)
     answers = [False, EngineError("the push failed"), True]
-    asked = []
+    calls = []
 
     def rejoin(address):
-        asked.append((address, threading.current_thread().name, len(server.bodies)))
-        answer = answers[len(asked) - 1]
+        calls.append((address, threading.current_thread().name, len(server.bodies)))
+        answer = answers[len(calls) - 1]
         if isinstance(answer, EngineError):
             raise answer
         if answer:
@@ -256,7 +256,7 @@ def test_a_new_process_with_old_weights_serves_only_after_it_was_brought_up_to_d
             time.sleep(0.2)
             restart(server)
             assert waiting.result(timeout=9.0).weight_version == 4
-    assert asked == [(server.address, f"rejoin-{server.address}", 1)] * 3
+    assert calls == [(server.address, f"rejoin-{server.address}", 1)] * 3
     assert len(server.bodies) == 2
 
 
@@ -283,10 +283,10 @@ def test_the_same_process_that_comes_back_needs_no_weights(server):
 
 
 def test_a_server_that_comes_back_paused_has_missed_something(server):
-    failures, asked = ["drop"], []
+    failures, calls = ["drop"], []
 
     def rejoin(address):
-        asked.append(address)
+        calls.append(address)
         client.post(address, "/resume")
         return True
 
@@ -295,7 +295,7 @@ def test_a_server_that_comes_back_paused_has_missed_something(server):
     with client_of(server) as client:
         client.weight_label, client.rejoin = "4/9", rejoin
         client.complete(PROMPT, SAMPLING)
-    assert asked == [server.address]
+    assert calls == [server.address]
 
 
 @pytest.mark.parametrize("label", ["default", "4/8", "5/3"])
@@ -326,7 +326,7 @@ def test_a_server_that_does_not_know_the_adapter_is_a_new_process(server):
 
 
 def test_a_request_that_is_overtaken_by_the_next_adapter_asks_for_that_one(server):
-    """Its server is not down for it: nobody looks at its health, and nothing is sent to it."""
+    """Its server is not down for it: its health is not checked, and nothing is sent to it."""
 
     def behave(body):
         client.adapter = "run-8"
@@ -336,7 +336,7 @@ def test_a_request_that_is_overtaken_by_the_next_adapter_asks_for_that_one(serve
     with client_of(server) as client:
         client.adapter, client.weight_label, client.rejoin = "run-7", "default", pytest.fail
         client.complete(PROMPT, SAMPLING)
-        assert client._pool.servers[server.address].problem == "not asked yet"
+        assert client._pool.servers[server.address].problem == "no request yet"
     assert [body["model"] for body in server.bodies] == ["run-7", "run-8"]
 
 

@@ -1,4 +1,4 @@
-"""What can be known without GPUs of sending weights by NCCL: ranks, what servers are asked in which order, failures.
+"""What can be known without GPUs of sending weights by NCCL: ranks, the order of the calls to servers, failures.
 
 vLLM's own trainer engine runs; the group is made and the broadcast done by hand-written ones.
 """
@@ -25,7 +25,7 @@ SIZES = {A: 2, B: 4}
 
 
 class FakeGroup:
-    """Broadcasts to workers that take part in it; `destroy` ends one that waits for somebody."""
+    """Broadcasts to workers that take part in it; `destroy` ends one that waits for others."""
 
     def __init__(self, world_size: int, addresses: tuple[str, ...]) -> None:
         self.world_size = world_size
@@ -55,7 +55,7 @@ class FakeServers:
         self.announced: dict[str, Any] = {}
 
     def reset_group(self) -> int:
-        """A port for a new group, which nobody has joined."""
+        """A port for a new group, without members."""
         self.joined = {address: threading.Event() for address in self.addresses}
         return 8301
 
@@ -90,7 +90,7 @@ class FakeServers:
         return {}
 
     def paths(self, address: str) -> list[str]:
-        return [path for asked, path in self.calls if asked == address]
+        return [path for called, path in self.calls if called == address]
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_what_is_packed_outlives_the_streams_memory() -> None:
 def test_the_group_is_left_after_any_failure(servers: FakeServers) -> None:
     transport = NCCLTransport(timeout_s=5)
     stream = stream_of()
-    stream.kinds.reverse()  # the receivers would be told another order
+    stream.kinds.reverse()  # the receivers would get another order
     with pytest.raises(ValueError, match="disagrees with iteration"):
         transport.send(Members(servers, [A, B]), stream, 1)
     assert servers.group.is_destroyed.is_set()

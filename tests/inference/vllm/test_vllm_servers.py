@@ -190,13 +190,13 @@ def test_a_pause_interrupts_with_what_was_sampled_and_the_version_follows_the_we
         assert not late.done()
         client.post_all("/resume")
         assert late.result().weight_version == 3
-        kept = pool.submit(client.complete, PROMPT, sampling(1, 800))
+        continued = pool.submit(client.complete, PROMPT, sampling(1, 800))
         wait_for_load(client, running=1)
         time.sleep(0.2)
         client.post_all("/pause", params={"mode": "keep"})
         client.post_all("/update_weight_version", {"new_version": "4/2"})
         client.post_all("/resume")
-        mixed = kept.result()
+        mixed = continued.result()
     assert {each.finish_reason for each in cut} == {FinishReason.INTERRUPTED}
     assert min(len(each.token_ids) for each in cut) == 0  # two of ten waited for a place among eight
     assert max(gap(model, PROMPT, each) for each in cut if each.token_ids) < MAX_GAP

@@ -1,4 +1,4 @@
-"""A policy with versions of its own, slow or held on purpose, and asynchronous sources that play with it.
+"""A policy with versions of its own, slow or held on purpose, and asynchronous sources that roll out with it.
 
 `run_steps` and `run_failing` are what a rank of tests/rollout/test_async_source.py does.
 """
@@ -48,7 +48,7 @@ class VersionedPolicy(BasePolicy):
         self.version = 0
         self.held: set[str] = set()
         self.always: dict[str, str] = {}
-        """What is said to a question, whatever the seed."""
+        """The reply to a question, whatever the seed."""
         self.failing_question: str | None = None
         self.seeds: list[int] = []
         self.num_sampled = self.num_cancelled = self.num_under_way = 0
@@ -98,7 +98,7 @@ class VersionedPolicy(BasePolicy):
 
 
 NUM_STEPS = 500
-"""More than any test makes: after the last step of a run nothing is played on."""
+"""More than any test makes: after the last step of a run nothing goes on."""
 
 
 def async_config(folder: Path, **rollout: Any) -> Config:
@@ -158,7 +158,7 @@ def run_steps(folder: Path, num_steps: int) -> None:
 
 
 def run_failing(folder: Path) -> None:
-    """Ticket 1 is played by rank 1, where it fails; every rank writes what it was told to `FOLDER/<rank>.json`."""
+    """Ticket 1 is rolled out by rank 1, where it fails; every rank writes its errors to `FOLDER/<rank>.json`."""
     processes = Backend("cpu", timeout_s=60)
     policy = VersionedPolicy()
     policy.held = {question_of(0)}

@@ -23,7 +23,7 @@ NUM_PROMPT, NUM_SAMPLED, GROUP_SIZE = 64, 64, 4
 
 
 def plan_config(folder: Path, device: str = "cpu", **sections: dict[str, Any]) -> Config:
-    """A run that samples from servers, so that a process keeps its shards only; nothing is ever asked of them."""
+    """A run that samples from servers, so that a process holds its shards only; it sends them no request."""
     window = NUM_PROMPT + NUM_SAMPLED
     defaults = {
         "run": {"device": device},

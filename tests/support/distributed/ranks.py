@@ -35,7 +35,7 @@ class Ranks:
     processes: list[BaseProcess]
 
     def wait(self, timeout_s: float = 60) -> list[int | None]:
-        """Exit codes by rank; whoever is still there is killed and counts as None."""
+        """Exit codes by rank; a rank still running is killed and counts as None."""
         for process in self.processes:
             process.join(timeout_s)
         codes = [process.exitcode for process in self.processes]

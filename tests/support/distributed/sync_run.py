@@ -36,7 +36,7 @@ FAULTS = (
     "empty probe",
     "not a number",
     "nothing sampled",
-    "nobody there",
+    "no receipt",
 )
 """What an engine does wrong in one sync."""
 
@@ -124,7 +124,7 @@ class FakeSampler:
         if self.is_shared:  # files, as it were
             tensors = [(name, tensor.clone()) for name, tensor in tensors]
         receipts = [engine.load(tensors) for engine in self.engines]
-        return [] if self.engines[-1].fault == "nobody there" else receipts
+        return [] if self.engines[-1].fault == "no receipt" else receipts
 
     def load_adapter(self, folder: Path, version: int) -> list[Receipt]:
         self.calls.append("load_adapter")
@@ -227,7 +227,7 @@ def report_on(run: ToyRun, folder: Path, *, is_shared: bool, faults: Sequence[st
         report["errors"][fault] = syncing.sync_with(fault, version)
     if not is_shared:
         last = backend.num_processes - 1
-        for fault in ("crash", "nothing sampled", "nobody there"):
+        for fault in ("crash", "nothing sampled", "no receipt"):
             report["errors"][f"{fault} at the last"] = syncing.sync_with(fault, 50, at=last)
     report["after"] = syncing.sync_with("", 51)
     report["adapters"] = adapters(syncing, folder / f"adapters_{is_shared}")

@@ -1,4 +1,4 @@
-"""A vLLM server without a model, for tests: the routes that `VLLMServers` uses, in a thread, and what it was asked.
+"""A vLLM server without a model, for tests: the routes that `VLLMServers` uses, in a thread, and the requests it got.
 
 Token i of a request with seed s is `(s + i) % 100`, its log-prob `-1 - i / 100`. As a program it serves until killed:
 

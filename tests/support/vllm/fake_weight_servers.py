@@ -16,7 +16,7 @@ WEIGHTS = {"embed": torch.tensor([1.0, 2.0]), "head": torch.tensor([[3.0]])}
 
 
 class FakeServer:
-    """One server's state, and what it was asked."""
+    """One server's state, and its calls."""
 
     def __init__(self) -> None:
         self.start()

@@ -166,62 +166,62 @@ def is_alive(pid):
 
 
 def test_servers_answer_and_nothing_of_them_is_left_afterwards(tmp_path):
-    plans, said = [fake_plan(tmp_path, "--child") for _ in range(2)], []
-    with contextlib.closing(ServerSupervisor(plans, say=said.append)) as supervisor:
+    plans, lines = [fake_plan(tmp_path, "--child") for _ in range(2)], []
+    with contextlib.closing(ServerSupervisor(plans, say=lines.append)) as supervisor:
         supervisor.start(timeout_s=20.0)
-        assert sorted(said) == sorted(f"{plan.address} answers (CPU, log in {plan.log_path})" for plan in plans)
+        assert sorted(lines) == sorted(f"{plan.address} answers (CPU, log in {plan.log_path})" for plan in plans)
         processes = [pid for plan in plans for pid in logged(plan, "child") + logged(plan, "fake server")]
         assert len(processes) == 4 and all(is_alive(pid) for pid in processes)
     wait_for(lambda: not any(is_alive(pid) for pid in processes))
 
 
 def test_a_killed_server_is_started_again_and_its_children_are_not_left(tmp_path):
-    plan, said = fake_plan(tmp_path, "--child"), []
-    with contextlib.closing(ServerSupervisor([plan], say=said.append, first_delay_s=0.1)) as supervisor:
+    plan, lines = fake_plan(tmp_path, "--child"), []
+    with contextlib.closing(ServerSupervisor([plan], say=lines.append, first_delay_s=0.1)) as supervisor:
         supervisor.start(timeout_s=20.0)
         [child], [server] = logged(plan, "child"), logged(plan, "fake server")
         with watched(supervisor) as failures:
             os.kill(server, signal.SIGKILL)
-            wait_for(lambda: sum("answers" in line for line in said) == 2)
+            wait_for(lambda: sum("answers" in line for line in lines) == 2)
         assert not failures and not is_alive(child)
-    assert said[1] == f"{plan.address} died; it is started again in 0.1 s (log in {plan.log_path})"
+    assert lines[1] == f"{plan.address} died; it is started again in 0.1 s (log in {plan.log_path})"
     assert len(logged(plan, "fake server")) == 2
 
 
 def test_a_server_whose_whole_group_was_killed_is_started_again(tmp_path):
-    plan, said = fake_plan(tmp_path), []
-    with contextlib.closing(ServerSupervisor([plan], say=said.append, first_delay_s=0.1)) as supervisor:
+    plan, lines = fake_plan(tmp_path), []
+    with contextlib.closing(ServerSupervisor([plan], say=lines.append, first_delay_s=0.1)) as supervisor:
         supervisor.start(timeout_s=20.0)
         with watched(supervisor):
             os.killpg(os.getpgid(logged(plan, "fake server")[0]), signal.SIGKILL)
-            wait_for(lambda: sum("answers" in line for line in said) == 2)
+            wait_for(lambda: sum("answers" in line for line in lines) == 2)
 
 
 def test_a_server_that_dies_again_and_again_is_given_up_with_its_last_words(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "MAX_DEATHS", 2)
-    plan, said = fake_plan(tmp_path, "--die-after-s", "0.6"), []
-    with contextlib.closing(ServerSupervisor([plan], say=said.append, first_delay_s=0.05)) as supervisor:
+    plan, lines = fake_plan(tmp_path, "--die-after-s", "0.6"), []
+    with contextlib.closing(ServerSupervisor([plan], say=lines.append, first_delay_s=0.05)) as supervisor:
         supervisor.start(timeout_s=20.0)
         with watched(supervisor) as failures:
             wait_for(lambda: failures)
     assert f"the server on port {plan.port} died 3 times" in failures[0]
     assert "is given up, 0 go on" in failures[0] and "the last words" in failures[0]
-    assert [line.split(" in ")[1].split()[0] for line in said if "died" in line] == ["0.05", "0.1"]
+    assert [line.split(" in ")[1].split()[0] for line in lines if "died" in line] == ["0.05", "0.1"]
 
 
 def test_a_server_that_is_given_up_does_not_end_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "MAX_DEATHS", 1)
     ill, well = fake_plan(tmp_path, "--die-after-s", "0.6"), fake_plan(tmp_path)
-    said = []
-    with contextlib.closing(ServerSupervisor([ill, well], say=said.append, first_delay_s=0.05)) as supervisor:
+    lines = []
+    with contextlib.closing(ServerSupervisor([ill, well], say=lines.append, first_delay_s=0.05)) as supervisor:
         supervisor.start(timeout_s=20.0)
-        [kept] = logged(well, "fake server")
+        [survivor] = logged(well, "fake server")
         with watched(supervisor) as failures:
-            wait_for(lambda: any("given up" in line for line in said))
-            os.kill(kept, signal.SIGKILL)  # and they are still watched
-            wait_for(lambda: sum(line.startswith(f"{well.address} answers") for line in said) == 2)
+            wait_for(lambda: any("given up" in line for line in lines))
+            os.kill(survivor, signal.SIGKILL)  # and they are still watched
+            wait_for(lambda: sum(line.startswith(f"{well.address} answers") for line in lines) == 2)
         assert not failures
-    [given_up] = [line for line in said if "given up" in line]
+    [given_up] = [line for line in lines if "given up" in line]
     assert given_up.startswith(f"the server on port {ill.port} died 2 times") and "1 go on" in given_up
     assert "the last words" in given_up
 
@@ -249,9 +249,9 @@ def test_the_first_error_of_a_log_is_shown_with_its_end(tmp_path):
 
 
 def test_servers_are_there_as_long_as_a_block(tmp_path, monkeypatch, model):
-    plan, said = fake_plan(tmp_path), []
+    plan, lines = fake_plan(tmp_path), []
     monkeypatch.setattr(launch, "plan_servers", lambda options, gpus: [plan])
-    with launch.serve(options(model), say=said.append) as addresses:
+    with launch.serve(options(model), say=lines.append) as addresses:
         assert addresses == (plan.address,)
         [server] = logged(plan, "fake server")
         assert is_alive(server)
