@@ -1,4 +1,4 @@
-"""Checkpoints that are there whole or not at all, of one process or of many.
+"""Checkpoints that exist whole or not at all, of one process or of many.
 
 `step_00012/` holds `model/` (Hugging Face format), `trainer.pt` (everything else a run needs to go on), what each
 process wrote beside them, and `manifest.json` with the SHA-256 of every file. It is written beside its final name,
@@ -95,7 +95,7 @@ def _begin(final: Path, partial: Path) -> None:
 
 
 def _flushed_digests(partial: Path, processes: Processes) -> dict[str, str]:
-    """SHA-256 of every file by its name, each on disk; the processes share the work out."""
+    """SHA-256 of every file by its name, each on disk; the processes divide the work."""
     files = sorted(path for path in partial.rglob("*") if path.is_file())
     digests, error = {}, None
     try:
@@ -149,7 +149,7 @@ def _everywhere(error: CheckpointError) -> CheckpointError:
 
 
 def _complaint(path: Path, processes: Processes) -> str | None:
-    """What is wrong with a checkpoint, or None; the same on all processes."""
+    """The problem with a checkpoint, or None; the same on all processes."""
     complaint, files = processes.broadcast_object(_read_files(path) if processes.is_main_process else ("", {}))
     if complaint is not None:
         return complaint
@@ -165,7 +165,7 @@ def _complaint(path: Path, processes: Processes) -> str | None:
 
 
 def _read_files(path: Path) -> tuple[str | None, dict[str, str]]:
-    """What is wrong with a checkpoint's manifest, or None; SHA-256 of its files by name."""
+    """The problem with a checkpoint's manifest, or None; SHA-256 of its files by name."""
     try:
         manifest = _read_manifest(path)
         version, files = manifest["format_version"], manifest["files"]

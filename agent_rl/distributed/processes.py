@@ -1,4 +1,4 @@
-"""What the processes of a run say to each other: gather, sum, broadcast, wait.
+"""Communication between the processes of a run: gather, sum, broadcast, wait.
 
 Every function here is collective: all processes call it, in the same order. In a run of one process each is the
 identity. A process that died, or does not answer in time, ends the others with one sentence that names what they
@@ -40,7 +40,7 @@ class Processes:
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Around code that talks to the others: raises ProcessLostError when one of them is gone."""
+        """Around code that communicates: raises ProcessLostError when one of them is lost."""
         try:
             yield
         except RuntimeError as error:
@@ -69,7 +69,7 @@ class Processes:
         return gathered
 
     def broadcast_object(self, value: T) -> T:
-        """The `value` of rank 0, on every process; what the others hand in is ignored."""
+        """The `value` of rank 0, on every process; the values of the others are ignored."""
         if self.num_processes == 1:
             return value
         holder = [value]

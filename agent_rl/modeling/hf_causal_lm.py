@@ -44,7 +44,7 @@ class CausalParts:
 def split_causal_lm(model: nn.Module) -> CausalParts:
     """Take a causal LM, or a peft model around one, apart.
 
-    Raises ConfigError for a model that looks ahead or whose logits are not head(backbone), seen by trying it.
+    Raises ConfigError for a model that looks ahead or whose logits are not head(backbone), found by a test pass.
     """
     causal = model.get_base_model() if hasattr(model, "peft_config") else model
     name = type(causal).__name__

@@ -1,4 +1,4 @@
-"""Gated feed-forward layers and RMS norms of Hugging Face models, exchanged for ours that keep less for the backward.
+"""Gated feed-forward layers and RMS norms of Hugging Face models, replaced by ours, which store less for the backward.
 
 Only classes whose formula is known to be ours, by name: many others look alike (clamped gates, norms with a gate or an
 offset). Not here: attention (`hf_packed_attention.py`), linear layers (`onednn.py`).

@@ -27,7 +27,7 @@ _LAYER_KINDS = {"full_attention", "sliding_attention"}
 
 
 def can_pack(model: "PreTrainedModel") -> bool:
-    """Whether tokens of this model meet in an exchangeable attention only, and learn their place from `position_ids`.
+    """Whether tokens interact only in an exchangeable attention, and get their position from `position_ids`.
 
     So not: models with a state, convolutions, chunked or linear attention, attention sinks, biases by distance (ALiBi),
     or with an attention of their own that Transformers cannot exchange.
@@ -57,7 +57,7 @@ def packed_hidden_states(
     Raises ConfigError when the layout does not reach the model's attention.
     """
     config = parts.model.config.get_text_config()
-    # Four dimensions: Transformers hands it on as it is, instead of building a mask T x T.
+    # Four dimensions: Transformers passes it on unchanged, instead of building a mask T x T.
     marker = torch.empty(1, 1, 0, 0, device=token_ids_T.device)
     kinds = sorted(set(getattr(config, "layer_types", None) or ()))
     output = parts.backbone(

@@ -1,4 +1,4 @@
-"""MiniMind weights as others write them: which file, which tensors, which sizes, and whose tokenizer.
+"""MiniMind weights in their public formats: the file, its tensors, sizes and tokenizer.
 
 Hugging Face folders (`model.safetensors`, `pytorch_model.bin`), and the `.pth` state dicts of public MiniMind's
 trainers, which come without a config: their sizes are read off the tensors. Files are read as plain tensors; nothing in
@@ -21,7 +21,7 @@ WEIGHTS_FILE, PICKLED_WEIGHTS_FILE = "model.safetensors", "pytorch_model.bin"
 STATE_DICT_SUFFIX = ".pth"
 EMBEDDING_KEY, HEAD_KEY = "model.embed_tokens.weight", "lm_head.weight"
 PUBLIC_NUM_HEADS = 8
-"""Attention heads of every public MiniMind without query and key norms, whose tensors do not tell."""
+"""Attention heads of every public MiniMind without query and key norms, which the tensors do not show."""
 
 _WRAPPERS = re.compile(r"^(?:_orig_mod\.|module\.)+")
 _ROTARY_TABLES = re.compile(r"(?:^|\.)freqs_(?:cos|sin)$")
@@ -155,7 +155,7 @@ def _missing(path: Path) -> CheckpointError:
 
 
 def _refuse_other_kinds(state: dict[str, Tensor], path: Path) -> None:
-    """Raise CheckpointError for weights of MiniMind's that are no dense model's, with what to use instead."""
+    """Raise CheckpointError for MiniMind weights that are not of a dense model, with what to use instead."""
     if any(".lora." in name for name in state):
         raise CheckpointError(
             f"{path} holds LoRA matrices: merge them into their base with public MiniMind's convert_merge_base_lora "

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 MIN_ROWS = 4
 """Below this the call costs more than it saves."""
 ROW_MULTIPLE = 64
-"""In training other numbers of rows are left to PyTorch: oneDNN makes and keeps a kernel for each."""
+"""In training other numbers of rows are left to PyTorch: oneDNN compiles and caches a kernel for each."""
 
 _MAX_TURNED = 2**21
 """Largest weight whose gradient is worth a copy, 8 MiB."""
@@ -27,7 +27,7 @@ def has_onednn(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def num_spare_rows(num_rows: int, device: torch.device, dtype: torch.dtype) -> int:
-    """How many rows to add, so that few numbers of rows occur: oneDNN makes and keeps a kernel for every shape.
+    """How many rows to add, so that few numbers of rows occur: oneDNN compiles and caches a kernel for every shape.
 
     Up to multiples of 8 below 64, of 64 below 4,096, then of a 64th of the next power of two.
     """
@@ -86,5 +86,5 @@ def _grad_weight(rows: Tensor, grads: Tensor) -> Tensor:
     """grads.T @ rows, [out, in]."""
     if grads.shape[-1] * rows.shape[-1] > _MAX_TURNED:
         return product(grads.t(), rows.t(), None)
-    # Turned, oneDNN is faster, most of all with a vocabulary's rows; but it is copied when it is put into `.grad`.
+    # Transposed, oneDNN is faster, most of all with a vocabulary's rows; but it is copied when it is put into `.grad`.
     return product(rows.t(), grads.t(), None).t()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PackedLayout:
-    """Who sees whom in a flat pass: `PackedLayout(batch.segments)`; one object serves all layers of a pass."""
+    """Which tokens see which in a flat pass: `PackedLayout(batch.segments)`; one object serves all layers of a pass."""
 
     def __init__(self, segments: Sequence["Segment"]) -> None:
         """Raises ValueError unless the segments follow one another, each prefix before what continues it."""
@@ -36,7 +36,7 @@ class PackedLayout:
         return sum(self.lengths)
 
     def mask(self, index: int, window: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """What is added to the scores of a segment's queries and keys [length, keys]: 0 if seen, else minus infinity.
+        """The mask added to the scores of a segment's queries and keys [length, keys]: 0 if seen, else minus infinity.
 
         A token sees itself and what comes before it, of that only the last `window` - 1 tokens where there is a window.
         All layers and segments share one tensor, so that the backward pass does not keep a mask for each.
@@ -102,7 +102,7 @@ def packed_attention(
 
     queries [T, heads, D]; keys and values [T, kv_heads, D], where query head h reads key head h // (heads / kv_heads).
     `scale` multiplies the scores (None: 1 / sqrt(D)). With a `window` a token sees that many tokens, itself the last.
-    `softcap` bends scores to `softcap * tanh(scores / softcap)` (Gemma 2). Computes in autocast's format if on.
+    `softcap` caps scores to `softcap * tanh(scores / softcap)` (Gemma 2). Computes in autocast's format if on.
     """
     device = queries_THD.device
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else queries_THD.dtype
@@ -140,7 +140,7 @@ def _fused(
 
 
 def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, softcap: float) -> Tensor:
-    """By products, because no fused kernel bends scores; q [B, heads, T, D], mask added to the bent scores."""
+    """By products, because no fused kernel caps scores; q [B, heads, T, D], mask added to the capped scores."""
     num_repeats = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(num_repeats, dim=1), v.repeat_interleave(num_repeats, dim=1)
     scores = torch.tanh(q @ k.transpose(2, 3) * (scale / softcap)) * softcap + mask

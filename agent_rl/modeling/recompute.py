@@ -1,4 +1,4 @@
-"""Element-by-element parts of a layer that keep less for the backward pass, which computes the rest again.
+"""Element-by-element parts of a layer that store less for the backward pass and recompute the rest.
 
 A layer's norms and gate are cheap, but what they put out is as large as what its products do. Same numbers, bit for
 bit, in what is computed again. Not here: products, attention; whole layers computed again (Transformers' gradient
@@ -22,7 +22,7 @@ Layer = Callable[[Tensor], Tensor]
 def computed_again(tensor: Tensor) -> Iterator[None]:
     """Inside, `tensor`, which `rms_norm` or a gate made, is not stored for the backward pass but computed again.
 
-    It is computed from what its own node in the graph keeps, so nothing else is held for it.
+    It is recomputed from the tensors that its node in the graph saved, so nothing else is stored for it.
     """
     node = tensor.grad_fn
     if not hasattr(node, "compute"):
@@ -31,7 +31,7 @@ def computed_again(tensor: Tensor) -> Iterator[None]:
     address, size, dtype = tensor.data_ptr(), tensor.numel(), tensor.dtype
 
     def pack(stored: Tensor) -> Tensor | torch.Size:
-        # By address, because products keep a view; `tensor` lives here, so no other has it.
+        # By address, because products save a view; `tensor` lives here, so no other has it.
         is_same = stored.data_ptr() == address and (stored.numel(), stored.dtype) == (size, dtype)
         return stored.shape if is_same and stored.is_contiguous() else stored
 
@@ -43,7 +43,7 @@ def computed_again(tensor: Tensor) -> Iterator[None]:
 
 
 def _saved(node: Any) -> tuple[Tensor, ...]:
-    """What the node saved. Read once and held until its own backward: gradient checkpointing hands it out once only."""
+    """The node's saved tensors. Read once and held until its backward: gradient checkpointing returns them once."""
     if node.held is None:
         node.held = node.saved_tensors
     return node.held
@@ -56,14 +56,14 @@ def _taken(ctx: Any) -> tuple[Tensor, ...]:
 
 
 def swiglu(x: Tensor, gate_proj: Layer, up_proj: Layer, down_proj: Layer) -> Tensor:
-    """Return down(silu(gate(x)) * up(x)); keeps what `gate_proj` and `up_proj` put out, and `x`."""
+    """Return down(silu(gate(x)) * up(x)); saves the outputs of `gate_proj` and `up_proj`, and `x`."""
     opened = _GatedSiLU.apply(gate_proj(x), up_proj(x))
     with computed_again(opened):
         return down_proj(opened)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension; keeps `x` and one number a row."""
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last dimension; saves `x` and one number a row."""
     if x.device.type != "cpu":
         return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
     return _RMSNorm.apply(x, weight, eps)
@@ -97,7 +97,7 @@ def _widened(x: Tensor) -> Tensor:
 
 
 class _RMSNorm(torch.autograd.Function):
-    """On a CPU PyTorch's own keeps the normalised rows too."""
+    """Less memory than PyTorch's own, which on a CPU saves the normalised rows too."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -25,7 +25,7 @@ def is_split(module: nn.Module) -> bool:
 def whole_in_forward(module: nn.Module) -> Iterator[None]:
     """Inside, every part of `module` has its own weights whole while it computes; collective where they are split.
 
-    For modules that no engine of DeepSpeed's takes care of yet.
+    For modules that are not in a DeepSpeed engine yet.
     """
     handles = []
     for part in module.modules():

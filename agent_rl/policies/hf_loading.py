@@ -1,4 +1,4 @@
-"""Reading a Hugging Face causal LM and its tokenizer from a folder or the hub, or saying in one sentence why not.
+"""Reading a Hugging Face causal LM and its tokenizer from a folder or the hub, with one-sentence errors.
 
 The model is read whole, on the CPU, with all dropout switched off. Code that comes with a model is never run.
 Not here: adapters, engines, training.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 UNREADABLE = (OSError, ValueError, SafetensorError, StrictDataclassError)
-"""What Transformers raises for files that are missing, torn, or of a model it does not know."""
+"""Transformers' exceptions for files that are missing, torn, or of an unknown model."""
 _RANDOM_IN_TRAINING = re.compile("drop|jitter")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -40,7 +40,7 @@ def load_config(source: str) -> "PreTrainedConfig":
         )
     if getattr(config, "quantization_config", None) is not None:
         raise CheckpointError(f"{source} is quantised, so it cannot be trained; give the model it was made from")
-    # Before the model is built, because its modules keep the numbers.
+    # Before the model is built, because its modules store the values.
     for part in (config, config.get_text_config()):
         for name, value in list(vars(part).items()):
             if _RANDOM_IN_TRAINING.search(name) and isinstance(value, float):
@@ -104,7 +104,7 @@ def load_hf_tokenizer(source: str | Path) -> "PreTrainedTokenizerBase":
 def check_tokens(tokenizer: "PreTrainedTokenizerBase", vocab_size: int, source: str | Path) -> None:
     """CheckpointError when a conversation would hold ids that the model does not have.
 
-    Added tokens that the chat template never writes are let through: Gemma 3 has one for images.
+    Added tokens that the chat template never writes are accepted: Gemma 3 has one for images.
     """
     written = str(tokenizer.chat_template) + str(tokenizer.eos_token)
     beyond = [text for text, token in tokenizer.get_added_vocab().items() if token >= vocab_size and text in written]
@@ -137,7 +137,7 @@ def unreadable(source: str, error: Exception) -> CheckpointError:
 
 @contextmanager
 def quiet(*, progress: bool = False) -> Iterator[None]:
-    """Keep Transformers' load reports and progress bars out of our lines; what is wrong is raised."""
+    """Silence Transformers' load reports and progress bars; errors are raised."""
     from transformers.utils import logging
 
     verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

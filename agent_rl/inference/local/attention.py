@@ -11,7 +11,7 @@ def attend(
     """Softmax attention with an additive mask.
 
     queries [R, heads, T, D]; keys, values [R, kv_heads, L, D]; mask [R, 1, T, L]. Query head h reads key head
-    h // (heads / kv_heads). `softcap` bends scores to `softcap * tanh(scores / softcap)`. Returns [R, heads, T, D].
+    h // (heads / kv_heads). `softcap` caps scores to `softcap * tanh(scores / softcap)`. Returns [R, heads, T, D].
     """
     is_decode_on_cpu = queries.shape[2] == 1 and queries.dtype == torch.float32 and queries.device.type == "cpu"
     if softcap is not None or is_decode_on_cpu:

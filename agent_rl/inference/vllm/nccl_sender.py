@@ -24,11 +24,11 @@ from agent_rl.inference.vllm.server.members import Members
 from agent_rl.inference.vllm.server_answers import FIRST_LABEL
 
 PACKED_BYTES = 128 * 2**20
-"""About so much is copied before it is sent, twice, beside the bucket that is gathered."""
+"""Bytes that are copied before they are sent, about, and twice, in addition to the gathered bucket."""
 
 
 class NCCLSender:
-    """`NCCLSender(members, timeout_s=600).send(stream)`; members lost later make it useless."""
+    """`NCCLSender(members, timeout_s=600).send(stream)`; losing a member makes it unusable."""
 
     def __init__(self, members: Members, *, timeout_s: float) -> None:
         """Make the group, with the GPU that is current.
@@ -58,13 +58,13 @@ class NCCLSender:
         return FIRST_LABEL not in labels.values()
 
     def send(self, stream: WeightStream) -> None:
-        """Broadcast; EngineError when a server fails or does not answer in time, and the group is of no use then."""
+        """Broadcast; EngineError when a server fails or does not answer in time; the group is unusable then."""
         self._source.stream = stream
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", r"Tensor '.*' has size .* exceeds buffer_size_bytes")
                 self._engine.send_weights()
-        except (RuntimeError, AssertionError) as error:  # of NCCL or of a group that is gone, after `_give_up`
+        except (RuntimeError, AssertionError) as error:  # of NCCL, or of a closed group after `_give_up`
             raise self._client.failure or EngineError(f"sending weights by NCCL failed: {error}") from error
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class NCCLSender:
         self._engine.shutdown()
 
     def _join(self, info: NCCLTrainerInitInfo, timeout_s: float) -> NCCLTrainerWeightTransferEngine:
-        """Make the group in a thread, which nothing can end while it waits in NCCL for a server that does not come."""
+        """Make the group in a thread, which cannot be stopped while it waits in NCCL for a missing server."""
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         is_late = threading.Event()
 
@@ -107,7 +107,7 @@ class NCCLSender:
         ) from outcome
 
     def _give_up(self) -> None:
-        """End the wait for a server that will not come; called while another thread waits in NCCL."""
+        """End the wait for a missing server; called while another thread waits in NCCL."""
         if self._engine is not None:
             self._engine.shutdown()
         else:
@@ -115,7 +115,7 @@ class NCCLSender:
 
 
 class StreamSource(WeightSource):
-    """What vLLM's engine reads: copies of the stream's tensors, several of which it packs into one."""
+    """The tensors for vLLM's engine: copies of the stream's, several of which it packs into one."""
 
     stream: WeightStream
 

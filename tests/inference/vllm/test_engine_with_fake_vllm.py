@@ -260,7 +260,7 @@ def test_a_gpu_is_freed_for_the_update_and_its_weights_come_before_its_cache(
     engine.sleep()
     assert under_way.result(5).finish_reason is FinishReason.INTERRUPTED
     engine.pause()
-    with pytest.raises(EngineError, match="given up for the trainer's update"):
+    with pytest.raises(EngineError, match="weights were dropped"):
         engine.resume(1)
     engine.load(weights(), 1)
     engine.flush()

@@ -1,4 +1,4 @@
-"""Start vLLM servers, wait until they answer, start again those that die, and leave nothing behind.
+"""Start vLLM servers, wait until they answer, restart those that die, and end all of them.
 
 Every server runs under a guard (`launch_guard.py`) in a process group of its own; what it prints goes to a file.
 Not here: flags and environment of a server (`launch_plan.py`), the command line (`scripts/commands/serve_vllm.py`).
@@ -24,7 +24,7 @@ from agent_rl.inference.vllm.server.launch_plan import ServeOptions, ServerPlan,
 
 MAX_DEATHS = 4
 WITHIN_S = 900.0
-"""A server that dies more than `MAX_DEATHS` times in this span is given up."""
+"""A server that dies more than `MAX_DEATHS` times in this span is not restarted."""
 _POLL_S = 0.25
 _ANSWER_S = 5.0
 _TAIL_LINES = 6
@@ -68,7 +68,7 @@ class ServerSupervisor:
     """The servers of one launcher. Used by one thread at a time; `close` ends them all."""
 
     def __init__(self, plans: Sequence[ServerPlan], *, say: Say = print, first_delay_s: float = 1.0) -> None:
-        """Starts nothing. The wait before a server is started again doubles from `first_delay_s` with every death."""
+        """Starts nothing. The wait before a restart doubles from `first_delay_s` with every death."""
         self._servers = [_Server(plan, first_delay_s) for plan in plans]
         self._say = say
 
@@ -88,7 +88,7 @@ class ServerSupervisor:
             time.sleep(_POLL_S)
 
     def watch(self, stop: threading.Event) -> None:
-        """Start again whatever dies, until `stop` is set.
+        """Restart servers that die, until `stop` is set.
 
         A server that dies again and again is reported and not restarted; UserError when none is left.
         """
@@ -104,7 +104,7 @@ class ServerSupervisor:
         """End all servers and everything that they started."""
         running = [server.process for server in self._servers if server.process is not None]
         for process in running:
-            process.stdin.close()  # the guard's sign
+            process.stdin.close()  # the signal to the guard
         deadline = time.monotonic() + launch_guard.GRACE_S + 2.0
         for process in running:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -179,7 +179,7 @@ class _Server:
             connection.close()
 
     def bury(self) -> float | None:
-        """Note a death; the wait before the next start, or None when there were too many."""
+        """Record a death; the wait before the next start, or None if there were too many."""
         _kill_group(self.process)
         self.process, self.is_up = None, False
         now = time.monotonic()
@@ -191,7 +191,7 @@ class _Server:
         return delay_s
 
     def last_words(self) -> str:
-        """The first error that it printed since it was last started, which the others follow from, and the end."""
+        """The first error in the log since the last start, the cause of the others, and the end of the log."""
         text = _read_tail(self.plan.log_path, self._log_start)
         lines = [line for line in text.splitlines() if line.strip()]
         causes = [line for line in lines[:-_TAIL_LINES] if _ERROR.search(line)][:1]
@@ -206,7 +206,7 @@ def _read_tail(path: Path, start: int) -> str:
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    """What is left of a guard's group, and the guard."""
+    """Kill the rest of a guard's group, and the guard."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.stdin.close()

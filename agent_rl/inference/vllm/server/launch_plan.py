@@ -1,4 +1,4 @@
-"""From the options of `agent-rl serve-vllm` to the commands that start its servers, and every mistake in them.
+"""From the options of `agent-rl serve-vllm` to the commands that start its servers, with all checks.
 
 Imports no vLLM: the flags and the environment are those of vLLM 0.32. Not here: processes (`launch.py`).
 """
@@ -41,7 +41,7 @@ class ServeOptions:
     """Completions that one server runs at the same time."""
     dtype: str = "bfloat16"
     gpu_memory_share: float = GPU_MEMORY_SHARE
-    """Of each GPU, for weights and cache; new weights need some of the rest when they come."""
+    """Share of each GPU for weights and cache; new weights need some of the rest while they are loaded."""
     devices: tuple[str, ...] = ()
     """As in CUDA_VISIBLE_DEVICES; empty: all that are visible, from the first."""
     weight_transfer: Literal["files", "nccl"] = "files"
@@ -72,7 +72,7 @@ def visible_gpus() -> list[str]:
 
 
 def plan_servers(options: ServeOptions, *, gpus: Sequence[str]) -> list[ServerPlan]:
-    """A plan for each server. UserError for whatever can be seen to be wrong before one is started."""
+    """A plan for each server. UserError for everything that can be checked before one is started."""
     check_vllm_is_installed(has_gpus=bool(gpus))
     is_folder = _check_model(options)
     devices = _choose_devices(options, gpus)
@@ -143,7 +143,7 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
 
 
 def _environment(options: ServeOptions, devices: Sequence[str], *, is_folder: bool) -> dict[str, str]:
-    """What is set on top of the launcher's own environment."""
+    """Variables in addition to the launcher's own environment."""
     paths = [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
     added = {
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
@@ -165,7 +165,7 @@ def _environment(options: ServeOptions, devices: Sequence[str], *, is_folder: bo
 
 
 def _check_model(options: ServeOptions) -> bool:
-    """Whether the model is a folder; ConfigError when it is none of those that can be served."""
+    """Whether the model is a folder; ConfigError for a model that cannot be served."""
     if options.lora_rank > _LORA_RANKS[-1]:
         raise ConfigError(f"--lora-rank {options.lora_rank}: vLLM serves adapters up to rank {_LORA_RANKS[-1]}")
     folder = Path(options.model)
