@@ -35,7 +35,7 @@ def test_a_probe_goes_to_the_server_it_names_and_says_what_was_cached(server, ot
         assert (probe.token_ids, probe.logprobs) == ((5, 6), (-1.0, -1.01))
         assert not server.bodies
         other.num_cached = None
-        with pytest.raises(EngineError, match="does not tell how many prompt tokens"):
+        with pytest.raises(EngineError, match="how many prompt tokens came from its cache"):
             client.probe(other.address, PROMPT, num_tokens=2, temperature=0.0, seed=5)
         other.behave = lambda body: (200, other.sample(body, limit=1))
         with pytest.raises(EngineError, match="sampled 1 of 2 probe tokens"):
@@ -59,13 +59,13 @@ def raw_logprobs(body):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"without": {"/is_paused": 404}}, "no server that `agent-rl serve-vllm` started"),
-        ({"without": {"/inference/v1/generate": 403}}, "no server that `agent-rl serve-vllm` started"),
+        ({"without": {"/is_paused": 404}}, "not a server that `agent-rl serve-vllm` started"),
+        ({"without": {"/inference/v1/generate": 403}}, "not a server that `agent-rl serve-vllm` started"),
         ({"window": 2047}, "window of 2047 tokens, policy.max_context is 2048; .* --max-context 2048"),
-        ({"names": ["policy"]}, "serve-vllm` started .*does not tell what it was started with"),
-        ({"vocab_size": 0}, "no server that `agent-rl serve-vllm` started"),
+        ({"names": ["policy"]}, "serve-vllm` started .*what it was started with"),
+        ({"vocab_size": 0}, "not a server that `agent-rl serve-vllm` started"),
         ({"behave": raw_logprobs}, "processed_logprobs"),
-        ({"behave": lambda body: (200, b"[]")}, "no completion"),
+        ({"behave": lambda body: (200, b"[]")}, "not a completion"),
     ],
 )
 def test_a_server_that_cannot_serve_this_run_is_a_mistake_in_the_config(server, change, expected):

@@ -267,7 +267,7 @@ def test_a_server_that_cannot_be_brought_up_to_date_stays_out_and_is_named(serve
     with client_of(server, start_timeout_s=1.0) as client:
         client.weight_label, client.rejoin = "4/9", rejoin
         restart(server)
-        with pytest.raises(EngineError, match=r"could not be given the present weights.*no space left"):
+        with pytest.raises(EngineError, match=r"could not load the present weights.*no space left"):
             client.complete(PROMPT, SAMPLING)
     assert server.counts["served"] == 1  # what it sampled with old weights was not believed
 

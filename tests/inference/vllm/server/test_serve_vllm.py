@@ -282,7 +282,7 @@ common.run_app(app)
 def test_nothing_survives_the_command_however_it_ends(tmp_path, number, code):
     port = free_port()
     program = LAUNCHER.format(
-        root=str(ROOT), tests=str(FAKE.parent), here=str(Path(__file__).parent), folder=str(tmp_path)
+        root=str(ROOT), tests=str(FAKE.parents[1]), here=str(Path(__file__).parent), folder=str(tmp_path)
     )
     plan = fake_plan(tmp_path, port=port)
     command = [sys.executable, "-c", program, "--model", "m", "--port", str(port)]
