@@ -301,7 +301,7 @@ def test_a_server_that_hangs_leaves_within_seconds(
         return get(address, path)
 
     hanging.post, servers.get = hang, ask_health
-    with pytest.raises(EngineError, match="b:8000 hangs: .* within 0.05 s"):
+    with pytest.raises(EngineError, match=r"b:8000 hangs: .* within 0\.05 s"):
         Members(servers, [A, B]).call(lambda address: servers.post(address, "/resume"), may_leave=False)
     remaining = Members(servers, [A, B])
     assert remaining.post("/resume") == {A: {}}
