@@ -1,6 +1,7 @@
 """The configuration: every shipped file loads, every key is read, every mistake is one sentence."""
 
 import ast
+import inspect
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from agent_rl.config import Config, CurriculumStage, learning, load_config, sections
+from agent_rl.config.engines import EngineSection
 from agent_rl.config.functions import OPTION_KEYS
 from agent_rl.envs.nat import env as nat_agent_env
 from agent_rl.envs.nat.env import NATEnvOptions
@@ -291,6 +293,9 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> list[str]:
 def test_every_key_is_read_somewhere() -> None:
     sources = [path for path in (ROOT / "agent_rl").rglob("*.py") if path.parent.name != "config"]
     code = "\n".join(path.read_text() for path in sources)
+    for name, field in Config.model_fields.items():
+        if issubclass(field.annotation, EngineSection):  # the others read what its `capabilities` return
+            code += inspect.getsource(field.annotation.capabilities).replace("self.", f"{name}.")
     keys = [*keys_of(Config), *(f"stage.{key}" for key in keys_of(CurriculumStage))]
     keys += [
         *(f"options.{key}" for key in keys_of(NATEnvOptions)),

@@ -10,7 +10,11 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 from agent_rl.policies.make_policy import make_policy
 
-MINIMAL = "data: {train_path: a, eval_path: b}\nmodel: {path: m}\ntrain: {steps: 3, learning_rate: 0.001}\n"
+MINIMAL = """data: {train_path: a, eval_path: b}
+model: {path: m}
+env: {name: nat_agent_creation}
+train: {steps: 3, learning_rate: 0.001}
+"""
 OWN_POLICY = """
 def make(config, backend, *, run_folder, checkpoint):
     return ("model", config.model.path, checkpoint), ("policy", str(backend.device), run_folder.name)

@@ -52,9 +52,8 @@ class VLLMEngine:
 
         `model` is a folder or a hub name, `dtype` "float32" or "bfloat16". `max_batch_size` completions run at
         the same time; `max_context` is the window in tokens. The key/value cache holds `max_cached_tokens`; default:
-        `max_batch_size * max_context`, on a GPU what is left of `gpu_memory_share` of its memory. With `sleep`,
-        the method `sleep` frees a GPU for the trainer. With a `lora_rank` above 0 it samples with the adapters of
-        `load_adapter`.
+        `max_batch_size * max_context`, on a GPU what is left of `gpu_memory_share` of its memory. Without `sleep`,
+        the method `sleep` does nothing. A `lora_rank` above 0 makes room for the adapters of `load_adapter`.
         Raises ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
         """
         self.weight_version = 0
