@@ -1,6 +1,6 @@
 """Which tasks a step trains on: all of them, or from easy to hard by the integer `level` of a row.
 
-A curriculum draws positions in the list of tasks, is told how the drawn tasks went, and can be saved and continued at
+A curriculum samples positions in the list of tasks, observes how these tasks went, and can be saved and continued at
 any step. It knows levels and success rates, not what a task, an episode or an environment is.
 """
 
@@ -17,7 +17,7 @@ from agent_rl.errors import CheckpointError, ConfigError
 
 
 class Curriculum(ABC):
-    """What every mode can do: `tasks = c.next(12, step=1)`, play them, `metrics = c.observe(tasks, rates)`."""
+    """What every mode can do: `tasks = c.next(12, step=1)`, roll them out, `metrics = c.observe(tasks, rates)`."""
 
     @abstractmethod
     def next(self, n: int, *, step: int) -> list[int]:
@@ -25,14 +25,14 @@ class Curriculum(ABC):
 
     @abstractmethod
     def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
-        """Learn how the tasks just drawn went; returns the `curriculum/*` metrics of that step.
+        """Observe how the tasks just sampled went; returns the `curriculum/*` metrics of that step.
 
         A rate is None where no episode could be scored; the whole list is when the environment reports no success.
         """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the coming draws, as plain values."""
+        """Everything that decides the next samples, as plain values."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -79,7 +79,7 @@ class AllTasks(Curriculum):
 
 
 class _ByLevel(Curriculum):
-    """Base of the other modes: draws from pools of tasks that depend on the highest open level."""
+    """Base of the other modes: samples from pools of tasks that depend on the highest open level."""
 
     def __init__(self, levels: Sequence[int], config: CurriculumConfig, *, seed: int) -> None:
         self._config = config
@@ -166,7 +166,7 @@ class Stages(_ByLevel):
 class BySuccess(_ByLevel):
     """Mode `success`: the next level opens when the newest groups of the highest open one succeed often enough.
 
-    Draws come from two pools, the highest open level and, for review, the levels below it. Its metric
+    Samples come from two pools, the highest open level and, for review, the levels below it. Its metric
     `curriculum/success_at_max_level` is over the window, so that it is what is compared with the threshold.
     """
 
@@ -180,9 +180,9 @@ class BySuccess(_ByLevel):
         if not earlier:
             return newest.next(n)
         # Counted since the level was opened, so that shares of less than one task a step add up.
-        due = round(self._config.review * (self._num_drawn + n))
-        num_review = due - round(self._config.review * self._num_drawn)
-        self._num_drawn += n
+        due = round(self._config.review * (self._num_sampled + n))
+        num_review = due - round(self._config.review * self._num_sampled)
+        self._num_sampled += n
         return newest.next(n - num_review) + earlier[0].next(num_review)
 
     def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
@@ -199,24 +199,24 @@ class BySuccess(_ByLevel):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"window": list(self._window), "num_drawn": self._num_drawn}
+        return super().state_dict() | {"window": list(self._window), "num_drawn": self._num_sampled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._window.extend(state["window"])
-        self._num_drawn = state["num_drawn"]
+        self._num_sampled = state["num_drawn"]
 
     def _open(self, max_level: int) -> None:
         self._max_level = max_level
         self._window.clear()
-        self._num_drawn = 0
+        self._num_sampled = 0
         self._pools = [self._pool(lambda level: level == max_level)]
         if max_level > self._present[0]:
             self._pools.append(self._pool(lambda level: level < max_level))
 
 
 class _Pool:
-    """Some of the tasks, drawn in epochs of their own."""
+    """Some of the tasks, sampled in epochs of their own."""
 
     def __init__(self, tasks: Sequence[int], *, seed: int) -> None:
         self._tasks = tasks

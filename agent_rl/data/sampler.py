@@ -1,4 +1,4 @@
-"""The order in which tasks are trained on: epochs of seeded permutations, resumable at any draw.
+"""The order in which tasks are trained on: epochs of seeded permutations, resumable after any call.
 
 Knows only how many tasks there are, not what they hold.
 """
@@ -10,10 +10,10 @@ from agent_rl.errors import CheckpointError
 
 
 class TaskSampler:
-    """Draws task indices: every epoch visits each task once, in an order that depends on (seed, epoch) alone.
+    """Samples task indices: every epoch visits each task once, in an order that depends on (seed, epoch) alone.
 
-    No draw of `n <= num_tasks` holds a task twice. When a draw reaches into the next epoch and meets a task it already
-    holds, that task keeps its place at the front of the queue for the next draw.
+    No `n <= num_tasks` samples hold a task twice. When they reach into the next epoch and meet a task already held,
+    that task keeps its place at the front of the queue for the next sample.
     """
 
     def __init__(self, num_tasks: int, *, seed: int, shuffle: bool = True) -> None:
@@ -25,7 +25,7 @@ class TaskSampler:
 
     def next(self, n: int) -> list[int]:
         """The next `n` task indices."""
-        drawn: list[int] = []
+        sampled: list[int] = []
         seen: set[int] = set()
         for _ in range(n):
             if not self._remaining:
@@ -33,12 +33,12 @@ class TaskSampler:
                 self._num_epochs_started += 1
             position = next((i for i, task in enumerate(self._remaining) if task not in seen), 0)
             task = self._remaining.pop(position)
-            drawn.append(task)
+            sampled.append(task)
             seen.add(task)
-        return drawn
+        return sampled
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the coming draws, as plain JSON values."""
+        """Everything that decides the next samples, as plain JSON values."""
         return {
             **self._identity,
             "num_epochs_started": self._num_epochs_started,

@@ -26,7 +26,7 @@ def split_of(fingerprint: str) -> Split:
     return "eval" if bucket == 0 else "train" if bucket <= 3 else "sft"
 
 
-def draw_in_turns(
+def generate_round_robin(
     domain: str,
     seed: int,
     splits: Sequence[Split],

@@ -3,8 +3,8 @@
     ds = SearchTaskDataset.from_path("dataset/search_tasks/train.jsonl")
     ds[0].question, ds[0].to_env_task()
 
-A run itself reads rows (`tasks.py`) and draws through a curriculum. Not here: whether a row suits an environment, which
-its factory's `check_task` says.
+A run itself reads rows (`tasks.py`) and samples through a curriculum. Does not: check that a row suits an environment
+(`EnvFactory.check_task`).
 """
 
 from collections.abc import Sequence
@@ -119,7 +119,7 @@ def load_code_task_splits(folder: str | Path) -> tuple[CodeTaskDataset, CodeTask
 
 
 class CodeTaskSampler:
-    """Draws records of a dataset of any kind, in file order or in seeded permutations; the same draws every time."""
+    """Samples records of a dataset of any kind, in file order or in seeded permutations; the same ones every time."""
 
     def __init__(self, dataset: Sequence[Record], shuffle: bool = False, seed: int = 0) -> None:
         """ValueError for a dataset without tasks."""
@@ -131,7 +131,7 @@ class CodeTaskSampler:
         return [self._dataset[index] for index in self._sampler.next(n)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that decides the coming draws, as plain JSON values."""
+        """Everything that decides the next samples, as plain JSON values."""
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

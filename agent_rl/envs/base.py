@@ -28,7 +28,7 @@ class StepResult:
     """What the model reads next; ignored when `terminated`."""
     conversation: tuple[Message, ...] | None = None
     """The whole conversation from here on, where the environment rewrites it (drops old tool output, sums up);
-    `messages` is then ignored. Unless it continues what was said word by word, a new training sample starts."""
+    `messages` is then ignored. Unless it continues the conversation word by word, a new training sample starts."""
     reward: float | None = 0.0
     """Reward of this step; the episode's reward is the sum. None: this episode cannot be scored."""
     reward_parts: dict[str, float] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class StepResult:
     terminated: bool = False
     """The task is over."""
     flags: tuple[str, ...] = ()
-    """Kinds of attempts on the verdict that were noticed. Counted in the metrics; they change no reward."""
+    """Kinds of reward hacking that were noticed. Counted in the metrics; they change no reward."""
     info: dict[str, Any] = field(default_factory=dict)
     """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
 
@@ -50,7 +50,7 @@ class Solution:
     """What the assistant says, turn by turn."""
     succeeds: bool
     evidence: tuple[str, ...] = ()
-    """Answers of which one has to stand in what the environment replied, or it is no success; empty: not asked for."""
+    """Answers, one of which must occur in a reply of the environment, or the episode is no success; empty: no check."""
 
 
 class AgentEnv(ABC):
@@ -86,7 +86,7 @@ class EnvFactory:
 
     own_tools: tuple[str, ...] | None = None
     """Names of the tools its environments bring themselves; the configuration may not offer others of these names.
-    None: not said."""
+    None: unknown."""
     needed_tools: tuple[str, ...] = ()
     """Names of the tools that the configuration has to offer."""
     failure_rules: tuple[FailureRule, ...] = (OUT_OF_TURNS,)
@@ -120,7 +120,7 @@ class EnvFactory:
         """Acquire shared resources; called once, before the first episode."""
 
     def describe(self) -> dict[str, Any]:
-        """What is worth keeping with the run: versions, isolation. Called after `start`; `summary` is shown."""
+        """What is stored with the run: versions, isolation. Called after `start`; `summary` is shown."""
         return {}
 
     def part_weights(self) -> Mapping[str, float]:
@@ -139,7 +139,7 @@ class EnvFactory:
 
     def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
         """Rows by file name without suffix (`agent-rl prepare-tasks`): `train`, `eval`, and any others such as a
-        corpus; the same rows for the same seed. None: as many as the environment thinks right. Empty by default.
+        corpus; the same rows for the same seed. None: the environment's default number. Empty by default.
         """
         return {}
 
@@ -187,7 +187,7 @@ class ToolEnv(AgentEnv):
         return answered
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
-        """Note what a call gave, right after it ran and before `on_terminal`; by default nothing is kept."""
+        """Note what a call gave, right after it ran and before `on_terminal`; by default nothing is recorded."""
         return None
 
     def on_terminal(self, tool_name: str) -> StepResult:

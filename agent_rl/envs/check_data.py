@@ -1,8 +1,7 @@
-"""Whether the data of an environment can be trusted: plays scripted solutions whose outcome is known, without a model.
+"""Check the data of an environment: run scripted solutions whose outcome is known, without a model.
 
-A reference that does not succeed, or a sabotaged solution that does, is a fault of the data or of the grader. A
-solution that names evidence succeeds only where what the environment replied holds it. Knows nothing of what the
-solutions are.
+A reference that does not succeed, or a negative solution that does, is a fault of the data or of the grader. A
+solution that names evidence succeeds only if a reply of the environment holds it. Does not: make solutions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +16,15 @@ from agent_rl.tools.passages import words_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class SolutionOutcome:
     """The outcome of one scripted episode."""
 
     task_id: str
     group: str
-    """What outcomes are counted by, such as the task's family."""
+    """The key that outcomes are counted by, such as the task's family."""
     solution: str
     succeeds: bool
-    """What it should do."""
+    """The expected outcome."""
     succeeded: bool
     reward_parts: dict[str, float] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
@@ -37,14 +36,14 @@ class Played:
 
 def check_data(
     factory: EnvFactory, tasks: Sequence[Task], *, workers: int, group_by: Callable[[Task], str]
-) -> Iterator[Played]:
-    """Play every solution of every task, `workers` at a time, and yield outcomes in the order of the tasks.
+) -> Iterator[SolutionOutcome]:
+    """Run every solution of every task, `workers` at a time, and yield outcomes in the order of the tasks.
 
     The factory must have been started. Raises SandboxError when the grader itself failed.
     """
     with ThreadPoolExecutor(max_workers=workers) as pool:
         pending = [
-            pool.submit(_play, factory, task, solution, group_by(task))
+            pool.submit(_run, factory, task, solution, group_by(task))
             for task in tasks
             for solution in factory.solutions(task)
         ]
@@ -59,11 +58,11 @@ def check_data(
 def check_reference(factory: EnvFactory, task: Task) -> tuple[str, ...]:
     """Why the reference of a task does not succeed here; empty when it does. The factory must have been started."""
     reference = next(solution for solution in factory.solutions(task) if solution.succeeds)
-    outcome = _play(factory, task, reference, "")
+    outcome = _run(factory, task, reference, "")
     return () if outcome.succeeded else outcome.problems or ("no reason is given",)
 
 
-def _play(factory: EnvFactory, task: Task, solution: Solution, group: str) -> Played:
+def _run(factory: EnvFactory, task: Task, solution: Solution, group: str) -> SolutionOutcome:
     env = factory()
     replies: list[str] = []
     try:
@@ -79,7 +78,7 @@ def _play(factory: EnvFactory, task: Task, solution: Solution, group: str) -> Pl
     finally:
         env.close()
     missing = _missing(solution.evidence, replies)
-    return Played(
+    return SolutionOutcome(
         task_id=task["task_id"],
         group=group,
         solution=solution.name,

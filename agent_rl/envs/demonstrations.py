@@ -1,6 +1,6 @@
-"""What the demonstrations of all domains are: conversations in which a teacher solves a task, for a warm start.
+"""Demonstrations for a supervised warm start: conversations in which a scripted teacher solves a task.
 
-Not here: any teacher (`nat_demonstrations.py` and its neighbours).
+Does not: hold any teacher (`demonstrations.py` in an environment's folder).
 """
 
 import itertools
@@ -27,15 +27,15 @@ class Demonstration(NamedTuple):
 
 
 TASKS_PER_SEED = 1000
-"""Of the many more that there are for a seed: the further a generator goes, the more families have run out of rules."""
+"""A generator has many more, but the further it goes, the more families have run out of rules."""
 
 
-def seeds_without_end(seed: int) -> Iterator[int]:
+def endless_seeds(seed: int) -> Iterator[int]:
     """Seeds of task generators, other ones for every `seed` (below 1000 of each)."""
     return itertools.count(1000 * seed)
 
 
-def tasks_without_end(generate: Callable[[int, Sequence[Split]], Iterator[Task]], seed: int) -> Iterator[Task]:
-    """The tasks that may be shown, all families alike often, drawn anew by another seed after every thousand."""
-    for each in seeds_without_end(seed):
+def endless_tasks(generate: Callable[[int, Sequence[Split]], Iterator[Task]], seed: int) -> Iterator[Task]:
+    """Tasks for demonstrations, all families equally often; after every thousand the generator gets another seed."""
+    for each in endless_seeds(seed):
         yield from itertools.islice(generate(each, ["sft"]), TASKS_PER_SEED)

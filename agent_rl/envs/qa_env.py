@@ -76,7 +76,7 @@ class QAEnv(ToolEnv):
         self.options = options
         self._reward = reward
         self._task: Task = {}
-        self._handed_in = ""
+        self._submitted = ""
 
     def reset(self, task: Task) -> list[Message]:
         self._task = task
@@ -87,10 +87,10 @@ class QAEnv(ToolEnv):
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
         if result.terminal:
-            self._handed_in = str(result.facts.get("answer", result.text))
+            self._submitted = str(result.facts.get("answer", result.text))
 
     def on_terminal(self, tool_name: str) -> StepResult:
-        return self._score(self._handed_in.strip())
+        return self._score(self._submitted.strip())
 
     def no_call(self, message: Message) -> StepResult:
         return self._score(final_answer(message.content))

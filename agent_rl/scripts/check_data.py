@@ -1,10 +1,10 @@
-"""Check task files without a model: every reference solution must succeed, and no sabotaged one may.
+"""Check task files without a model: every reference solution must succeed, and no negative one may.
 
     agent-rl check-data dataset/nat_tasks/val.jsonl --sample 50
     agent-rl check-data --config configs/code_exec_grpo.yaml dataset/code_tasks/eval.jsonl
 
-Plays the solutions through the environment itself and prints the rows that fail, and a table by family. Exit code 1
-when a reference fails, or when more than 2 % of the sabotaged solutions pass.
+Runs the solutions in the environment itself and prints the rows that fail, and a table by family. Exit code 1
+when a reference fails, or when more than 2 % of the negative solutions pass.
 """
 
 import random
@@ -19,7 +19,7 @@ from agent_rl.scripts.common import make_app, read_config, run_app
 
 if TYPE_CHECKING:
     from agent_rl.data.tasks import Task
-    from agent_rl.envs.check_data import Played
+    from agent_rl.envs.check_data import SolutionOutcome
 
 MIN_CAUGHT = 0.98
 _NUM_SHOWN = 20
@@ -32,8 +32,8 @@ def main(
         typer.Option(help="Configuration whose environment and tools they belong to; without it, NAT tasks."),
     ] = None,
     sample: Annotated[int, typer.Option(min=0, help="Check only this many tasks of each file; 0 is all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Draws the sample, the sabotage and the hidden cases.")] = 0,
-    workers: Annotated[int, typer.Option(min=1, help="Solutions played at the same time.")] = 4,
+    seed: Annotated[int, typer.Option(help="Seed of the sample, the negative solutions and the hidden cases.")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="Solutions run at the same time.")] = 4,
 ) -> None:
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.check_data import check_data
@@ -70,12 +70,12 @@ def _group(task: "Task") -> str:
     )
 
 
-def _shown(outcomes: "Iterable[Played]") -> "Iterator[Played]":
+def _shown(outcomes: "Iterable[SolutionOutcome]") -> "Iterator[SolutionOutcome]":
     """Pass outcomes on, counting them on a terminal and printing those that are not as they should be."""
     from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     num_shown = 0
-    columns = (TextColumn("solutions played"), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("solutions run"), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, transient=True) as progress:
         task = progress.add_task("", total=None)
         for each in outcomes:
@@ -90,28 +90,33 @@ def _shown(outcomes: "Iterable[Played]") -> "Iterator[Played]":
             yield each
 
 
-def report(played: "list[Played]") -> bool:
+def report(outcomes: "list[SolutionOutcome]") -> bool:
     """Print the table by family; True when the data holds."""
     from rich.console import Console
     from rich.table import Table
 
     groups = defaultdict(list)
-    for each in played:
+    for each in outcomes:
         groups[each.group].append(each)
     table = Table(title="Scripted solutions", title_justify="left")
-    for name in ("family", "references that succeed", "sabotaged that do not", "rare faults that hidden cases find"):
+    for name in (
+        "family",
+        "references that succeed",
+        "negative ones that do not",
+        "rare faults that hidden cases find",
+    ):
         table.add_column(name, justify="left" if name == "family" else "right")
-    for name, members in [*sorted(groups.items()), ("all", played)]:
+    for name, members in [*sorted(groups.items()), ("all", outcomes)]:
         right = [each.succeeded for each in members if each.succeeds]
         wrong = [not each.succeeded for each in members if not each.succeeds]
         subtle = [_found(each) for each in members if each.solution.startswith("subtle")]
         table.add_row(name, _share(right), _share(wrong), _share(subtle))
     Console(width=120).print(table)
-    wrong = [not each.succeeded for each in played if not each.succeeds]
-    return all(each.succeeded for each in played if each.succeeds) and sum(wrong) >= MIN_CAUGHT * len(wrong)
+    wrong = [not each.succeeded for each in outcomes if not each.succeeds]
+    return all(each.succeeded for each in outcomes if each.succeeds) and sum(wrong) >= MIN_CAUGHT * len(wrong)
 
 
-def _found(each: "Played") -> bool:
+def _found(each: "SolutionOutcome") -> bool:
     """Whether answers to hidden cases were wrong, whatever the solution's own tests say."""
     return min(each.reward_parts.get("share/behaviour", 1.0), each.reward_parts.get("share/workflow", 1.0)) < 1.0
 

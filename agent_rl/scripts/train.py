@@ -34,7 +34,7 @@ def train_command(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 (run.device).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed (run.seed).")] = None,
     async_rollout_workers: Annotated[
-        int | None, typer.Option(help="Episodes played at the same time; 0 is one by one (rollout.async_workers).")
+        int | None, typer.Option(help="Episodes run at the same time; 0 is one by one (rollout.async_workers).")
     ] = None,
     preview_tasks: Annotated[
         int, typer.Option(min=0, help="Print this many tasks as the policy will see them, and stop.")

@@ -2,8 +2,8 @@
 
     python agent_rl/scripts/train_sft.py --output-dir model/nat_minimind
 
-Demonstrations are drawn on the fly, of tasks that are neither held out nor trained on later; `--faulty-share` of them
-are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its likes in the other environments say how).
+Demonstrations are generated on the fly, from tasks that are neither held out nor trained on later; `--faulty-share` of
+them are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its likes in the other environments say how).
 """
 
 import itertools
@@ -38,12 +38,12 @@ def main(
         int,
         typer.Option(
             min=0,
-            help="First demonstrations of which the request alone is shown, and learnt to copy; "
+            help="First demonstrations of which the request alone is shown, and learned to copy; "
             "for a model that has seen others before (--init-from).",
         ),
     ] = 0,
     num_read: Annotated[
-        int, typer.Option(min=0, help="Next demonstrations whose whole text is learnt, not the teacher's words alone.")
+        int, typer.Option(min=0, help="Next demonstrations whose whole text is learned, not the teacher's words alone.")
     ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
@@ -88,7 +88,7 @@ def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> 
     if num_demonstrations < batch_size:
         raise ConfigError(
             f"--num-demonstrations is {num_demonstrations}, less than one batch (--batch-size {batch_size}), so "
-            "nothing would be learnt; raise it, or lower --batch-size"
+            "nothing would be learned; raise it, or lower --batch-size"
         )
     if hidden_size % 64:
         raise ConfigError(f"--hidden-size is {hidden_size}; give a multiple of 64, which heads of 32 in pairs need")

@@ -23,14 +23,14 @@ def make(config: dict[str, Any], levels: Sequence[int] = LEVELS, *, seed: int = 
     return make_curriculum(tasks, CurriculumConfig.model_validate(config), seed=seed)
 
 
-def levels_of(drawn: Sequence[int]) -> list[int]:
-    return sorted(LEVELS[task] for task in drawn)
+def levels_of(sampled: Sequence[int]) -> list[int]:
+    return sorted(LEVELS[task] for task in sampled)
 
 
 def play(curriculum: Curriculum, step: int, n: int, rate: float | None) -> tuple[list[int], dict[str, float]]:
     """Draw `n` tasks that all end with one success rate."""
-    drawn = curriculum.next(n, step=step)
-    return drawn, curriculum.observe(drawn, [rate] * n)
+    sampled = curriculum.next(n, step=step)
+    return sampled, curriculum.observe(sampled, [rate] * n)
 
 
 # Off
@@ -39,8 +39,8 @@ def play(curriculum: Curriculum, step: int, n: int, rate: float | None) -> tuple
 def test_without_a_curriculum_draws_and_state_are_the_samplers_own() -> None:
     curriculum, sampler = make({}), TaskSampler(9, seed=0)
     for step in (1, 2, 3):
-        drawn, metrics = play(curriculum, step, 4, 1.0)
-        assert drawn == sampler.next(4)
+        sampled, metrics = play(curriculum, step, 4, 1.0)
+        assert sampled == sampler.next(4)
         assert metrics == {}
     assert curriculum.state_dict() == sampler.state_dict()
     assert curriculum.observe([0], None) == {}
@@ -56,14 +56,14 @@ def test_without_a_curriculum_rows_need_no_level() -> None:
 
 def test_stages_draw_up_to_their_level_through_their_last_step_and_then_from_all() -> None:
     curriculum = make(STAGES)
-    drawn = [levels_of(curriculum.next(n, step=step)) for step, n in ((1, 3), (2, 3), (3, 7), (4, 9))]
-    assert drawn == [[1, 1, 1], [1, 1, 1], [1, 1, 1, 2, 2, 2, 2], LEVELS]
+    sampled = [levels_of(curriculum.next(n, step=step)) for step, n in ((1, 3), (2, 3), (3, 7), (4, 9))]
+    assert sampled == [[1, 1, 1], [1, 1, 1], [1, 1, 1, 2, 2, 2, 2], LEVELS]
 
 
 def test_a_stage_whose_level_no_task_has_goes_up_to_the_level_below() -> None:
     curriculum = make({"mode": "stages", "stages": [{"until_step": 5, "max_level": 3}]})
-    drawn, metrics = play(curriculum, 1, 7, 1.0)
-    assert levels_of(drawn) == [1, 1, 1, 2, 2, 2, 2]
+    sampled, metrics = play(curriculum, 1, 7, 1.0)
+    assert levels_of(sampled) == [1, 1, 1, 2, 2, 2, 2]
     assert metrics["curriculum/max_level"] == 2
 
 
@@ -88,8 +88,8 @@ def test_success_starts_at_the_lowest_level_and_opens_the_next_there_is() -> Non
     curriculum = make(SUCCESS | {"review": 0.0})
     seen = []
     for step in range(1, 5):
-        drawn, metrics = play(curriculum, step, 3, 1.0)
-        seen.append((set(levels_of(drawn)), metrics["curriculum/max_level"]))
+        sampled, metrics = play(curriculum, step, 3, 1.0)
+        seen.append((set(levels_of(sampled)), metrics["curriculum/max_level"]))
     assert seen == [({1}, 1), ({2}, 2), ({4}, 4), ({4}, 4)]
 
 
@@ -136,8 +136,8 @@ def test_review_draws_from_all_earlier_levels() -> None:
     for step in (1, 2):
         curriculum.next(3, step=step)
         curriculum.observe([{1: 0, 2: 3}[step]] * 3, [1.0] * 3)
-    drawn = curriculum.next(14, step=3)
-    assert levels_of(drawn) == [1, 1, 1, 2, 2, 2, 2] + [4] * 7
+    sampled = curriculum.next(14, step=3)
+    assert levels_of(sampled) == [1, 1, 1, 2, 2, 2, 2] + [4] * 7
 
 
 def test_an_environment_that_reports_no_success_is_refused() -> None:
@@ -176,8 +176,8 @@ def test_a_resumed_curriculum_goes_on_like_an_uninterrupted_one(config: dict, be
 def test_the_state_says_what_is_open_and_what_was_seen() -> None:
     curriculum = make(SUCCESS)
     play(curriculum, 1, 3, 1.0)
-    drawn = curriculum.next(4, step=2)
-    curriculum.observe(drawn, [0.4] * 4)
+    sampled = curriculum.next(4, step=2)
+    curriculum.observe(sampled, [0.4] * 4)
     state = curriculum.state_dict()
     assert (state["mode"], state["max_level"], state["window"], state["num_drawn"]) == ("success", 2, [0.4] * 3, 4)
     assert state["num_tasks_by_level"] == {1: 3, 2: 4, 4: 2}

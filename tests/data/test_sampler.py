@@ -21,7 +21,7 @@ def test_a_task_met_twice_in_one_draw_waits_for_the_next_draw():
     sampler = TaskSampler(3, seed=0, shuffle=False)
     assert sampler.next(2) == [0, 1]
     assert sampler.next(3) == [2, 0, 1]
-    assert sampler.next(3) == [2, 0, 1]  # the second epoch's 2 was held back, and is still drawn
+    assert sampler.next(3) == [2, 0, 1]  # the second epoch's 2 was held back, and is still sampled
 
 
 @pytest.mark.parametrize("num_tasks", [20, 21])
@@ -36,10 +36,10 @@ def test_epochs_and_seeds_give_different_orders(num_tasks):
 @given(sizes, draws, st.booleans())
 def test_every_epoch_visits_every_task_once(num_tasks, draws, shuffle):
     sampler = TaskSampler(num_tasks, seed=3, shuffle=shuffle)
-    drawn = [task for n in draws for task in sampler.next(n)]
-    drawn += sampler.next(-len(drawn) % num_tasks)
-    assert len(drawn) % num_tasks == 0
-    assert all(drawn.count(task) == len(drawn) // num_tasks for task in range(num_tasks))
+    sampled = [task for n in draws for task in sampler.next(n)]
+    sampled += sampler.next(-len(sampled) % num_tasks)
+    assert len(sampled) % num_tasks == 0
+    assert all(sampled.count(task) == len(sampled) // num_tasks for task in range(num_tasks))
 
 
 @quick
@@ -47,9 +47,9 @@ def test_every_epoch_visits_every_task_once(num_tasks, draws, shuffle):
 def test_no_task_is_twice_in_a_draw_that_the_tasks_can_fill(num_tasks, draws):
     sampler = TaskSampler(num_tasks, seed=5)
     for n in draws:
-        drawn = sampler.next(n)
-        assert len(drawn) == n
-        assert len(set(drawn)) == min(n, num_tasks)
+        sampled = sampler.next(n)
+        assert len(sampled) == n
+        assert len(set(sampled)) == min(n, num_tasks)
 
 
 @quick

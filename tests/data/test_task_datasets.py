@@ -116,18 +116,18 @@ def dataset_of(tmp_path, *names: str) -> CodeTaskDataset:
     return CodeTaskDataset.from_path(tmp_path / "tasks.jsonl")
 
 
-def drawn(sampler: CodeTaskSampler, n: int) -> str:
+def sample(sampler: CodeTaskSampler, n: int) -> str:
     return "".join(task.task_id for task in sampler.next(n))
 
 
 def test_a_sampler_draws_in_file_order_unless_it_is_told_to_shuffle(tmp_path):
     dataset = dataset_of(tmp_path, *"abcdefgh")
-    assert drawn(CodeTaskSampler(dataset), 3) == "abc"
-    assert drawn(CodeTaskSampler(dataset), 10) == "abcdefghab"
-    shuffled = drawn(CodeTaskSampler(dataset, shuffle=True, seed=1), 8)
+    assert sample(CodeTaskSampler(dataset), 3) == "abc"
+    assert sample(CodeTaskSampler(dataset), 10) == "abcdefghab"
+    shuffled = sample(CodeTaskSampler(dataset, shuffle=True, seed=1), 8)
     assert sorted(shuffled) == list("abcdefgh") and shuffled != "abcdefgh"
-    assert drawn(CodeTaskSampler(dataset, shuffle=True, seed=1), 8) == shuffled
-    assert drawn(CodeTaskSampler(dataset, shuffle=True, seed=2), 8) != shuffled
+    assert sample(CodeTaskSampler(dataset, shuffle=True, seed=1), 8) == shuffled
+    assert sample(CodeTaskSampler(dataset, shuffle=True, seed=2), 8) != shuffled
 
 
 def test_a_sampler_goes_on_where_its_state_was_taken(tmp_path):
@@ -135,7 +135,7 @@ def test_a_sampler_goes_on_where_its_state_was_taken(tmp_path):
     first, second = (CodeTaskSampler(dataset, shuffle=True, seed=3) for _ in range(2))
     first.next(5)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert drawn(second, 6) == drawn(first, 6)
+    assert sample(second, 6) == sample(first, 6)
     with pytest.raises(CheckpointError, match="seed 3, this run has 4"):
         CodeTaskSampler(dataset, shuffle=True, seed=4).load_state_dict(first.state_dict())
 

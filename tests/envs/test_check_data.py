@@ -9,7 +9,7 @@ from nat_projects import SharedFactory, row, spec_of
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult
-from agent_rl.envs.check_data import Played, check_data
+from agent_rl.envs.check_data import SolutionOutcome, check_data
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.errors import SandboxError
 from agent_rl.records import StopReason
@@ -58,12 +58,12 @@ def task(name: str, right: int, told: int, kind: str = "sums") -> Task:
     return {"task_id": name, "question": "?", "sum": right, "told": told, "kind": kind}
 
 
-def played(*tasks: Task, workers: int = 2) -> list[Played]:
+def outcomes_of(*tasks: Task, workers: int = 2) -> list[SolutionOutcome]:
     return list(check_data(SumFactory(), tasks, workers=workers, group_by=lambda each: each["kind"]))
 
 
 def test_right_data_plays_as_expected_in_the_order_of_the_tasks() -> None:
-    rows = played(task("a", 5, 5), task("b", 7, 7, "other"))
+    rows = outcomes_of(task("a", 5, 5), task("b", 7, 7, "other"))
     assert [(each.task_id, each.group, each.solution) for each in rows] == [
         ("a", "sums", "reference"), ("a", "sums", "one more"), ("a", "sums", "silent"),
         ("b", "other", "reference"), ("b", "other", "one more"), ("b", "other", "silent"),
@@ -73,19 +73,19 @@ def test_right_data_plays_as_expected_in_the_order_of_the_tasks() -> None:
 
 
 def test_a_reference_that_fails_is_a_fault() -> None:
-    reference, *_ = played(task("a", 5, 9))
+    reference, *_ = outcomes_of(task("a", 5, 9))
     assert (reference.succeeds, reference.succeeded, reference.is_as_expected) == (True, False, False)
     assert reference.reward_parts == {"success": 0.0} and reference.problems == ("sum",)
 
 
 def test_a_wrong_solution_that_succeeds_is_a_fault() -> None:
-    _, one_more, silent = played(task("a", 6, 5))
+    _, one_more, silent = outcomes_of(task("a", 6, 5))
     assert (one_more.succeeds, one_more.succeeded, one_more.is_as_expected) == (False, True, False)
     assert silent.is_as_expected
 
 
 def test_a_solution_that_ends_without_a_last_word_is_cut_off() -> None:
-    *_, silent = played(task("a", 5, 5))
+    *_, silent = outcomes_of(task("a", 5, 5))
     assert silent.problems == (str(StopReason.MAX_TURNS),) and not silent.succeeded
 
 
@@ -98,12 +98,12 @@ def test_every_environment_is_closed_also_when_the_grader_fails() -> None:
     with pytest.raises(SandboxError, match="the grader is gone"):
         list(check_data(Broken(), [task("a", 1, 1)], workers=1, group_by=str))
     assert SumEnv.closed == ["a"]
-    played(task("b", 1, 1), task("c", 1, 1), workers=3)
+    outcomes_of(task("b", 1, 1), task("c", 1, 1), workers=3)
     assert sorted(SumEnv.closed) == ["a", *"bbb", *"ccc"]
 
 
-def test_outcomes_come_while_others_are_still_played() -> None:
-    outcomes: Iterator[Played] = check_data(
+def test_outcomes_come_while_others_still_run() -> None:
+    outcomes: Iterator[SolutionOutcome] = check_data(
         SumFactory(), [task("a", 1, 1), task("b", 1, 1)], workers=1, group_by=lambda each: each["kind"]
     )
     assert next(outcomes).solution == "reference"

@@ -12,7 +12,7 @@ from agent_rl.data.tasks import Task, read_tasks, write_tasks
 from agent_rl.envs.base import AgentEnv, StepResult
 from agent_rl.envs.code import demonstrations as code_demonstrations
 from agent_rl.envs.code import generate as code_tasks
-from agent_rl.envs.demonstrations import TASKS_PER_SEED, Turns, tasks_without_end
+from agent_rl.envs.demonstrations import TASKS_PER_SEED, Turns, endless_tasks
 from agent_rl.envs.math import demonstrations as math_demonstrations
 from agent_rl.envs.math import generate as math_tasks
 from agent_rl.envs.opening import open_environment
@@ -71,7 +71,7 @@ def test_the_code_teachers_programs_are_answered_as_shown(code_env: Any, faulty_
         assert env.tools == tools
     if faulty_share == 0.0:
         assert ends == [(1, False, 1.0)] * NUM
-    else:  # one program that fails a hidden test, which is called done, or mended in a second turn
+    else:  # one program that fails a hidden test, which is called done, or fixed in a second turn
         assert set(ends) == {(2, True, 0.0), (2, False, 1.0)}
 
 
@@ -81,13 +81,13 @@ def test_families_are_shown_alike_often_when_some_have_few_rules() -> None:
         yield {"task_id": f"rare-{seed}"}
         yield from ({"task_id": f"common-{seed}-{index}"} for index in range(5 * TASKS_PER_SEED))
 
-    shown = [task["task_id"] for task in islice(tasks_without_end(generate, seed=2), 3 * TASKS_PER_SEED)]
+    shown = [task["task_id"] for task in islice(endless_tasks(generate, seed=2), 3 * TASKS_PER_SEED)]
     assert [name for name in shown if "rare" in name] == ["rare-2000", "rare-2001", "rare-2002"]
     assert len(set(shown)) == len(shown)
 
 
 @pytest.mark.parametrize("faulty_share", [0.0, 1.0])
-def test_the_math_teachers_answers_are_right_unless_it_is_careless(math_env: Any, faulty_share: float) -> None:
+def test_the_math_teachers_answers_are_right_unless_it_is_faulty(math_env: Any, faulty_share: float) -> None:
     tasks = math_tasks.generate_tasks(1000 * SEED, ["sft"])
     for task, (messages, turns, tools, _) in zip(
         islice(tasks, NUM), math_demonstrations.demonstrations(SEED, faulty_share=faulty_share), strict=False
@@ -99,7 +99,7 @@ def test_the_math_teachers_answers_are_right_unless_it_is_careless(math_env: Any
 
 
 @pytest.mark.parametrize("faulty_share", [0.0, 1.0])
-def test_the_search_teacher_stops_too_early_when_it_is_careless(faulty_share: float, tmp_path: Any) -> None:
+def test_the_search_teacher_stops_too_early_when_it_is_faulty(faulty_share: float, tmp_path: Any) -> None:
     config = load_config("configs/search_qa_grpo.yaml")
     shown = (config.tools.search.max_results, config.tools.search.max_snippet_chars)
     assert shown == (search_demonstrations.MAX_RESULTS, search_demonstrations.MAX_SNIPPET_CHARS)

@@ -277,7 +277,7 @@ def test_a_reward_that_cannot_read_an_empty_answer_does_not_fail_an_episode_that
     [
         (
             {"reward": "math_reward_string"},
-            "names 'math_reward_string': no such reward; did you mean 'math_reward_string_equal'",
+            "'math_reward_string'.*env.options.reward; did you mean 'math_reward_string_equal'",
         ),
         ({"reward": "code_reward"}, "'code_reward' needs 'grade', which this environment does not lend"),
         ({"truncation_penalty": -1}, "env.options.truncation_penalty = -1"),

@@ -1,8 +1,8 @@
 """The coding environment: a request, the tool `code_exec`, and tests of which the model is shown the first ones.
 
 An episode succeeds as soon as `code_exec` runs a program that passes all tests. A reply without a call ends it, and its
-last fenced Python block is handed in as if by a last call. A reply without a block is a failure and is not answered: a
-model that is asked for code learns to wait for being asked. Rewards are given at the end and look at the last program.
+last fenced Python block is submitted as if by a last call. A reply without a block is a failure and gets no answer: a
+model that is asked again for code learns to wait for that. Rewards are given at the end and look at the last program.
 """
 
 import sys
@@ -25,7 +25,7 @@ from agent_rl.envs.code.demonstrations import demonstrations
 from agent_rl.envs.code.failure_modes import CODE_RULES
 from agent_rl.envs.code.generate import generate_tasks
 from agent_rl.envs.code.humaneval import parse_humaneval
-from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, handed_in
+from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, submission
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.errors import SandboxError
 from agent_rl.records import StopReason
@@ -37,7 +37,7 @@ from agent_rl.tools.code_exec_tool import CodeExecTool
 from agent_rl.tools.code_task import REFERENCE, CodeTask
 
 MAX_PROBLEMS = 5
-"""Problems kept with an episode's transcript."""
+"""Most problems stored with an episode's transcript."""
 FORMATS: dict[str, Callable[[dict[str, Any], str], CodeTask]] = {"calls": parse_call_task, "humaneval": parse_humaneval}
 
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -174,7 +174,7 @@ class CodeExecEnvFactory(EnvFactory):
     speed_options = ("workers",)
 
     def __init__(self, options: CodeExecEnvOptions) -> None:
-        """ConfigError for a reward that nobody registered, or that needs more than is lent here."""
+        """ConfigError for an unknown reward, or one that needs more than this environment provides."""
         self.options = options
         self.reward: RewardSum | None = (
             None if options.reward is None else make_reward(options.reward, lends=("grade", "handed_in_code"))
@@ -197,7 +197,7 @@ class CodeExecEnvFactory(EnvFactory):
         """The reference, and wrong programs; a wrong one that succeeds shows tests that are worth nothing."""
         programs = self.parse(task, f"task {task.get('task_id')}").solutions()
         return [
-            Solution(name=name, messages=(handed_in(code),), succeeds=name == REFERENCE)
+            Solution(name=name, messages=(submission(code),), succeeds=name == REFERENCE)
             for name, code in programs.items()
         ]
 
@@ -245,5 +245,5 @@ class CodeExecEnvFactory(EnvFactory):
 
 
 def make_code_exec_factory(options: dict[str, Any], seed: int) -> CodeExecEnvFactory:
-    """`env.name: code_exec`. Nothing in it is drawn, so the seed is not used."""
+    """`env.name: code_exec`. Nothing in it is random, so the seed is not used."""
     return CodeExecEnvFactory(validate_section(CodeExecEnvOptions, options, source="config", prefix="env.options"))

@@ -1,7 +1,7 @@
 """Seeded function tasks: rows for `code_exec`, the same bytes for the same seed on any machine.
 
 Tasks are divided by fingerprint (family and rules, not names or wording): 10 % are held out (`eval`), 30 % are for
-training (`train`), 60 % for demonstrations (`sft`). The first two tests of a row are its examples; a careless solution
+training (`train`), 60 % for demonstrations (`sft`). The first two tests of a row are its examples; a buggy solution
 passes them and fails another. Not here: running a model's code. What is executed here is this package's own text.
 """
 
@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agent_rl.data.splits import Split, draw_in_turns, fingerprint, split_of
+from agent_rl.data.splits import Split, fingerprint, generate_round_robin, split_of
 from agent_rl.data.tasks import Task
 from agent_rl.envs.code.families.base import CodeFamily, Rules
 from agent_rl.envs.code.families.numbers import ChangeNumbers, KeepNumbers, PickNumber
@@ -24,7 +24,7 @@ from agent_rl.envs.code.families.texts import ChangeText, ChangeWords, CountWord
 NUM_EXAMPLES = 2
 MIN_HIDDEN, MAX_HIDDEN = 5, 8
 MAX_TELLING = 3
-"""Hidden tests that a careless solution fails, at most: the others are for other mistakes."""
+"""Hidden tests that a buggy solution fails, at most: the others are for other mistakes."""
 _ATTEMPTS = 400
 _ALL: tuple[CodeFamily, ...] = (
     KeepNumbers(),
@@ -60,9 +60,9 @@ def fingerprint_of(family: str, rules: Rules) -> str:
 
 
 def generate_tasks(seed: int, splits: Sequence[Split]) -> Iterator[Task]:
-    """Rows of some splits; families and levels take turns, fingerprints never repeat. It ends when no rules are left
-    that were not drawn, after some thousand rows; another seed words and names them anew."""
-    return draw_in_turns("code", seed, splits, CELLS, lambda cell, rng, seen: _new_row(*cell, rng, splits, seen))
+    """Rows of some splits; families and levels take turns, fingerprints never repeat. It ends when all
+    rules are used up, after some thousand rows; another seed words and names them anew."""
+    return generate_round_robin("code", seed, splits, CELLS, lambda cell, rng, seen: _new_row(*cell, rng, splits, seen))
 
 
 def reference(task: Task) -> str:
@@ -70,18 +70,18 @@ def reference(task: Task) -> str:
     return task["reference_solution"]
 
 
-def careless(task: Task) -> str:
+def buggy(task: Task) -> str:
     """A believable wrong solution of a generated row: it passes the examples and fails a hidden test."""
     metadata = task["metadata"]
     function = task["tests"][0]["function"]
-    return _code(FAMILIES[metadata["family"]], metadata["rules"], function, careless=True)
+    return _code(FAMILIES[metadata["family"]], metadata["rules"], function, buggy=True)
 
 
 def _new_row(
     family: str, level: int, rng: random.Random, splits: Sequence[Split], seen: set[str]
 ) -> dict[str, Any] | None:
     for _ in range(_ATTEMPTS):
-        rules = FAMILIES[family].draw(level, rng)
+        rules = FAMILIES[family].sample_rules(level, rng)
         known_by = fingerprint_of(family, rules)
         if known_by in seen or split_of(known_by) not in splits:
             continue
@@ -93,7 +93,7 @@ def _new_row(
 
 
 def _row(family: CodeFamily, level: int, rules: Rules, rng: random.Random) -> dict[str, Any] | None:
-    """All of a row but its id; None when the inputs drawn do not tell a careless solution from a right one."""
+    """All of a row but its id; None when the sampled inputs do not tell a buggy solution from a right one."""
     function = rng.choice(family.functions)
     tests = _tests(family, rules, function, rng)
     if tests is None:
@@ -106,23 +106,23 @@ def _row(family: CodeFamily, level: int, rules: Rules, rng: random.Random) -> di
         "prompt": " ".join([opening, *words]),
         "starter_code": f"def {signature}:\n    ...\n",
         "tests": tests,
-        "reference_solution": _code(family, rules, function, careless=False),
+        "reference_solution": _code(family, rules, function, buggy=False),
         "level": level,
         "metadata": metadata,
     }
 
 
-def _code(family: CodeFamily, rules: Rules, function: str, *, careless: bool) -> str:
-    lines = [f"    {line}" for line in family.body(rules, careless=careless)]
+def _code(family: CodeFamily, rules: Rules, function: str, *, buggy: bool) -> str:
+    lines = [f"    {line}" for line in family.body(rules, buggy=buggy)]
     return "\n".join([f"def {function}({', '.join(family.arguments)}):", *lines]) + "\n"
 
 
 def _tests(family: CodeFamily, rules: Rules, function: str, rng: random.Random) -> list[dict[str, Any]] | None:
-    """Examples that a careless solution passes, then hidden tests of which it fails one to `MAX_TELLING`."""
+    """Examples that a buggy solution passes, then hidden tests of which it fails one to `MAX_TELLING`."""
     plain, telling = [], []
     for args in _without_repeats(family.inputs(rules, rng)):
         wanted = _outcome(lambda *given: family.answer(rules, *given), args)
-        got = _outcome(_function(_code(family, rules, function, careless=True), function), args)
+        got = _outcome(_function(_code(family, rules, function, buggy=True), function), args)
         agrees = json.dumps(got) == json.dumps(wanted)
         (plain if agrees else telling).append({"function": function, "args": args, **wanted})
     shown = [test for test in plain if _is_telling_example(test)]

@@ -1,8 +1,8 @@
 """Rows of the HumanEval format: the head of a function, and a `check(candidate)` full of assertions.
 
-The program runs in one process and the assertions in another, where a stand-in calls it and plain data comes back, so a
+The program runs in one process and the assertions in another, where a proxy calls it and plain data comes back, so a
 program can neither read what is asserted nor answer for it. Helper functions of the prompt exist on both sides. Nothing
-but whether all assertions hold is told. Not here: reading the files.
+but whether all assertions hold is reported. Not here: reading the files.
 """
 
 import re
@@ -132,7 +132,7 @@ def parse_humaneval(row: dict[str, Any], where: str) -> HumanEvalTask:
 
 
 def _indented(body: str) -> str:
-    """The body of a function at its place. Where only the first line has lost its indentation, only that is mended.
+    """The body of a function at its place. If only the first line has lost its indentation, only that is fixed.
 
     The text is not parsed: a model wrote it.
     """

@@ -1,4 +1,4 @@
-"""What the code agent reads besides its task, and the call that submits a program."""
+"""The code agent's system prompt and tools, and the call that submits a program."""
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.tools.base import spec_of
@@ -9,6 +9,6 @@ TOOL_SPECS = (spec_of(CodeExecTool),)
 """The environment's own tools as the model sees them."""
 
 
-def handed_in(code: str) -> Message:
+def submission(code: str) -> Message:
     """One assistant message that calls `code_exec`."""
     return Message.assistant("", (ToolCall(name=CodeExecTool.name, arguments={"code": code}),))

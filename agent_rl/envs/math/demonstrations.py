@@ -1,25 +1,25 @@
 """Demonstrations for the warm start of the math agent: a teacher who calculates and then answers.
 
-The teacher is careless on purpose: a share of its expressions leave out a step. Nothing here is used while training by
-reinforcement.
+The teacher makes mistakes on purpose: a share of its expressions leave out a step. Does not: serve
+reinforcement learning.
 """
 
 import random
 from collections.abc import Iterator
 
 from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.envs.demonstrations import Demonstration, Turns, tasks_without_end
-from agent_rl.envs.math.generate import careless, generate_tasks, reference
+from agent_rl.envs.demonstrations import Demonstration, Turns, endless_tasks
+from agent_rl.envs.math.generate import buggy, generate_tasks, reference
 from agent_rl.envs.qa_env import QAEnvOptions
 from agent_rl.tools.calculator import calculator
 
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
-    """Without end."""
+    """Endless."""
     system_prompt = QAEnvOptions().system_prompt or ""
-    for task in tasks_without_end(generate_tasks, seed):
+    for task in endless_tasks(generate_tasks, seed):
         rng = random.Random(f"demo-{seed}-{task['task_id']}")
-        expression = (careless if rng.random() < faulty_share else reference)(task)
+        expression = (buggy if rng.random() < faulty_share else reference)(task)
         messages = [Message.system(system_prompt), Message.user(task["question"])]
         yield Demonstration(messages, _turns(expression), (calculator.spec,))
 

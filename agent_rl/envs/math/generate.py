@@ -8,13 +8,13 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agent_rl.data.splits import Split, draw_in_turns, fingerprint, split_of
+from agent_rl.data.splits import Split, fingerprint, generate_round_robin, split_of
 from agent_rl.data.tasks import Task
 from agent_rl.envs.math import measures, stories
-from agent_rl.envs.math.stories import Draw
+from agent_rl.envs.math.stories import ProblemSampler
 from agent_rl.envs.math.terms import as_text
 
-FAMILIES: dict[str, tuple[Draw, tuple[int, ...]]] = {
+FAMILIES: dict[str, tuple[ProblemSampler, tuple[int, ...]]] = {
     "shopping": (stories.shopping, (1, 2, 3, 4)),
     "speed": (measures.speed, (1, 2, 3)),
     "sharing": (stories.sharing, (1, 2, 3)),
@@ -29,7 +29,7 @@ FAMILIES: dict[str, tuple[Draw, tuple[int, ...]]] = {
     "reading": (measures.reading, (1, 2, 3)),
     "recipes": (stories.recipes, (1, 2, 3)),
 }
-"""Name -> how a problem is drawn, and the levels there are."""
+"""Name -> the sampler of its problems, and its levels."""
 CELLS = [(name, level) for level in (1, 2, 3, 4) for name, (_, levels) in FAMILIES.items() if level in levels]
 _ATTEMPTS = 400
 
@@ -40,9 +40,9 @@ def fingerprint_of(family: str, expression: str) -> str:
 
 
 def generate_tasks(seed: int, splits: Sequence[Split]) -> Iterator[Task]:
-    """Rows of some splits; families and levels take turns, fingerprints never repeat. It ends when no numbers are left
-    that were not drawn, after many thousand rows."""
-    return draw_in_turns("math", seed, splits, CELLS, lambda cell, rng, seen: _new_row(*cell, rng, splits, seen))
+    """Rows of some splits; families and levels take turns, fingerprints never repeat. It ends when all
+    numbers are used up, after many thousand rows."""
+    return generate_round_robin("math", seed, splits, CELLS, lambda cell, rng, seen: _new_row(*cell, rng, splits, seen))
 
 
 def reference(task: Task) -> str:
@@ -50,7 +50,7 @@ def reference(task: Task) -> str:
     return task["metadata"]["expression"]
 
 
-def careless(task: Task) -> str:
+def buggy(task: Task) -> str:
     """A believable wrong expression: the last step is forgotten, or the only one is another."""
     return task["metadata"]["careless"]
 
@@ -62,13 +62,13 @@ def _new_row(
         problem = FAMILIES[family][0](level, rng)
         answer = as_text(problem.right.value)
         known_by = fingerprint_of(family, problem.right.text)
-        wrong = problem.careless.value
+        wrong = problem.buggy.value
         if known_by in seen or split_of(known_by) not in splits or answer is None:
             continue
         if problem.right.value <= 0 or wrong == problem.right.value or as_text(wrong) is None:
             continue
         seen.add(known_by)
-        expressions = {"expression": problem.right.text, "careless": problem.careless.text}
+        expressions = {"expression": problem.right.text, "careless": problem.buggy.text}
         return {
             "question": " ".join(rng.choice(phrasings) for phrasings in problem.parts),
             "answer": answer,

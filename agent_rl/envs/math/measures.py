@@ -31,7 +31,7 @@ def speed(level: int, rng: random.Random) -> Problem:
             f"It goes on for {hours} hours. How many kilometres are left?",
             f"How many kilometres are still to go after {hours} more hours?",
         )
-    return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
 
 
 def wages(level: int, rng: random.Random) -> Problem:
@@ -58,7 +58,7 @@ def wages(level: int, rng: random.Random) -> Problem:
             f"How many dollars does {name} keep from {days} days of {hours} hours each?",
             f"{name} works {days} days, {hours} hours a day. How many dollars are left?",
         )
-    return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
 
 
 def areas(level: int, rng: random.Random) -> Problem:
@@ -70,22 +70,22 @@ def areas(level: int, rng: random.Random) -> Problem:
     area = number(length) * width
     if level == 1:
         asked = ("How many square metres large is it?", "What is its area in square metres?")
-        return Problem(parts=(opening, asked), right=area, careless=number(length) + width)
+        return Problem(parts=(opening, asked), right=area, buggy=number(length) + width)
     if level == 2 and rng.random() < 0.5:
         asked = ("How many metres long is the fence around it?", "How long is the way around it, in metres?")
-        return Problem(parts=(opening, asked), right=(number(length) + width) * 2, careless=number(length) + width)
+        return Problem(parts=(opening, asked), right=(number(length) + width) * 2, buggy=number(length) + width)
     a, b = rng.randint(2, 5), rng.randint(2, 4)
     price = rng.randint(2, 9)
     if level == 2:
         asked = (f"Grass costs {price} dollars a square metre. How many dollars is that for the whole {place}?",)
-        return Problem(parts=(opening, asked), right=area * price, careless=area)
+        return Problem(parts=(opening, asked), right=area * price, buggy=area)
     inner = (f"A part of {a} by {b} metres is paved.", f"A part of {a} by {b} metres is under water.")
     rest = area - number(a) * b
     if level == 3:
         asked = ("How many square metres are left?", "How large is the rest in square metres?")
-        return Problem(parts=(opening, inner, asked), right=rest, careless=area)
+        return Problem(parts=(opening, inner, asked), right=rest, buggy=area)
     asked = (f"Seed for the rest costs {price} dollars a square metre. How many dollars is that in all?",)
-    return Problem(parts=(opening, inner, asked), right=rest * price, careless=area * price)
+    return Problem(parts=(opening, inner, asked), right=rest * price, buggy=area * price)
 
 
 def ages(level: int, rng: random.Random) -> Problem:
@@ -94,7 +94,7 @@ def ages(level: int, rng: random.Random) -> Problem:
     opening = (f"{name} is {age} years old.", f"The age of {name} is {age}.")
     if level == 1:
         asked = (f"How old will {name} be in {years} years?", f"How old is {name} after {years} more years?")
-        return Problem(parts=(opening, asked), right=number(age) + years, careless=number(age) - years)
+        return Problem(parts=(opening, asked), right=number(age) + years, buggy=number(age) - years)
     if rng.random() < 0.5:
         second = (f"{other} is {gap} years older than {name}.", f"{other} was born {gap} years before {name}.")
         steps = [number(age) + gap]
@@ -104,14 +104,14 @@ def ages(level: int, rng: random.Random) -> Problem:
         steps = [number(age) * times]
     if level == 2:
         asked = (f"How old will {other} be in {years} years?", f"How old is {other} after {years} more years?")
-        return Problem(parts=(opening, second, asked), right=steps[-1] + years, careless=steps[-1])
+        return Problem(parts=(opening, second, asked), right=steps[-1] + years, buggy=steps[-1])
     asked = (f"How old will both be together in {years} years?", f"What is the sum of their ages in {years} years?")
     together = steps[-1] + age
     if level == 3:
         asked = ("What is half the sum of their ages?", "What is the average of the two ages?")
-        return Problem(parts=(opening, second, asked), right=together / 2, careless=together)
+        return Problem(parts=(opening, second, asked), right=together / 2, buggy=together)
     both = number(years) * 2
-    return Problem(parts=(opening, second, asked), right=together + both, careless=together + years)
+    return Problem(parts=(opening, second, asked), right=together + both, buggy=together + years)
 
 
 _UNITS = (("weeks", "days", 7), ("days", "hours", 24), ("hours", "minutes", 60), ("minutes", "seconds", 60))
@@ -123,7 +123,7 @@ def minutes(level: int, rng: random.Random) -> Problem:
         (unit, smaller, size), count = rng.choice(_UNITS), rng.randint(2, 25)
         opening = (f"A trip lasts {count} {unit}.", f"{name} waits for {count} {unit}.")
         asked = (f"How many {smaller} is that?", f"How long is that in {smaller}?")
-        return Problem(parts=(opening, asked), right=number(count) * size, careless=number(count) + size)
+        return Problem(parts=(opening, asked), right=number(count) * size, buggy=number(count) + size)
     parts = [
         (f"A trip takes {hours} hours and {extra} minutes.", f"{name} is away for {hours} hours and {extra} minutes."),
     ]
@@ -134,7 +134,7 @@ def minutes(level: int, rng: random.Random) -> Problem:
         parts.append((f"{pause} minutes of it are a pause.", f"{pause} minutes of that are spent on a pause."))
         steps.append(steps[-1] - pause)
         asked = ("How many minutes are left without the pause?", "How many minutes is it without the pause?")
-    return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
 
 
 def tanks(level: int, rng: random.Random) -> Problem:
@@ -147,7 +147,7 @@ def tanks(level: int, rng: random.Random) -> Problem:
             )
         ]
         asked = (f"How many litres are in it after {time} minutes?", f"How many litres is that in {time} minutes?")
-        return Problem(parts=(*parts, asked), right=number(rate) * time, careless=number(rate) + time)
+        return Problem(parts=(*parts, asked), right=number(rate) * time, buggy=number(rate) + time)
     out = rng.randint(2, rate - 1)
     parts = [
         (f"{rate} litres a minute flow into a tank and {out} litres a minute flow out of it.",),
@@ -158,11 +158,11 @@ def tanks(level: int, rng: random.Random) -> Problem:
         f"How many litres does it gain in {time} minutes?",
     )
     if level == 2:
-        return Problem(parts=(*parts, asked), right=net * time, careless=number(rate) * time)
+        return Problem(parts=(*parts, asked), right=net * time, buggy=number(rate) * time)
     start = rng.randint(20, 200)
     parts.append((f"At first {start} litres are in it.", f"There are {start} litres in it at the start."))
     asked = (f"How many litres are in it after {time} minutes?", f"How many litres are in it {time} minutes later?")
-    return Problem(parts=(*parts, asked), right=net * time + start, careless=net * time)
+    return Problem(parts=(*parts, asked), right=net * time + start, buggy=net * time)
 
 
 def reading(level: int, rng: random.Random) -> Problem:
@@ -171,7 +171,7 @@ def reading(level: int, rng: random.Random) -> Problem:
     if level == 1:
         parts: list[tuple[str, ...]] = [(f"{name} reads a book of {total} pages, {pages} pages a day.",)]
         asked = ("How many days does it take?", "How many days does that last?")
-        return Problem(parts=(*parts, asked), right=number(total) / pages, careless=number(total) - pages)
+        return Problem(parts=(*parts, asked), right=number(total) / pages, buggy=number(total) - pages)
     done = rng.randint(10, 90)
     parts = [
         (f"{name} reads a book of {total + done} pages.", f"The book of {name} has {total + done} pages."),
@@ -180,11 +180,11 @@ def reading(level: int, rng: random.Random) -> Problem:
     rest = number(total + done) - done
     if level == 2:
         asked = (f"How many days does the rest take at {pages} pages a day?",)
-        return Problem(parts=(*parts, asked), right=rest / pages, careless=rest)
+        return Problem(parts=(*parts, asked), right=rest / pages, buggy=rest)
     spare = rng.randint(2, 5)
     parts.append((f"From now on {name} reads {pages} pages a day.", f"{name} reads {pages} pages a day."))
     asked = (
         f"But first {name} takes a break of {spare} days. In how many days from now is all of it read?",
         f"But {name} starts again only after {spare} days. How many days from now will it take to the end?",
     )
-    return Problem(parts=(*parts, asked), right=rest / pages + spare, careless=rest / pages)
+    return Problem(parts=(*parts, asked), right=rest / pages + spare, buggy=rest / pages)

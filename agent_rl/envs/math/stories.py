@@ -1,6 +1,6 @@
-"""Word problems about money and sharing: families that draw numbers, tell a story and know the term that solves it.
+"""Word problems about money and sharing: families that sample numbers, tell a story and know the term that solves it.
 
-A problem of level n takes n steps. The careless term forgets the last step, or takes the wrong operation where there is
+A problem of level n takes n steps. The buggy term forgets the last step, or takes the wrong operation where there is
 one step only. Not here: work, ways, areas and ages (`measures.py`), rows (`generate.py`).
 """
 
@@ -22,11 +22,11 @@ class Problem:
     parts: tuple[tuple[str, ...], ...]
     """Sentences in order, each in one or more phrasings; the last one asks."""
     right: Term
-    careless: Term
+    buggy: Term
 
 
-Draw = Callable[[int, random.Random], Problem]
-"""Draws a problem of a level."""
+ProblemSampler = Callable[[int, random.Random], Problem]
+"""Samples a problem of a level."""
 
 
 def shopping(level: int, rng: random.Random) -> Problem:
@@ -54,7 +54,7 @@ def shopping(level: int, rng: random.Random) -> Problem:
         asked = ("How many dollars does {} get back?", "How much change in dollars does {} get?")
     else:
         asked = ("How many dollars does {} pay?", "What does {} pay in all, in dollars?")
-    return Problem(parts=(*parts, tuple(each.format(name) for each in asked)), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, tuple(each.format(name) for each in asked)), right=steps[-1], buggy=steps[-2])
 
 
 def sharing(level: int, rng: random.Random) -> Problem:
@@ -65,11 +65,11 @@ def sharing(level: int, rng: random.Random) -> Problem:
         parts: list[tuple[str, ...]] = [
             (f"{name} has {total} {goods}.", f"There are {total} {goods} in the box of {name}.")
         ]
-        right, careless = number(total) / friends, number(total) - friends
+        right, buggy = number(total) / friends, number(total) - friends
     elif level == 2:
         more = rng.randint(2, total - 2)
         parts = [(f"{name} has {total - more} {goods} and gets {more} more.",)]
-        right, careless = (number(total - more) + more) / friends, number(total - more) + more
+        right, buggy = (number(total - more) + more) / friends, number(total - more) + more
     else:
         boxes, size = rng.randint(2, 6), rng.randint(3, 12)
         gone = (boxes * size) % friends or friends
@@ -78,13 +78,13 @@ def sharing(level: int, rng: random.Random) -> Problem:
             (f"{name} loses {gone} of the {goods}.", f"{name} gives {gone} of the {goods} away."),
         ]
         right = (number(boxes) * size - gone) / friends
-        careless = number(boxes) * size / friends
+        buggy = number(boxes) * size / friends
     shared = "the rest" if level == 3 else f"all the {goods}"
     asked = (
         f"{friends} friends share {shared} equally. How many {goods} does each friend get?",
         f"Then {friends} friends get {shared} in equal parts. How many {goods} is that for each friend?",
     )
-    return Problem(parts=(*parts, asked), right=right, careless=careless)
+    return Problem(parts=(*parts, asked), right=right, buggy=buggy)
 
 
 def percentages(level: int, rng: random.Random) -> Problem:
@@ -94,7 +94,7 @@ def percentages(level: int, rng: random.Random) -> Problem:
     part = number(price) * percent / 100
     if level == 2:
         asked = (f"How many dollars is {percent} percent of it?", f"How much is {percent} percent of that in dollars?")
-        return Problem(parts=(opening, asked), right=part, careless=number(price) - percent)
+        return Problem(parts=(opening, asked), right=part, buggy=number(price) - percent)
     change = (f"It gets {percent} percent cheaper.", f"In the sale {percent} percent is taken off.")
     steps = [part, number(price) - part]
     if rng.random() < 0.5:
@@ -105,7 +105,7 @@ def percentages(level: int, rng: random.Random) -> Problem:
         count = rng.randint(2, 9)
         steps.append(steps[-1] * count)
         asked = (f"What do {count} of them cost now, in dollars?", f"How many dollars do {count} of them cost now?")
-    return Problem(parts=(opening, change, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(opening, change, asked), right=steps[-1], buggy=steps[-2])
 
 
 def savings(level: int, rng: random.Random) -> Problem:
@@ -132,7 +132,7 @@ def savings(level: int, rng: random.Random) -> Problem:
             f"How many dollars is half of what is there after {weeks} weeks?",
         )
         steps.append(steps[-1] / 2)
-    return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
 
 
 def tickets(level: int, rng: random.Random) -> Problem:
@@ -150,7 +150,7 @@ def tickets(level: int, rng: random.Random) -> Problem:
         off = rng.randint(2, 12)
         parts.append((f"A coupon takes {off} dollars off the sum.", f"The whole group gets {off} dollars off."))
         steps.append(steps[-1] - off)
-    return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
 
 
 def recipes(level: int, rng: random.Random) -> Problem:
@@ -164,7 +164,7 @@ def recipes(level: int, rng: random.Random) -> Problem:
     one = number(people * each) / people
     if level == 1:
         asked = (f"How many {unit} is that for each person?", f"How many {unit} of {what} does one person get?")
-        return Problem(parts=(opening, asked), right=one, careless=number(people * each) - people)
+        return Problem(parts=(opening, asked), right=one, buggy=number(people * each) - people)
     steps = [one, one * guests]
     parts = [opening]
     asked = (f"How many {unit} do {guests} people need?", f"How many {unit} of {what} are needed for {guests} people?")
@@ -181,4 +181,4 @@ def recipes(level: int, rng: random.Random) -> Problem:
             f"How many {unit} of {what} do {guests} people need in all?",
         )
         steps.append(steps[-1] + extra)
-    return Problem(parts=(*parts, asked), right=steps[-1], careless=steps[-2])
+    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
+from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
@@ -30,7 +30,7 @@ CHECKING_SHARE = 0.15
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
     """Of specs of the starter's families and levels, without end."""
-    for each in seeds_without_end(seed):
+    for each in endless_seeds(seed):
         specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
         for spec in itertools.islice(specs, SPECS_PER_SEED):
             turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)

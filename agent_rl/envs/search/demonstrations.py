@@ -1,7 +1,7 @@
 """Demonstrations for the warm start of the search agent: a teacher who looks up one fact after the other.
 
-Their worlds are others than that of the shipped questions, so that no fact can be learnt by heart. The teacher is
-careless on purpose: a share of the answers are given a look-up too early. Nothing here is used while training by
+Their worlds are others than that of the shipped questions, so no fact can be memorised. The teacher makes
+mistakes on purpose: a share of the answers comes a look-up too early. Nothing here is used while training by
 reinforcement.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.data.tasks import Task
-from agent_rl.envs.demonstrations import Demonstration, Turns, seeds_without_end
-from agent_rl.envs.search.generate import careless, generate_tasks, reference, world_of
+from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
+from agent_rl.envs.search.generate import buggy, generate_tasks, reference, world_of
 from agent_rl.tools.passages import Passage, PassageIndex
 from agent_rl.tools.search_tool import SearchTool
 
@@ -22,8 +22,8 @@ TASKS_PER_WORLD = 400
 
 
 def demonstrations(seed: int, *, faulty_share: float, system_prompt: str) -> Iterator[Demonstration]:
-    """Without end."""
-    for world_seed in seeds_without_end(seed):
+    """Endless."""
+    for world_seed in endless_seeds(seed):
         world = world_of(world_seed, ["sft"])
         passages = [Passage(title=title, text=text) for title, text in world.texts.items()]
         tool = SearchTool(PassageIndex(passages, max_results=MAX_RESULTS), max_snippet_chars=MAX_SNIPPET_CHARS)
@@ -42,5 +42,5 @@ def _turns(task: Task, tool: SearchTool, *, is_faulty: bool) -> Turns:
     for query in queries:
         call = ToolCall(name=tool.name, arguments={"query": query})
         turns.append((Message.assistant("", (call,)), (Message.tool(tool(query=query).text, name=tool.name),)))
-    answer = (careless if is_faulty else reference)(task)
+    answer = (buggy if is_faulty else reference)(task)
     return [*turns, (Message.assistant(f"Answer: {answer}"), ())]

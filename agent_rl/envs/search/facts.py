@@ -1,7 +1,7 @@
 """What there is in an invented world: kinds of things, the facts of each kind, and how facts are told and asked for.
 
 Every fact is a function: one thing, one value. So a chain of facts from a named thing has one answer, as long as the
-words fit one fact only: somebody's school may be where they studied or what they lead.
+words fit one fact only: a person's school may be where they studied or what they lead.
 """
 
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ def reference(task: Task) -> str:
     return task["answer"]
 
 
-def careless(task: Task) -> str:
+def buggy(task: Task) -> str:
     """A believable wrong answer: the thing found one hop too early, or another fact of the only passage."""
     metadata = task["metadata"]
     return metadata["supporting"][-1] if metadata["num_hops"] > 1 else metadata["other"]

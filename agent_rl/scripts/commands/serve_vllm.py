@@ -1,4 +1,4 @@
-"""`agent-rl serve-vllm`: vLLM servers for a run to draw from.
+"""`agent-rl serve-vllm`: vLLM servers that a run samples from.
 
     agent-rl serve-vllm --model path/to/model --num-servers 4 --devices 4,5,6,7
 
@@ -36,7 +36,7 @@ def main(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server.")] = 8000,
     max_context: Annotated[int, typer.Option(min=2, help="Window in tokens; at least policy.max_context.")] = 8192,
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Completions a server draws at the same time.")] = 128,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Completions a server samples at the same time.")] = 128,
     dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = Dtype.BFLOAT16,
     gpu_memory_share: Annotated[
         float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory; new weights need some of the rest.")

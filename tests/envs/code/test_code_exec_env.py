@@ -18,7 +18,7 @@ from agent_rl.envs.code.env import (
     CodeExecEnv,
     CodeExecEnvFactory,
     CodeExecEnvOptions,
-    handed_in,
+    submission,
 )
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError, SandboxError
@@ -70,7 +70,7 @@ def begun(factory: CodeExecEnvFactory, row: dict[str, Any] = ROW) -> CodeExecEnv
 
 
 def run(env: CodeExecEnv, code: str) -> StepResult:
-    return env.step(handed_in(code))
+    return env.step(submission(code))
 
 
 def says(env: CodeExecEnv, text: str) -> StepResult:
@@ -197,7 +197,7 @@ def test_an_episode_that_waited_until_its_deadline_pays_for_no_lost_time(factory
 
 def test_many_programs_in_one_turn_earn_no_more_of_the_bonus_than_in_many(factory: CodeExecEnvFactory) -> None:
     shaped = SharedFactory(factory, turn_bonus=0.4, bonus_turns=4)
-    calls = [handed_in(code).tool_calls[0] for code in (HALF_RIGHT, HALF_RIGHT, RIGHT)]
+    calls = [submission(code).tool_calls[0] for code in (HALF_RIGHT, HALF_RIGHT, RIGHT)]
     assert begun(shaped).step(Message.assistant("", tuple(calls))).reward == pytest.approx(1.0 + 0.4 * 0.5)
 
 
@@ -340,22 +340,22 @@ def test_the_reference_succeeds_and_every_wrong_program_fails(factory: CodeExecE
         ],
         reference_solution=RIGHT + "def half(n):\n    if n % 2:\n        raise ValueError\n    return n // 2\n",
     )
-    played = list(check_data(factory, [ROW, two], workers=1, group_by=lambda task: "sums"))
-    assert [(each.solution, each.succeeded) for each in played[5:]] == [
+    outcomes = list(check_data(factory, [ROW, two], workers=1, group_by=lambda task: "sums"))
+    assert [(each.solution, each.succeeded) for each in outcomes[5:]] == [
         (REFERENCE, True),
         ("returns nothing", False),
         ("raises", False),
         ("always the first answer", False),
         ("knows the examples", False),
     ]
-    assert all(each.is_as_expected for each in played)
-    assert [each.reward_parts["tests_passed"] for each in played[5:]] == [4.0, 0.0, 0.0, 2.0, 2.0]
+    assert all(each.is_as_expected for each in outcomes)
+    assert [each.reward_parts["tests_passed"] for each in outcomes[5:]] == [4.0, 0.0, 0.0, 2.0, 2.0]
 
 
 def test_tests_that_a_constant_passes_show_in_the_check_of_the_data(factory: CodeExecEnvFactory) -> None:
     weak = changed(tests=[{"function": "add", "args": [n, 3 - n], "expected": 3} for n in range(3)])
-    played = check_data(factory, [weak], workers=1, group_by=lambda task: "sums")
-    assert [each.solution for each in played if not each.is_as_expected] == ["always the first answer"]
+    outcomes = check_data(factory, [weak], workers=1, group_by=lambda task: "sums")
+    assert [each.solution for each in outcomes if not each.is_as_expected] == ["always the first answer"]
 
 
 # ---------------------------------------------------------------- what a run shares

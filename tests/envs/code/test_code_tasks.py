@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.code.families.base import CONDITIONS, condition_code, holds
-from agent_rl.envs.code.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference
+from agent_rl.envs.code.generate import CELLS, FAMILIES, buggy, fingerprint_of, generate_tasks, reference
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.sandbox.graders import CallGrader, Case
 from agent_rl.sandbox.guest.codec import same
@@ -70,11 +70,11 @@ def test_every_reference_solution_passes_all_its_tests() -> None:
     assert wrong == []
 
 
-def test_every_careless_solution_passes_the_examples_and_fails_a_hidden_test() -> None:
+def test_every_buggy_solution_passes_the_examples_and_fails_a_hidden_test() -> None:
     rows = [*TRAIN, *EVAL, *SHOWN]
     wrong = [
         (row["task_id"], results)
-        for row, results in zip(rows, passed([(careless(row), row["tests"]) for row in rows]), strict=True)
+        for row, results in zip(rows, passed([(buggy(row), row["tests"]) for row in rows]), strict=True)
         if not all(results[:2]) or all(results[2:])
     ]
     assert wrong == []
@@ -181,7 +181,7 @@ def check_in_sandbox(sandbox: Sandbox, rows: list[dict[str, Any]]) -> None:
         grader = grader_of(row)
         assert grader.grade(sandbox, {"solution.py": reference(row)}).full, row["task_id"]
         if row["metadata"]["family"] in FAMILIES:
-            assert not grader.grade(sandbox, {"solution.py": careless(row)}).full, row["task_id"]
+            assert not grader.grade(sandbox, {"solution.py": buggy(row)}).full, row["task_id"]
 
 
 def test_the_sandbox_agrees_on_a_sample(sandbox: Sandbox) -> None:

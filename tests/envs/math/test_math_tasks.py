@@ -1,4 +1,4 @@
-"""Word problems: the expression gives the answer, the careless one does not, the files can be made again."""
+"""Word problems: the expression gives the answer, the buggy one does not, the files can be made again."""
 
 import ast
 import itertools
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
-from agent_rl.envs.math.generate import CELLS, FAMILIES, careless, fingerprint_of, generate_tasks, reference
+from agent_rl.envs.math.generate import CELLS, FAMILIES, buggy, fingerprint_of, generate_tasks, reference
 from agent_rl.envs.math.terms import Term, as_text, number
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
@@ -51,10 +51,10 @@ def test_the_calculator_tool_gives_the_answer_as_it_is_written() -> None:
         assert calculate(reference(row)) == row["answer"]
 
 
-def test_the_careless_expression_gives_another_answer() -> None:
+def test_the_buggy_expression_gives_another_answer() -> None:
     many = itertools.islice(generate_tasks(8, ["sft"]), 4000)  # now and then both would be the same number
     for row in [*TRAIN, *EVAL, *many]:
-        assert value_of(careless(row)) != Fraction(row["answer"]), row
+        assert value_of(buggy(row)) != Fraction(row["answer"]), row
 
 
 def test_answers_are_positive_and_short() -> None:

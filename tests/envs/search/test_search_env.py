@@ -204,8 +204,8 @@ def test_the_reference_looks_up_what_supports_the_answer_and_a_wrong_one_names_s
     lookups = (Message.assistant("", (search("Velm"),)), Message.assistant("", (search("Orsk"),)))
     assert reference.messages == (*lookups, Message.assistant("Answer: Talia")) and reference.succeeds
     assert wrong.messages == (*lookups, Message.assistant("Answer: Velm")) and not wrong.succeeds
-    played = list(check_data(factory, [TASK], workers=1, group_by=lambda task: "all"))
-    assert [(each.solution, each.succeeded) for each in played] == [("reference", True), ("wrong answer", False)]
+    outcomes = list(check_data(factory, [TASK], workers=1, group_by=lambda task: "all"))
+    assert [(each.solution, each.succeeded) for each in outcomes] == [("reference", True), ("wrong answer", False)]
 
 
 def test_a_title_that_is_an_accepted_answer_is_not_taken_for_a_wrong_one() -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from agent_rl.data.tasks import Task, read_tasks, write_tasks
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.envs.search.facts import KINDS
-from agent_rl.envs.search.generate import careless, fingerprint_of, generate_tasks, reference, split_of, world_of
+from agent_rl.envs.search.generate import buggy, fingerprint_of, generate_tasks, reference, split_of, world_of
 from agent_rl.envs.search.world import World, make_world
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.check_data import app as check_data_app
@@ -85,13 +85,13 @@ def test_the_facts_asked_for_lead_to_the_answer() -> None:
         assert value == reference(row)
 
 
-def test_a_careless_answer_is_a_wrong_thing_met_on_the_way() -> None:
+def test_a_buggy_answer_is_a_wrong_thing_met_on_the_way() -> None:
     for row in [*TRAIN, *EVAL, *SHOWN]:
-        assert careless(row) != row["answer"]
+        assert buggy(row) != row["answer"]
         if row["level"] == 1:
-            assert careless(row) in {**TEXTS, **DEMO_WORLD.texts}[row["metadata"]["supporting"][0]]
+            assert buggy(row) in {**TEXTS, **DEMO_WORLD.texts}[row["metadata"]["supporting"][0]]
         else:
-            assert careless(row) == row["metadata"]["supporting"][-1]
+            assert buggy(row) == row["metadata"]["supporting"][-1]
 
 
 def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a family of function tasks is, and the small parts that families share: conditions, steps, numbers, words.
 
-A family draws rules as plain data, words them, writes the function in one regular style (with or without its guard) and
-answers for itself what a call must give. Not here: the families, choosing tests, rows (`generate.py`).
+A family samples rules as plain data, words them, writes the function in one regular style (with or without its guard)
+and computes what a call must return. Not here: the families, choosing tests, rows (`generate.py`).
 """
 
 import random
@@ -16,7 +16,7 @@ Inputs = list[list[Any]]
 
 
 class CodeFamily(Protocol):
-    """A kind of task. Everything it does follows from `Rules`, which `draw` makes."""
+    """A kind of task. Everything it does follows from `Rules`, which `sample_rules` makes."""
 
     name: str
     levels: tuple[int, ...]
@@ -24,14 +24,14 @@ class CodeFamily(Protocol):
     """Names a function may get."""
     arguments: tuple[str, ...]
 
-    def draw(self, level: int, rng: random.Random) -> Rules: ...
+    def sample_rules(self, level: int, rng: random.Random) -> Rules: ...
 
     def sentences(self, rules: Rules) -> list[tuple[str, ...]]:
         """What the function does: the phrasings of every sentence."""
         ...
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
-        """Lines of the function; the careless ones leave out or blunt the guard."""
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
+        """Lines of the function; the buggy ones leave out or blunt the guard."""
         ...
 
     def answer(self, rules: Rules, *args: Any) -> Any:
@@ -39,7 +39,7 @@ class CodeFamily(Protocol):
         ...
 
     def inputs(self, rules: Rules, rng: random.Random) -> Inputs:
-        """Arguments to call it with, those that tell a careless function from a right one among them."""
+        """Arguments to call it with, those that tell a buggy function from a right one among them."""
         ...
 
 

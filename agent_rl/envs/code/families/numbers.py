@@ -25,7 +25,7 @@ class KeepNumbers:
     functions = ("keep_numbers", "chosen", "select", "wanted", "filter_numbers")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"keep": draw_condition(rng)}
         if level >= 2:
             rules["step"] = draw_step(rng)
@@ -44,9 +44,9 @@ class KeepNumbers:
             return [*out, (f"Sort the result, the {order} first.", f"The {order} result comes first.")]
         return [*out, ("Keep their order.", "The order stays.")]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         result = step_code(rules["step"]) if "step" in rules else "x"
-        code = f"[{result} for x in numbers if {condition_code(rules['keep'], blunt=careless)}]"
+        code = f"[{result} for x in numbers if {condition_code(rules['keep'], blunt=buggy)}]"
         if "order" in rules:
             code = f"sorted({code})" if rules["order"] == "up" else f"sorted({code}, reverse=True)"
         return [f"return {code}"]
@@ -66,7 +66,7 @@ class ChangeNumbers:
     functions = ("change_numbers", "adjust", "convert", "update_all", "rework")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         part = {"is": "less", "k": 0} if level == 1 else draw_condition(rng)
         return {"step": draw_step(rng), "skip": part, "instead": rng.choice([0, -1, 1, 100, "x"])}
 
@@ -78,8 +78,8 @@ class ChangeNumbers:
             (f"A number that is {skip} gives {instead} instead.", f"But a number that is {skip} gives {instead}."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
-        if careless:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
+        if buggy:
             return [f"return [{step_code(rules['step'])} for x in numbers]"]
         return [
             "out = []",
@@ -119,7 +119,7 @@ class PickNumber:
     functions = ("pick", "find_number", "summary", "result_of", "measure")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"pick": rng.choice(list(_PICKS)), "none": rng.choice([-1, None, 99, "ValueError"])}
         if level == 1:
             rules["step"] = draw_step(rng)
@@ -139,10 +139,10 @@ class PickNumber:
             (f"If {none}, {gives}.", f"When {none}, {gives}."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         kept = "kept" if "keep" in rules else "numbers"
         lines = [f"kept = [x for x in numbers if {condition_code(rules['keep'])}]"] if "keep" in rules else []
-        if not careless:
+        if not buggy:
             gives = 'raise ValueError("no numbers")' if rules["none"] == "ValueError" else f"return {rules['none']}"
             lines += [f"if not {kept}:", f"    {gives}"]
         code = _PICKS[rules["pick"]][0].format(kept)

@@ -29,7 +29,7 @@ class ParsePairs:
     functions = ("parse", "read_pairs", "load_pairs", "to_dict", "read_settings")
     arguments = ("text",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"between": rng.choice(";,|/"), "is": rng.choice("=:"), "step": draw_step(rng)}
         return rules if level == 2 else rules | {"repeat": rng.choice(list(_REPEATS))}
 
@@ -50,9 +50,9 @@ class ParsePairs:
             )
         return out
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         lines = ["out = {}", f"for part in text.split({literal(rules['between'])}):"]
-        if not careless:
+        if not buggy:
             lines += ["    if not part:", "        continue"]
         lines += [f"    name, value = part.split({literal(rules['is'])})", "    x = int(value)"]
         store = f"out[name] = {step_code(rules['step'])}"
@@ -103,7 +103,7 @@ class ParseNumbers:
     functions = ("read_numbers", "parse_line", "total_of", "scan", "numbers_in")
     arguments = ("line",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {
             "between": rng.choice(",;|/"),
             "total": rng.choice(list(_TOTALS)),
@@ -123,8 +123,8 @@ class ParseNumbers:
             (f"Without any, return {rules['none']}.", f"If there is none, return {rules['none']}."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
-        digits = "" if careless else " if part.isdigit()"
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
+        digits = "" if buggy else " if part.isdigit()"
         lines = [f"found = [int(part) for part in line.split({literal(rules['between'])}){digits}]"]
         if "keep" in rules:
             lines.append(f"found = [x for x in found if {condition_code(rules['keep'])}]")

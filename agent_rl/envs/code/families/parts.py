@@ -20,7 +20,7 @@ class Slices:
     functions = ("part_of", "cut", "take_part", "piece", "some_of")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"part": rng.choice(list(_SLICES)), "k": rng.randint(2, 5), "few": rng.choice([-1, 0, 1, 7])}
         return rules if level == 1 else rules | {"step": draw_step(rng)}
 
@@ -32,9 +32,9 @@ class Slices:
             (f"A list of fewer than {k} numbers gives [{rules['few']}].", f"Fewer than {k} give [{rules['few']}]."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         part = "numbers" + _SLICES[rules["part"]].format(k=rules["k"])
-        guard = [] if careless else [f"if len(numbers) < {rules['k']}:", f"    return [{rules['few']}]"]
+        guard = [] if buggy else [f"if len(numbers) < {rules['k']}:", f"    return [{rules['few']}]"]
         return [*guard, f"return [{step_code(rules['step'])} for x in {part}]" if "step" in rules else f"return {part}"]
 
     def answer(self, rules: Rules, *args: Any) -> Any:
@@ -70,7 +70,7 @@ class Chunks:
     functions = ("chunks", "in_parts", "split_up", "blocks", "portions")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"size": rng.randint(2, 5), "what": rng.choice(list(_CHUNKS)), "pad": None}
         if level == 2:
             return rules | {"shift": rng.choice([0, 0, 1, 2])}
@@ -89,14 +89,14 @@ class Chunks:
             return [*out, ("A shorter last part is left out.", "Leave out a last part that is shorter.")]
         return [*out, (f"Fill a shorter last part up with {rules['pad']}.", f"{rules['pad']} fills a shorter part up.")]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         size, code = rules["size"], _CHUNKS[rules["what"]][0]
         lines = [
             "out = []",
             f"for i in range({rules['shift']}, len(numbers), {size}):",
             f"    part = numbers[i:i + {size}]",
         ]
-        if careless:
+        if buggy:
             return [*lines, f"    out.append({code})", "return out"]
         if rules["pad"] is None:
             return [*lines, f"    if len(part) == {size}:", f"        out.append({code})", "return out"]

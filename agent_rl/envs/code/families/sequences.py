@@ -32,7 +32,7 @@ class Running:
     functions = ("running", "totals", "so_far", "progress", "history")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         if level == 2:
             return {"join": rng.choice(list(_JOINS)), "start": rng.randint(-5, 10), "skip": draw_condition(rng)}
         start = rng.randint(0, 5)
@@ -55,12 +55,12 @@ class Running:
             ),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         lines = ["out = []", f"total = {rules['start']}", "for x in numbers:"]
-        if "skip" in rules and not careless:
+        if "skip" in rules and not buggy:
             lines += [f"    if {condition_code(rules['skip'])}:", "        continue"]
         lines.append(f"    total = {_JOINS[rules['join']][0]}")
-        if "limit" in rules and not careless:
+        if "limit" in rules and not buggy:
             lines += [f"    if total > {rules['limit']}:", f"        total = {rules['start']}"]
         return [*lines, "    out.append(total)", "return out"]
 
@@ -93,7 +93,7 @@ class Neighbours:
     functions = ("neighbours", "gaps", "compare_pairs", "side_by_side", "pairs_of")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         if level == 2:
             return {"gap": rng.choice(list(_GAPS)), "none": rng.choice([None, *range(-9, 10)])}
         return {"least": rng.randint(2, 15), "what": rng.choice(["number", "sum"]), "step": draw_step(rng)}
@@ -121,12 +121,12 @@ class Neighbours:
             (f"Return the answer {step_words(rules['step'])}.", f"The result is that, {step_words(rules['step'])}."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         pairs = "for a, b in zip(numbers, numbers[1:])"
         if "gap" in rules:
-            guard = [] if careless else ["if len(numbers) < 2:", f"    return [{rules['none']}]"]
+            guard = [] if buggy else ["if len(numbers) < 2:", f"    return [{rules['none']}]"]
             return [*guard, f"return [{_GAPS[rules['gap']][0]} {pairs}]"]
-        gap = "b - a" if careless else "abs(b - a)"
+        gap = "b - a" if buggy else "abs(b - a)"
         return [
             f"gaps = [{gap} {pairs}]",
             f"far = [g for g in gaps if g >= {rules['least']}]",
@@ -162,7 +162,7 @@ class TwoLists:
     functions = ("combine", "merge_lists", "together", "join_up", "both")
     arguments = ("first", "second")
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"pair": rng.choice(list(_PAIRS)), "missing": rng.randint(0, 20)}
         return rules if level == 2 else rules | {"keep": draw_condition(rng)}
 
@@ -182,9 +182,9 @@ class TwoLists:
             out.append((f"Keep only results that are {words}.", f"Only results that are {words} stay."))
         return out
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         code, missing = _PAIRS[rules["pair"]][0], rules["missing"]
-        if careless:
+        if buggy:
             lines = ["out = []", "for a, b in zip(first, second):"]
         else:
             lines = [
@@ -222,7 +222,7 @@ class Unique:
     functions = ("unique", "distinct", "without_twins", "once_each", "no_repeats")
     arguments = ("numbers",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         key = rng.choice(list(_KEYS))
         rules: Rules = {"key": key, "k": rng.randint(2, 25) if "{k}" in key else 0, "step": draw_step(rng)}
         return rules if level == 2 else rules | {"keep": draw_condition(rng)}
@@ -240,13 +240,13 @@ class Unique:
             (f"Return each number kept, {words}.", f"The result lists what is left, each {words}."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         lines = ["seen = []", "out = []", "for x in numbers:"]
         if "keep" in rules:
             lines += [f"    if not ({condition_code(rules['keep'])}):", "        continue"]
         return [
             *lines,
-            f"    key = {'x' if careless else _KEYS[rules['key']][0].format(k=rules['k'])}",
+            f"    key = {'x' if buggy else _KEYS[rules['key']][0].format(k=rules['k'])}",
             "    if key not in seen:",
             "        seen.append(key)",
             f"        out.append({step_code(rules['step'])})",

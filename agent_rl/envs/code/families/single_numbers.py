@@ -26,7 +26,7 @@ class CheckNumber:
     functions = ("is_fine", "matches", "is_good", "accept", "check_number")
     arguments = ("n",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         first, second = draw_condition(rng), draw_condition(rng)
         if level == 1:
             return {"first": first, "join": "never", "second": {"is": rng.choice(["less", "greater"]), "k": 0}}
@@ -42,14 +42,14 @@ class CheckNumber:
         both = ", but not both" if rules["join"] == "but not both" else ""
         return [tuple(f"{each} {first} {join} {second}{both}." for each in start)]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         join = rules["join"]
-        first = condition_code(rules["first"], "n", blunt=careless and join in ("and", "or"))
+        first = condition_code(rules["first"], "n", blunt=buggy and join in ("and", "or"))
         second = condition_code(rules["second"], "n")
         if join == "never":
-            return [f"return {first}"] if careless else [f"if {second}:", "    return False", f"return {first}"]
+            return [f"return {first}"] if buggy else [f"if {second}:", "    return False", f"return {first}"]
         if join == "but not both":
-            return [f"return {first} or {second}"] if careless else [f"return ({first}) != ({second})"]
+            return [f"return {first} or {second}"] if buggy else [f"return ({first}) != ({second})"]
         return [f"return ({first}) {join} ({second})"]
 
     def answer(self, rules: Rules, *args: Any) -> Any:
@@ -77,7 +77,7 @@ class LabelNumber:
         self.levels = (2,) if is_list else (1,)
         self.arguments = ("numbers",) if is_list else ("n",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         low = rng.randint(-5, 10)
         return {"low": low, "high": low + rng.randint(2, 12), "labels": rng.sample(WORDS, 3)}
 
@@ -89,9 +89,9 @@ class LabelNumber:
         limits = f"{below} below {rules['low']}, {above} above {rules['high']}, else {between}."
         return [tuple(f"{each} {limits}" for each in start)]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         below, between, above = (literal(each) for each in rules["labels"])
-        equal = "=" if careless else ""
+        equal = "=" if buggy else ""
         if self.arguments == ("n",):
             return [
                 f"if n <{equal} {rules['low']}:",
@@ -140,7 +140,7 @@ class Digits:
     functions = ("digit_value", "of_digits", "digits_of", "from_digits", "digit_check")
     arguments = ("n",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"pick": rng.choice(["sum", "number"] if level == 2 else ["sum", "largest", "smallest"])}
         if level == 2:
             return rules | {"keep": draw_condition(rng, low=1, high=8)}
@@ -159,9 +159,9 @@ class Digits:
             ("The sign of n does not count.", "n may be negative; ignore its sign."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         keep = f" if {condition_code(rules['keep'], 'int(d)')}" if "keep" in rules else ""
-        digits = f"[int(d) for d in str({'n' if careless else 'abs(n)'}){keep}]"
+        digits = f"[int(d) for d in str({'n' if buggy else 'abs(n)'}){keep}]"
         code = _DIGIT_PICKS[rules["pick"]][0].format("digits")
         lines = [f"digits = {digits}"]
         if "step" in rules:

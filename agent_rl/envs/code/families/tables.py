@@ -33,7 +33,7 @@ class Intervals:
     functions = ("spans", "interval_size", "lengths", "cover", "of_intervals")
     arguments = ("intervals",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"what": rng.choice(list(_SPANS)), "least": rng.randint(1, 12)}
         return rules if level == 2 else rules | {"cap": rng.randint(15, 40)}
 
@@ -48,9 +48,9 @@ class Intervals:
             ("If start is after end, swap the two first.", "Where the end comes first, the two are swapped before."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         lines = ["sizes = []", "for start, end in intervals:"]
-        if not careless:
+        if not buggy:
             lines += ["    if start > end:", "        start, end = end, start"]
         if "cap" in rules:
             lines.append(f"    end = min(end, {rules['cap']})")
@@ -89,7 +89,7 @@ class MatrixRows:
     functions = ("per_row", "row_values", "rows", "each_row", "row_report")
     arguments = ("rows",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {
             "what": rng.choice(list(_ROWS)),
             "empty": rng.choice([-1, 1, None, 50, 99]),
@@ -109,11 +109,11 @@ class MatrixRows:
             (f"A row without numbers gives {empty}.", f"Where a row has none, put {empty}."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         lines = ["out = []", "for row in rows:"]
         if "keep" in rules:
             lines.append(f"    row = [x for x in row if {condition_code(rules['keep'])}]")
-        if not careless:
+        if not buggy:
             lines += ["    if not row:", f"        out.append({rules['empty']})", "        continue"]
         return [
             *lines,
@@ -140,7 +140,7 @@ class Records:
     functions = ("report", "names_of", "choose_records", "ranking", "people")
     arguments = ("records",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         field = rng.choice(["score", "age", "price", "size"])
         rules: Rules = {"field": field, "keep": draw_condition(rng, low=0), "order": "given"}
         if level == 2:
@@ -164,12 +164,12 @@ class Records:
             ),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         field, sign = rules["field"], "-" if rules["order"] == "down" else ""
         if rules["order"] == "given":
-            value = f'r["{field}"]' if careless else f'r.get("{field}", {rules["missing"]})'
+            value = f'r["{field}"]' if buggy else f'r.get("{field}", {rules["missing"]})'
             return [f'return [r["name"] for r in records if {condition_code(rules["keep"], value)}]']
-        key = f'{sign}r["{field}"]' if careless else f'({sign}r["{field}"], r["name"])'
+        key = f'{sign}r["{field}"]' if buggy else f'({sign}r["{field}"], r["name"])'
         keep = condition_code(rules["keep"], f'r["{field}"]')
         lines = [f"kept = [r for r in records if {keep}]", f"kept.sort(key=lambda r: {key})"]
         return [*lines, 'return [r["name"] for r in kept]']

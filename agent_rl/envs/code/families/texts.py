@@ -19,7 +19,7 @@ class CountWords:
     functions = ("count_words", "word_count", "how_many", "words_with", "tally")
     arguments = ("words",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         rules: Rules = {"test": rng.choice(list(_TESTS)), "c": rng.choice(LETTERS), "least": 0}
         return rules if level == 1 else rules | {"least": rng.randint(2, 6)}
 
@@ -31,8 +31,8 @@ class CountWords:
             ("Capital letters count as small ones.", "Upper and lower case are the same."),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
-        lower = "" if careless else ".lower()"
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
+        lower = "" if buggy else ".lower()"
         test = _TESTS[rules["test"]][0].format(w=f"word{lower}", c=rules["c"])
         if rules["least"]:
             test = f"len(word) >= {rules['least']} and {test}"
@@ -63,7 +63,7 @@ class ChangeWords:
     functions = ("change_words", "rewrite", "restyle", "edit_words", "new_words")
     arguments = ("words",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         edit = rng.choice(list(_EDITS))
         rules: Rules = {
             "edit": edit,
@@ -89,10 +89,10 @@ class ChangeWords:
             )
         return out
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         code = _EDITS[rules["edit"]][0].format(k=rules["k"], t=rules["t"])
         out = f"{literal(rules['joiner'])}.join(out)" if "joiner" in rules else "out"
-        if careless:
+        if buggy:
             return [f"out = [{code} for word in words]", f"return {out}"]
         return [
             "out = []",
@@ -133,7 +133,7 @@ class ChangeText:
     functions = ("change_text", "clean", "tidy", "reform", "make_text")
     arguments = ("text",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         changes = []
         for kind in rng.sample(list(_CHANGES)[: 2 if level == 1 else None], level):
             a, b = rng.sample(LETTERS, 2)
@@ -148,9 +148,9 @@ class ChangeText:
             (f'If nothing is left, return "{rules["empty"]}".', f'An empty result gives "{rules["empty"]}".'),
         ]
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         lines = [f"text = {_CHANGES[each['kind']][0].format(a=each['a'], b=each['b'])}" for each in rules["changes"]]
-        guard = [] if careless else ["if not text:", f"    return {literal(rules['empty'])}"]
+        guard = [] if buggy else ["if not text:", f"    return {literal(rules['empty'])}"]
         return [*lines, *guard, "return text"]
 
     def answer(self, rules: Rules, *args: Any) -> Any:
@@ -188,7 +188,7 @@ class GroupWords:
     functions = ("group_words", "by_letter", "sort_into", "index_of", "grouped")
     arguments = ("words",)
 
-    def draw(self, level: int, rng: random.Random) -> Rules:
+    def sample_rules(self, level: int, rng: random.Random) -> Rules:
         return {
             "key": rng.choice(list(_GROUP_KEYS)),
             "value": rng.choice(list(_GROUP_VALUES)),
@@ -214,15 +214,15 @@ class GroupWords:
             out.append((f"Leave out groups of fewer than {size} words.", f"Groups with fewer than {size} words go."))
         return out
 
-    def body(self, rules: Rules, *, careless: bool) -> list[str]:
+    def body(self, rules: Rules, *, buggy: bool) -> list[str]:
         large = rules["size"] > 1
         right, blunt, _ = _GROUP_KEYS[rules["key"]]
-        end = f" if len(group) >= {rules['size']}" if large and not careless else ""
+        end = f" if len(group) >= {rules['size']}" if large and not buggy else ""
         return [
             "groups = {}",
             "for word in words:",
             f"    if len(word) >= {rules['least']}:",
-            f"        key = {blunt if careless and not large else right}",
+            f"        key = {blunt if buggy and not large else right}",
             "        groups.setdefault(key, []).append(word)",
             f"return {{key: {_GROUP_VALUES[rules['value']][0]} for key, group in groups.items(){end}}}",
         ]
