@@ -26,7 +26,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import fmean
 
-from agent_rl.rollout.staleness import StalenessManager, Ticket
+from agent_rl.rollout.staleness import GroupSlot, StalenessManager
 
 STALENESS = (0, 1, 2, 4)
 
@@ -109,7 +109,7 @@ class Result:
 class Episode:
     """One episode: half of its tokens, its tools, the other half."""
 
-    ticket: Ticket
+    slot: GroupSlot
     half: float
     tool_s: float
     is_second_half: bool = False
@@ -152,16 +152,16 @@ class Generator:
         self._waiting.append(episode)
         self._fill()
 
-    def drop(self, tickets: set[int]) -> None:
+    def drop(self, slots: set[int]) -> None:
         """Forget the episodes of these groups."""
-        self._decoding = [entry for entry in self._decoding if entry[2].ticket.id not in tickets]
-        self._in_tools = [entry for entry in self._in_tools if entry[2].ticket.id not in tickets]
-        self._waiting = deque(episode for episode in self._waiting if episode.ticket.id not in tickets)
+        self._decoding = [entry for entry in self._decoding if entry[2].slot.id not in slots]
+        self._in_tools = [entry for entry in self._in_tools if entry[2].slot.id not in slots]
+        self._waiting = deque(episode for episode in self._waiting if episode.slot.id not in slots)
         heapq.heapify(self._decoding)
         heapq.heapify(self._in_tools)
         self._fill()
 
-    def run(self, until: float) -> Ticket | None:
+    def run(self, until: float) -> GroupSlot | None:
         """Go on to the end of an episode, whose group is returned, or to the time `until`."""
         while True:
             step_s = self.step_s(len(self._decoding))
@@ -178,7 +178,7 @@ class Generator:
             episode = heapq.heappop(self._decoding)[2]
             self._fill()
             if episode.is_second_half:
-                return episode.ticket
+                return episode.slot
             episode.is_second_half = True
             self._push(self._in_tools, self.now + episode.tool_s, episode)
 
@@ -239,42 +239,42 @@ class Simulation:
         )
 
     def _step(self, version: int) -> None:
-        late = {ticket.id for ticket in self._manager.move_to(version)}
+        late = {slot.id for slot in self._manager.advance_to(version)}
         if late:
             self._generator.drop(late)
-        while (tickets := self._manager.take()) is None:
+        while (slots := self._manager.pop_batch()) is None:
             self._start()
             self._run(math.inf)
         self._start()
-        for ticket in tickets:
-            staleness = version - ticket.version
+        for slot in slots:
+            staleness = version - slot.version
             if not 0 <= staleness <= self._mode.max_staleness:
                 raise SystemExit(f"{self._mode.name}, step {version}: a group is {staleness} updates old")
             self._staleness.append(staleness)
-        self._learn(sum(self._num_tokens.pop(ticket.id) for ticket in tickets))
+        self._learn(sum(self._num_tokens.pop(slot.id) for slot in slots))
         self._generator.stand_still(self._mode.sync_s + self._generator.prefill_s)
 
     def _start(self) -> None:
         plan = self._plan
-        for _ in range(self._manager.room):
-            ticket = self._manager.start()
-            self._num_left[ticket.id] = int(plan.group_size)
-            self._num_tokens[ticket.id] = plan.prompt_tokens
+        for _ in range(self._manager.num_free):
+            slot = self._manager.start()
+            self._num_left[slot.id] = int(plan.group_size)
+            self._num_tokens[slot.id] = plan.prompt_tokens
             for _ in range(int(plan.group_size)):
                 drawn = self._random.lognormvariate(math.log(plan.median_tokens), plan.spread)
                 drawn = min(drawn, plan.most_tokens)
                 tool_s = self._random.expovariate(1 / plan.tool_s) if plan.tool_s else 0.0
-                self._num_tokens[ticket.id] += drawn
-                self._generator.add(Episode(ticket, drawn / 2, tool_s))
+                self._num_tokens[slot.id] += drawn
+                self._generator.add(Episode(slot, drawn / 2, tool_s))
 
     def _run(self, until: float) -> bool:
         """Until an episode is over, or the time; whether it was an episode."""
-        if (ticket := self._generator.run(until)) is None:
+        if (slot := self._generator.run(until)) is None:
             return False
-        self._num_left[ticket.id] -= 1
-        if not self._num_left[ticket.id]:
-            del self._num_left[ticket.id]
-            self._manager.finish(ticket.id)
+        self._num_left[slot.id] -= 1
+        if not self._num_left[slot.id]:
+            del self._num_left[slot.id]
+            self._manager.finish(slot.id)
         return True
 
     def _learn(self, num_tokens: float) -> None:

@@ -30,7 +30,7 @@ from agent_rl.learning.samples import build_samples
 from agent_rl.learning.sft import Conversation, SftSettings, train_sft
 from agent_rl.policies.make_policy import make_in_process_policy
 from agent_rl.records import TrajectoryGroup
-from agent_rl.rollout.workers import make_worker
+from agent_rl.rollout.workers import RolloutRequest, make_worker
 from agent_rl.scripts.train_sft import print_progress
 from agent_rl.telemetry.statistics import is_success
 
@@ -91,7 +91,10 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
             while time.monotonic() - started < seconds * (number - 0.5) / rounds:
                 step += 1
                 chosen = list(itertools.islice(drawn, num_groups))
-                groups = worker.collect(chosen, group_size=group_size, step=step, temperature=config.policy.temperature)
+                request = RolloutRequest(
+                    tasks=chosen, group_size=group_size, step=step, temperature=config.policy.temperature
+                )
+                groups = worker.collect(request)
                 passed_now = [each for group in groups for each in passed(group)]
                 kept += passed_now
                 spent = time.monotonic() - started

@@ -25,7 +25,13 @@ from agent_rl.distributed.processes import Processes
 from agent_rl.envs.opening import open_environment
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Trajectory, TrajectoryGroup
-from agent_rl.rollout.workers import RolloutWorker, SpreadRollout, checked, make_worker
+from agent_rl.rollout.workers import (
+    DistributedRollout,
+    RolloutRequest,
+    RolloutWorker,
+    make_worker,
+    require_scored,
+)
 from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.files import write_json
 from agent_rl.telemetry.statistics import PairedChange, is_success, paired_change, rate_text, wilson_interval
@@ -73,10 +79,11 @@ class EvalResult:
 
 
 def evaluate(
-    rollout: RolloutWorker | SpreadRollout, tasks: Sequence[Task], *, temperature: float, step: int
+    rollout: RolloutWorker | DistributedRollout, tasks: Sequence[Task], *, temperature: float, step: int
 ) -> tuple[EvalResult, list[Trajectory]]:
     """Run one episode per task; the result, and the episodes in task order."""
-    groups = rollout.collect(tasks, group_size=1, step=EVAL_SEED_STEP, temperature=temperature)
+    request = RolloutRequest(tasks=tasks, group_size=1, step=EVAL_SEED_STEP, temperature=temperature)
+    groups = rollout.collect(request)
     episodes = [group.trajectories[0] for group in groups]
     return summarize(episodes, tasks, temperature=temperature, step=step), episodes
 
@@ -185,16 +192,12 @@ def run_in_chunks(
     for first in range(0, num_open, chunk):
         positions = open_positions[first : first + chunk]
         chosen = [tasks[position] for position in positions]
-        groups = rollout.play(
-            chosen,
-            group_size=samples,
-            step=EVAL_SEED_STEP,
-            temperature=temperature,
-            positions=positions,
-            with_greedy=False,
+        request = RolloutRequest(
+            tasks=chosen, group_size=samples, step=EVAL_SEED_STEP, temperature=temperature, positions=positions
         )
+        groups = rollout.roll_out(request)
         if 1 < len(chosen) == chunk or all(record["reward"] is None for record in records):
-            checked(groups)
+            require_scored(groups)
         new = _records(groups, chosen)
         save(new)
         records += new
@@ -284,7 +287,7 @@ class RunEvaluation:
     """Evaluates the held-out tasks at every temperature of the configuration; every process makes the same calls."""
 
     def __init__(
-        self, config: Config, tasks: Sequence[Task], rollout: SpreadRollout, run: RunFolder, processes: Processes
+        self, config: Config, tasks: Sequence[Task], rollout: DistributedRollout, run: RunFolder, processes: Processes
     ) -> None:
         self._config = config
         self._tasks = tasks

@@ -1,5 +1,5 @@
 """Rollout workers by their old path; the code is `agent_rl.rollout.workers`."""
 
-from agent_rl.rollout.workers import RolloutWorker
+from agent_rl.rollout.workers import RolloutRequest, RolloutWorker
 
-__all__ = ["RolloutWorker"]
+__all__ = ["RolloutRequest", "RolloutWorker"]

@@ -42,8 +42,8 @@ from agent_rl.policies.make_policy import load_reference_model, make_policy
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.trained_model import TrainedModel, save_trained
 from agent_rl.records import TrajectoryGroup
-from agent_rl.rollout.async_source import AsyncGroupSource
-from agent_rl.rollout.sync_source import GroupSource, train_check
+from agent_rl.rollout.async_source import AsyncSource
+from agent_rl.rollout.sync_source import RolloutSource, SyncSource, train_check
 from agent_rl.rollout.workers import make_rollout
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
 from agent_rl.telemetry.events import EventLog
@@ -83,10 +83,10 @@ class GRPOTrainer:
         self._run = run
         rollout = make_rollout(config, policy, env_factory, backend)
         self._evaluation = RunEvaluation(config, eval_tasks, rollout, run, backend)
-        self._source: GroupSource | AsyncGroupSource = (
-            AsyncGroupSource(config, train_tasks, policy=policy, env_factory=env_factory, processes=backend)
+        self._source: RolloutSource = (
+            AsyncSource(config, train_tasks, policy=policy, env_factory=env_factory, processes=backend)
             if config.rollout.max_staleness
-            else GroupSource(config, train_tasks, rollout)
+            else SyncSource(config, train_tasks, rollout)
         )
         self._updater = PolicyUpdater(
             module_to_train(model, policy, backend),
@@ -209,20 +209,20 @@ class GRPOTrainer:
     def _train_step(self, output: RunOutput) -> None:
         clock = StepClock()
         with clock.stage("rollout"):
-            drawn = self._source.collect(step=self.step + 1)
+            batch = self._source.collect(step=self.step + 1)
         self._sync.offload()
         with deferred_interrupt():
             with clock.stage("update"):
-                update = self._update(drawn.kept)
+                update = self._update(batch.train_groups)
             self._source.commit()
             with clock.stage("write"):
-                self._episode_log.write(self.step, drawn.played, update, report=output.message)
-            metrics = update.metrics | group_metrics(drawn.played, has_variance=has_variance) | drawn.metrics
-            metrics |= clock.metrics(drawn.played)
+                self._episode_log.write(self.step, batch.groups, update, report=output.message)
+            metrics = update.metrics | group_metrics(batch.groups, has_variance=has_variance) | batch.metrics
+            metrics |= clock.metrics(batch.groups)
             output.step(self.step, metrics)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
-        warn_of_env_errors(drawn.played, self.step, output)
-        self._handle_alarms(fired, drawn.played, update, output)
+        warn_of_env_errors(batch.groups, self.step, output)
+        self._handle_alarms(fired, batch.groups, update, output)
 
     def _handle_alarms(
         self,

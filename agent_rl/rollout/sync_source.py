@@ -1,12 +1,14 @@
-"""Where a step's groups come from: tasks drawn, played, and drawn again while too few groups have a signal.
+"""The groups of each step, and the synchronous source, which rolls tasks out when the step needs them.
 
-Not here: how episodes are played (`rollout.py`), what is learned from them.
+With `rollout.max_attempts` above 1, more tasks are rolled out while too few groups have rewards that differ (dynamic
+sampling). Not here: how episodes run (`workers.py`), what is trained on them, the asynchronous source
+(`async_source.py`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 from agent_rl.algorithms.advantages import has_variance
 from agent_rl.config import Config, CurriculumConfig
@@ -14,7 +16,7 @@ from agent_rl.data.curriculum import level_of, make_curriculum
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory
 from agent_rl.records import StopReason, TrajectoryGroup
-from agent_rl.rollout.workers import SpreadRollout
+from agent_rl.rollout.workers import DistributedRollout, RolloutRequest
 from agent_rl.telemetry.statistics import is_success
 
 
@@ -22,17 +24,37 @@ from agent_rl.telemetry.statistics import is_success
 class RolloutBatch:
     """The groups of one step."""
 
-    played: list[TrajectoryGroup]
-    """All of them, in the order they were drawn."""
-    kept: list[TrajectoryGroup]
-    """Those to train on; with more than one attempt only groups with a signal."""
+    groups: list[TrajectoryGroup]
+    """All of them, in the order they were started."""
+    train_groups: list[TrajectoryGroup]
+    """Those to train on; with more than one attempt only groups whose rewards differ."""
     metrics: dict[str, float]
 
 
-class GroupSource:
-    """Draws by the curriculum. Its state is that of the last step that was committed."""
+class RolloutSource(Protocol):
+    """Where the trainer gets its groups. A checkpoint has the state of the last step that was committed."""
 
-    def __init__(self, config: Config, tasks: Sequence[Task], rollout: SpreadRollout) -> None:
+    def collect(self, *, step: int) -> RolloutBatch:
+        """The groups of a step; the first step of a run is 1."""
+
+    def commit(self) -> None:
+        """The groups collected last were trained on."""
+
+    def rewind(self, step: int) -> None:
+        """The weights go back to those after `step` updates; the tasks that come next stay the next ones."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None:
+        """Cancel what is running."""
+
+
+class SyncSource:
+    """Rolls out the tasks of a step when the step needs them."""
+
+    def __init__(self, config: Config, tasks: Sequence[Task], rollout: DistributedRollout) -> None:
         self._config = config
         self._tasks = tasks
         self._rollout = rollout
@@ -40,32 +62,32 @@ class GroupSource:
         self._committed = self._curriculum.state_dict()
 
     def collect(self, *, step: int) -> RolloutBatch:
-        """Play until `groups_per_step` groups are kept or `max_attempts` times; the first step of a run is 1."""
+        """Roll out until there are `groups_per_step` groups to train on, or `max_attempts` times."""
         rollout, num_attempts = self._config.rollout, 0
-        drawn: list[int] = []
-        played: list[TrajectoryGroup] = []
-        kept: list[TrajectoryGroup] = []
-        while len(kept) < rollout.groups_per_step and num_attempts < rollout.max_attempts:
+        indices: list[int] = []
+        groups: list[TrajectoryGroup] = []
+        train_groups: list[TrajectoryGroup] = []
+        while len(train_groups) < rollout.groups_per_step and num_attempts < rollout.max_attempts:
             num_attempts += 1
-            indices = self._curriculum.next(rollout.groups_per_step - len(kept), step=step)
-            groups = self._rollout.collect(
-                [self._tasks[index] for index in indices],
+            selected = self._curriculum.next(rollout.groups_per_step - len(train_groups), step=step)
+            request = RolloutRequest(
+                tasks=[self._tasks[index] for index in selected],
                 group_size=rollout.group_size,
                 step=step,
                 temperature=self._config.policy.temperature,
-                first_position=len(played),
+                positions=range(len(groups), len(groups) + len(selected)),
                 with_greedy=self._config.algorithm.advantage == "remax",
             )
-            drawn += indices
-            played += groups
-            kept += [group for group in groups if is_wanted(group, self._config)]
-        metrics = self._curriculum.observe(drawn, success_rates(played))
+            new_groups = self._rollout.collect(request)
+            indices += selected
+            groups += new_groups
+            train_groups += [group for group in new_groups if is_trainable(group, self._config)]
+        metrics = self._curriculum.observe(indices, success_rates(groups))
         if rollout.max_attempts > 1:
-            metrics |= {"rollout/num_attempts": float(num_attempts), "rollout/num_groups_played": float(len(played))}
-        return RolloutBatch(played=played, kept=kept, metrics=metrics)
+            metrics |= {"rollout/num_attempts": float(num_attempts), "rollout/num_groups": float(len(groups))}
+        return RolloutBatch(groups=groups, train_groups=train_groups, metrics=metrics)
 
     def commit(self) -> None:
-        """The groups drawn last were learned from."""
         self._committed = self._curriculum.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,22 +96,22 @@ class GroupSource:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """CheckpointError when it is of other tasks or another curriculum.
 
-        Of an asynchronous run's state only the curriculum is taken: its groups were drawn by older weights.
+        An asynchronous run's state gives the curriculum alone: its groups are of older weights.
         """
         self._curriculum.load_state_dict(state.get("curriculum", state))
         self._committed = self._curriculum.state_dict()
 
     def rewind(self, step: int) -> None:
-        """The weights go back to those after `step` updates; the tasks that come next stay the next ones."""
+        """Nothing to do: no group outlives its step."""
 
     def close(self) -> None:
-        """End what is under way; between calls of `collect` that is nothing."""
+        """Nothing to do: between calls of `collect` nothing runs."""
 
 
-def is_wanted(group: TrajectoryGroup, config: Config) -> bool:
-    """Whether a group is trained on: with `max_attempts` 1 always, else when it has a signal.
+def is_trainable(group: TrajectoryGroup, config: Config) -> bool:
+    """Whether a group is trained on: with `max_attempts` 1 always, else unless it is a zero-variance group.
 
-    That is when the rewards differ, or with estimators that compare parts of them, one of these parts.
+    With estimators that compare parts of the reward, one of these parts must differ.
     """
     if config.rollout.max_attempts == 1:
         return True
@@ -101,7 +123,7 @@ def is_wanted(group: TrajectoryGroup, config: Config) -> bool:
 
 
 def train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[Task, str], None]:
-    """What every row of the training file must pass: the environment's check, and a level where one is needed."""
+    """The check of a row of the training file: the environment's, and a level where the curriculum needs one."""
 
     def check(task: Task, where: str) -> None:
         factory.check_task(task, where)

@@ -8,7 +8,7 @@ from pathlib import Path
 import async_simulation as sim
 import pytest
 
-from agent_rl.rollout.staleness import StalenessManager, Ticket
+from agent_rl.rollout.staleness import GroupSlot, StalenessManager
 
 PATH = Path(sim.__file__)
 EVEN = sim.Plan(
@@ -66,10 +66,10 @@ def test_on_shared_gpus_only_the_switch_is_idle() -> None:
 
 def test_an_episode_in_its_tools_is_not_drawn() -> None:
     generator = sim.Generator(EVEN, 1)
-    generator.add(sim.Episode(Ticket(0, 0), 500, 7.0))  # drawn 0-5 s, tools until 12 s, drawn until 17 s
-    generator.add(sim.Episode(Ticket(0, 1), 500, 0.0))  # drawn 0-10 s
+    generator.add(sim.Episode(GroupSlot(0, 0), 500, 7.0))  # drawn 0-5 s, tools until 12 s, drawn until 17 s
+    generator.add(sim.Episode(GroupSlot(0, 1), 500, 0.0))  # drawn 0-10 s
     assert generator.run(4.0) is None
-    assert [generator.run(100.0) for _ in range(2)] == [Ticket(0, 1), Ticket(0, 0)]
+    assert [generator.run(100.0) for _ in range(2)] == [GroupSlot(0, 1), GroupSlot(0, 0)]
     assert generator.now == pytest.approx(17)
     assert (generator.decoded_s, generator.idle_s) == (pytest.approx(20), pytest.approx(2))
 
@@ -83,13 +83,13 @@ def test_episodes_that_do_not_fit_into_the_cache_wait() -> None:
         sim.Generator(replace(EVEN, gpu_bytes=2), 1)
 
 
-def test_dropped_episodes_make_room() -> None:
+def test_dropped_episodes_free_memory() -> None:
     generator = sim.Generator(replace(EVEN, gpu_bytes=700), 1)
     for group in (0, 1, 2):
-        generator.add(sim.Episode(Ticket(0, group), 500, 0.0))
+        generator.add(sim.Episode(GroupSlot(0, group), 500, 0.0))
     generator.run(2.0)
     generator.drop({0, 1})
-    assert generator.run(100.0) == Ticket(0, 2)
+    assert generator.run(100.0) == GroupSlot(0, 2)
     assert generator.now == pytest.approx(2 + 10)
 
 

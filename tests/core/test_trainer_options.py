@@ -66,9 +66,9 @@ def test_groups_without_signal_are_replaced_until_enough_have_one_or_attempts_ru
     rows = train(folder, env=HalfDead, tasks=NUMBERED, rollout=rollout, train={"steps": 2}, eval={"temperatures": []})
     for row in rows:
         assert 1 <= row["rollout/num_attempts"] <= 4
-        assert row["rollout/num_groups_played"] >= 2
+        assert row["rollout/num_groups"] >= 2
         assert row["batch/num_samples"] <= 16
-    num_played = sum(row["rollout/num_groups_played"] for row in rows)
+    num_played = sum(row["rollout/num_groups"] for row in rows)
     assert len(HalfDead.played) == 8 * num_played
     # Some groups had no signal and were played all the same.
     assert num_played > 4

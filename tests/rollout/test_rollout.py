@@ -17,7 +17,7 @@ from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import EpisodeLimits, run_episode
-from agent_rl.rollout.workers import AsyncRolloutExecutor, RolloutWorker
+from agent_rl.rollout.workers import RolloutRequest, RolloutWorker, ThreadedRolloutWorker
 from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.metrics import group_metrics
 
@@ -264,7 +264,7 @@ def workers(policy: BasePolicy, make_env: Callable[[], AgentEnv]) -> list[Rollou
     factory = EnvFactory(make_env)
     return [
         RolloutWorker(policy, factory, limits=LIMITS, seed=5),
-        AsyncRolloutExecutor(policy, factory, limits=LIMITS, seed=5, num_workers=8),
+        ThreadedRolloutWorker(policy, factory, limits=LIMITS, seed=5, num_workers=8),
     ]
 
 
@@ -273,7 +273,7 @@ TASKS = [{"task_id": f"t{i}", "question": "q" * i} for i in range(3)]
 
 def test_threads_change_nothing_but_the_time() -> None:
     one, many = (
-        worker.collect(TASKS, group_size=4, step=9, temperature=1.0)
+        worker.collect(RolloutRequest(tasks=TASKS, group_size=4, step=9, temperature=1.0))
         for worker in workers(ScriptedPolicy(speak_by_seed), EchoEnv)
     )
     turns = [[[episode.turns for episode in group.trajectories] for group in groups] for groups in (one, many)]
@@ -287,18 +287,18 @@ def test_threads_change_nothing_but_the_time() -> None:
 def test_one_failed_episode_is_kept_and_all_failed_is_an_error(index: int) -> None:
     made = iter([BrokenEnv("step"), *(EchoEnv() for _ in range(5))])
     worker = workers(ScriptedPolicy(["done"]), lambda: next(made))[index]
-    groups = worker.collect(TASKS, group_size=2, step=0, temperature=1.0)
+    groups = worker.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))
     reasons = [episode.stop_reason for group in groups for episode in group.trajectories]
     assert reasons.count(StopReason.ENV_ERROR) == 1
     worker = workers(ScriptedPolicy(["done"]), lambda: BrokenEnv("reset"))[index]
     with pytest.raises(SandboxError, match=r"all 6 episodes failed.*no disk in reset"):
-        worker.collect(TASKS, group_size=2, step=0, temperature=1.0)
+        worker.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))
 
 
 def test_a_factory_that_fails_is_data_too() -> None:
     made = iter([EchoEnv()])  # the second call raises StopIteration
     worker = workers(ScriptedPolicy(["done"]), lambda: next(made))[0]
-    group = worker.collect(TASKS[:1], group_size=2, step=0, temperature=1.0)[0]
+    group = worker.collect(RolloutRequest(tasks=TASKS[:1], group_size=2, step=0, temperature=1.0))[0]
     assert [episode.stop_reason for episode in group.trajectories] == [StopReason.FINISHED, StopReason.ENV_ERROR]
 
 
@@ -310,9 +310,9 @@ def test_an_engine_failure_in_a_thread_is_raised_and_waiting_episodes_never_star
         time.sleep(0.01)  # else all of them fail before the first failure is noticed
         raise EngineError("out of memory")
 
-    executor = AsyncRolloutExecutor(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=1)
+    executor = ThreadedRolloutWorker(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=1)
     with pytest.raises(EngineError, match="out of memory"):
-        executor.collect(TASKS, group_size=100, step=0, temperature=1.0)
+        executor.collect(RolloutRequest(tasks=TASKS, group_size=100, step=0, temperature=1.0))
     assert len(started) < 300
 
 
@@ -331,9 +331,9 @@ def test_ctrl_c_while_waiting_ends_running_episodes_before_their_next_turn(monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr("agent_rl.rollout.workers.wait", interrupt)
-    executor = AsyncRolloutExecutor(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=2)
+    executor = ThreadedRolloutWorker(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=2)
     with pytest.raises(KeyboardInterrupt):
-        executor.collect(TASKS, group_size=2, step=0, temperature=1.0)
+        executor.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))
     release.set()
     time.sleep(0.05)
     assert num_turns == [0, 0]

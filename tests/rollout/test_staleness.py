@@ -8,117 +8,117 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agent_rl.rollout.staleness import StalenessManager, Ticket
+from agent_rl.rollout.staleness import GroupSlot, StalenessManager
 
 
-def start_all(staleness: StalenessManager) -> list[Ticket]:
-    return [staleness.start() for _ in range(staleness.room)]
+def start_all(staleness: StalenessManager) -> list[GroupSlot]:
+    return [staleness.start() for _ in range(staleness.num_free)]
 
 
-def ids(tickets: list[Ticket] | None) -> list[int] | None:
-    return None if tickets is None else [ticket.id for ticket in tickets]
+def ids(slots: list[GroupSlot] | None) -> list[int] | None:
+    return None if slots is None else [slot.id for slot in slots]
 
 
 def test_one_update_of_staleness_means_two_steps_under_way_and_one_while_the_trainer_updates() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1)
     assert ids(start_all(staleness)) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="4 groups are under way; there is no room"):
+    with pytest.raises(ValueError, match="4 groups"):
         staleness.start()
     staleness.finish(3)
-    assert staleness.take() is None
+    assert staleness.pop_batch() is None
     staleness.finish(1)
-    assert ids(staleness.take()) == [1, 3]
-    assert staleness.room == 0  # groups 0 and 2 are for version 1; more would be for version 2, and start at version 0
-    with pytest.raises(ValueError, match="the groups of version 0 were taken"):
-        staleness.take()
-    assert staleness.move_to(1) == []
-    assert start_all(staleness) == [Ticket(1, 4), Ticket(1, 5)]
+    assert ids(staleness.pop_batch()) == [1, 3]
+    assert staleness.num_free == 0  # groups 0 and 2 are for version 1; more would be for version 2
+    with pytest.raises(ValueError, match="version 0"):
+        staleness.pop_batch()
+    assert staleness.advance_to(1) == []
+    assert start_all(staleness) == [GroupSlot(1, 4), GroupSlot(1, 5)]
 
 
 def test_without_staleness_nothing_is_under_way_while_the_trainer_updates() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=0)
-    for ticket in start_all(staleness):
-        staleness.finish(ticket.id)
-    assert ids(staleness.take()) == [0, 1]
-    assert (staleness.room, staleness.running) == (0, [])
-    staleness.move_to(1)
-    assert staleness.room == 2
+    for slot in start_all(staleness):
+        staleness.finish(slot.id)
+    assert ids(staleness.pop_batch()) == [0, 1]
+    assert (staleness.num_free, staleness.running) == (0, [])
+    staleness.advance_to(1)
+    assert staleness.num_free == 2
 
 
 def test_the_oldest_are_taken_first_and_the_late_are_dropped_finished_or_running() -> None:
     staleness = StalenessManager(groups_per_step=1, max_staleness=2)
     start_all(staleness)
     staleness.finish(1)
-    assert ids(staleness.take()) == [1]
-    staleness.move_to(1)
+    assert ids(staleness.pop_batch()) == [1]
+    staleness.advance_to(1)
     assert ids(start_all(staleness)) == [3]
     staleness.finish(3)
-    assert ids(staleness.take()) == [3]
-    staleness.move_to(2)
+    assert ids(staleness.pop_batch()) == [3]
+    staleness.advance_to(2)
     start_all(staleness)
     for finished in (4, 2):
         staleness.finish(finished)
-    assert ids(staleness.take()) == [2]  # of version 0, before group 4 of version 2
-    assert ids(staleness.move_to(3)) == [0]
+    assert ids(staleness.pop_batch()) == [2]  # of version 0, before group 4 of version 2
+    assert ids(staleness.advance_to(3)) == [0]
     assert (staleness.num_dropped, ids(staleness.finished)) == (1, [4])
-    assert ids(staleness.move_to(5)) == [4]
+    assert ids(staleness.advance_to(5)) == [4]
     assert (staleness.num_started, staleness.num_finished, staleness.num_used, staleness.num_dropped) == (5, 4, 3, 2)
 
 
 def test_groups_without_signal_are_taken_beside_the_others_and_replaced() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1, max_attempts=2)
     start_all(staleness)
-    staleness.finish(0, has_variance=False)
+    staleness.finish(0, is_trainable=False)
     staleness.finish(1)
-    assert staleness.take() is None
+    assert staleness.pop_batch() is None
     assert ids(start_all(staleness)) == [4]
     staleness.finish(3)
-    assert ids(staleness.take()) == [0, 1, 3]
+    assert ids(staleness.pop_batch()) == [0, 1, 3]
 
 
 def test_when_the_attempts_are_used_up_a_step_is_what_there_is() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1, max_attempts=2)
     start_all(staleness)
     for finished in (0, 1, 2):
-        staleness.finish(finished, has_variance=False)
+        staleness.finish(finished, is_trainable=False)
     start_all(staleness)
-    assert staleness.take() is None
+    assert staleness.pop_batch() is None
     staleness.finish(4)
-    assert ids(staleness.take()) == [0, 1, 2, 4]
+    assert ids(staleness.pop_batch()) == [0, 1, 2, 4]
 
 
 def test_groups_without_signal_do_not_pile_up() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=3, max_attempts=2)
     for version in range(50):
-        staleness.move_to(version)
-        while staleness.room:
-            staleness.finish(staleness.start().id, has_variance=False)
+        staleness.advance_to(version)
+        while staleness.num_free:
+            staleness.finish(staleness.start().id, is_trainable=False)
         assert len(staleness.finished) <= 10
-        assert len(staleness.take()) == 4
+        assert len(staleness.pop_batch()) == 4
     assert staleness.num_dropped == 0
 
 
 def test_a_version_goes_back_only_by_a_rewind_which_drops_everything() -> None:
     staleness = StalenessManager(groups_per_step=1, max_staleness=1)
-    staleness.move_to(7)
+    staleness.advance_to(7)
     start_all(staleness)
     staleness.finish(0)
     with pytest.raises(ValueError, match="the version went from 7 back to 4; use rewind"):
-        staleness.move_to(4)
+        staleness.advance_to(4)
     staleness.rewind(4)
     assert (staleness.running, staleness.finished, staleness.num_dropped) == ([], [], 2)
-    assert staleness.start() == Ticket(4, 2)
+    assert staleness.start() == GroupSlot(4, 2)
 
 
 def test_running_groups_that_are_played_again_are_of_the_version_of_now() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1)
     start_all(staleness)
     staleness.finish(2)
-    staleness.move_to(1)
-    assert staleness.restart() == [Ticket(1, 0), Ticket(1, 1), Ticket(1, 3)]
-    assert staleness.finished == [Ticket(0, 2)]
+    staleness.advance_to(1)
+    assert staleness.restart() == [GroupSlot(1, 0), GroupSlot(1, 1), GroupSlot(1, 3)]
+    assert staleness.finished == [GroupSlot(0, 2)]
     staleness.finish(0)
-    assert ids(staleness.take()) == [2, 0]  # the older version first
+    assert ids(staleness.pop_batch()) == [2, 0]  # the older version first
 
 
 class StalenessMachine(RuleBasedStateMachine):
@@ -136,42 +136,42 @@ class StalenessMachine(RuleBasedStateMachine):
         self.dropped: set[int] = set()
         self.is_taken = False
 
-    @precondition(lambda self: self.staleness.room)
+    @precondition(lambda self: self.staleness.num_free)
     @rule(num=st.integers(1, 8))
     def start(self, num: int) -> None:
-        for _ in range(min(num, self.staleness.room)):
-            ticket = self.staleness.start()
-            assert ticket.id not in self.version_of
-            self.version_of[ticket.id] = ticket.version
-            self.running.add(ticket.id)
+        for _ in range(min(num, self.staleness.num_free)):
+            slot = self.staleness.start()
+            assert slot.id not in self.version_of
+            self.version_of[slot.id] = slot.version
+            self.running.add(slot.id)
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), has_variance=st.booleans())
-    def finish(self, data: st.DataObject, has_variance: bool) -> None:
+    @rule(data=st.data(), is_trainable=st.booleans())
+    def finish(self, data: st.DataObject, is_trainable: bool) -> None:
         finished = data.draw(st.sampled_from(sorted(self.running)))
-        self.staleness.finish(finished, has_variance=has_variance)
+        self.staleness.finish(finished, is_trainable=is_trainable)
         self.running.remove(finished)
         self.finished.add(finished)
-        if not has_variance:
+        if not is_trainable:
             self.empty.add(finished)
 
     @precondition(lambda self: not self.is_taken)
     @rule()
     def take(self) -> None:
-        tickets = self.staleness.take()
+        slots = self.staleness.pop_batch()
         groups, most = self.shape["groups_per_step"], self.shape["groups_per_step"] * self.shape["max_attempts"]
         num_useful = len(self.finished - self.empty)
-        assert (tickets is None) == (num_useful < groups and len(self.finished) < most)
-        if tickets is None:
+        assert (slots is None) == (num_useful < groups and len(self.finished) < most)
+        if slots is None:
             return
         self.is_taken = True
-        taken = {ticket.id for ticket in tickets}
-        assert len(taken) == len(tickets) <= most
+        taken = {slot.id for slot in slots}
+        assert len(taken) == len(slots) <= most
         assert len(taken - self.empty) == min(groups, num_useful)
         assert taken <= self.finished
-        for ticket in tickets:
-            assert ticket.version == self.version_of[ticket.id]
-            assert 0 <= self.staleness.version - ticket.version <= self.shape["max_staleness"]
+        for slot in slots:
+            assert slot.version == self.version_of[slot.id]
+            assert 0 <= self.staleness.version - slot.version <= self.shape["max_staleness"]
         left = self.finished - taken - self.empty
         assert all(
             (self.version_of[one], one) < (self.version_of[other], other)
@@ -184,8 +184,8 @@ class StalenessMachine(RuleBasedStateMachine):
     @rule(by=st.sampled_from([0, 1, 1, 1, 2]))
     def move(self, by: int) -> None:
         oldest = self.staleness.version + by - self.shape["max_staleness"]
-        late = {ticket for ticket in self.running | self.finished if self.version_of[ticket] < oldest}
-        assert {ticket.id for ticket in self.staleness.move_to(self.staleness.version + by)} == late
+        late = {slot for slot in self.running | self.finished if self.version_of[slot] < oldest}
+        assert {slot.id for slot in self.staleness.advance_to(self.staleness.version + by)} == late
         self.drop(late)
 
     @rule(by=st.integers(0, 3))
@@ -193,11 +193,11 @@ class StalenessMachine(RuleBasedStateMachine):
         self.staleness.rewind(max(0, self.staleness.version - by))
         self.drop(self.running | self.finished)
 
-    def drop(self, tickets: set[int]) -> None:
+    def drop(self, slots: set[int]) -> None:
         self.is_taken = False
-        self.running -= tickets
-        self.finished -= tickets
-        self.dropped |= tickets
+        self.running -= slots
+        self.finished -= slots
+        self.dropped |= slots
 
     @rule()
     def save_and_load(self) -> None:
@@ -208,14 +208,14 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        assert {ticket.id for ticket in self.staleness.restart()} == self.running
+        assert {slot.id for slot in self.staleness.restart()} == self.running
         self.version_of |= dict.fromkeys(self.running, self.staleness.version)
 
     @invariant()
     def nothing_is_lost_or_used_twice(self) -> None:
         staleness = self.staleness
-        assert {ticket.id for ticket in staleness.running} == self.running
-        assert {ticket.id for ticket in staleness.finished} == self.finished
+        assert {slot.id for slot in staleness.running} == self.running
+        assert {slot.id for slot in staleness.finished} == self.finished
         assert not self.used & self.dropped
         assert len(self.version_of) == len(self.running | self.finished | self.used | self.dropped)
         assert (staleness.num_started, staleness.num_used) == (len(self.version_of), len(self.used))
@@ -227,16 +227,16 @@ class StalenessMachine(RuleBasedStateMachine):
         assert len(self.running | self.finished - self.empty) <= steps * groups
 
     @invariant()
-    def a_step_can_be_had_as_long_as_episodes_finish(self) -> None:
+    def a_step_gets_its_groups_as_long_as_episodes_finish(self) -> None:
         if self.is_taken:
             return
         ahead = StalenessManager(**self.shape)
         ahead.load_state_dict(self.staleness.state_dict())
         for _ in range(self.shape["max_attempts"] + 1):
             start_all(ahead)
-            for ticket in ahead.running:
-                ahead.finish(ticket.id, has_variance=False)
-        assert ahead.take() is not None
+            for slot in ahead.running:
+                ahead.finish(slot.id, is_trainable=False)
+        assert ahead.pop_batch() is not None
 
 
 TestStaleness = StalenessMachine.TestCase
@@ -249,20 +249,20 @@ def test_ten_thousand_steps_with_random_delays_keep_the_bound(max_staleness: int
     staleness = StalenessManager(groups_per_step=3, max_staleness=max_staleness)
     largest, now, ends = 0, 0.0, {}
     for version in range(10_000):
-        for late in staleness.move_to(version):
+        for late in staleness.advance_to(version):
             ends.pop(late.id, None)
-        for ticket in start_all(staleness):
-            ends[ticket.id] = now + rng.lognormvariate(0.0, 1.0)
-        while (tickets := staleness.take()) is None:
+        for slot in start_all(staleness):
+            ends[slot.id] = now + rng.lognormvariate(0.0, 1.0)
+        while (slots := staleness.pop_batch()) is None:
             first = min(ends, key=ends.get)
             now = max(now, ends.pop(first))
             staleness.finish(first)
-        assert len(tickets) == 3
-        largest = max(largest, version - min(ticket.version for ticket in tickets))
+        assert len(slots) == 3
+        largest = max(largest, version - min(slot.version for slot in slots))
         now += rng.random()
     assert largest == max_staleness
     counts = (staleness.num_used, len(staleness.running), len(staleness.finished), staleness.num_dropped)
     assert staleness.num_started == sum(counts)
     assert staleness.num_used == 30_000
     # Only with slack do long groups come too late; without any, the trainer waits for them.
-    assert (staleness.num_dropped > 0) == (staleness > 0)
+    assert (staleness.num_dropped > 0) == (max_staleness > 0)

@@ -21,7 +21,7 @@ from agent_rl.envs.base import EnvFactory, StepResult, Task, ToolEnv
 from agent_rl.errors import SandboxError, ServiceError
 from agent_rl.records import StopReason
 from agent_rl.rollout.episode import EpisodeLimits
-from agent_rl.rollout.workers import RolloutWorker
+from agent_rl.rollout.workers import RolloutRequest, RolloutWorker
 from agent_rl.tools.base import ToolRegistry
 from agent_rl.tools.search_tool import SearchTool
 from agent_rl.tools.web_search_tool import RateLimit, WebSearch, seconds_asked
@@ -124,13 +124,13 @@ def test_episodes_whose_search_fails_are_dropped_and_a_step_of_nothing_else_stop
     worker = RolloutWorker(
         policy, EnvFactory(lambda: SearchingEnv(tool)), limits=EpisodeLimits(max_new_tokens=200), seed=0
     )
-    [group] = worker.collect([{"task_id": "t"}], group_size=2, step=0, temperature=1.0)
+    [group] = worker.collect(RolloutRequest(tasks=[{"task_id": "t"}], group_size=2, step=0, temperature=1.0))
     assert [episode.reward for episode in group.trajectories] == [1.0, None]
     assert group.trajectories[1].stop_reason is StopReason.ENV_ERROR
     with pytest.raises(
         SandboxError, match=r"all 2 episodes failed .* tavily refused the key \(HTTP 401\); check TAVILY"
     ):
-        worker.collect([{"task_id": "t"}], group_size=2, step=1, temperature=1.0)
+        worker.collect(RolloutRequest(tasks=[{"task_id": "t"}], group_size=2, step=1, temperature=1.0))
 
 
 @pytest.mark.parametrize(

@@ -24,16 +24,16 @@ from agent_rl.errors import AgentRLError, EngineError
 from agent_rl.inference.base import Cancel
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, TrajectoryGroup
-from agent_rl.rollout.async_source import AsyncGroupSource
+from agent_rl.rollout.async_source import AsyncSource
 from agent_rl.seeds import derive_seed
 
 TASKS: list[Task] = [{"task_id": f"t{i}", "question": f"q{i}", "level": 1} for i in range(100)]
 ORDER = TaskSampler(len(TASKS), seed=0).next(len(TASKS))
-"""Ticket i is a group of the task `TASKS[ORDER[i]]`, as long as no more than one epoch is sampled."""
+"""Slot i is a group of the task `TASKS[ORDER[i]]`, as long as no more than one epoch is sampled."""
 
 
-def question_of(ticket: int) -> str:
-    return TASKS[ORDER[ticket]]["question"]
+def question_of(slot: int) -> str:
+    return TASKS[ORDER[slot]]["question"]
 
 
 class VersionedPolicy(BasePolicy):
@@ -117,8 +117,8 @@ def make_async(
     tasks: Sequence[Task] = TASKS,
     env: type[AgentEnv] = LetterEnv,
     processes: Processes | None = None,
-) -> AsyncGroupSource:
-    return AsyncGroupSource(
+) -> AsyncSource:
+    return AsyncSource(
         config,
         tasks,
         policy=policy,
@@ -127,7 +127,7 @@ def make_async(
     )
 
 
-def update(source: AsyncGroupSource, policy: VersionedPolicy, step: int) -> None:
+def update(source: AsyncSource, policy: VersionedPolicy, step: int) -> None:
     """What the trainer does with the groups of `step`."""
     policy.refresh_weights(step)
     source.commit()
@@ -148,7 +148,7 @@ def run_steps(folder: Path, num_steps: int) -> None:
         sampled = source.collect(step=step)
         update(source, policy, step)
         metrics = {name: value for name, value in sampled.metrics.items() if name != "async/wait_s"}
-        rows.append({"metrics": metrics, "groups": [asdict(group) for group in sampled.played]})
+        rows.append({"metrics": metrics, "groups": [asdict(group) for group in batch.groups]})
         state = source.state_dict()
         rows[-1]["state"] = state
     num_seeds = len(policy.seeds)
@@ -158,7 +158,7 @@ def run_steps(folder: Path, num_steps: int) -> None:
 
 
 def run_failing(folder: Path) -> None:
-    """Ticket 1 is rolled out by rank 1, where it fails; every rank writes its errors to `FOLDER/<rank>.json`."""
+    """Slot 1 is rolled out by rank 1, where it fails; every rank writes its errors to `FOLDER/<rank>.json`."""
     processes = Backend("cpu", timeout_s=60)
     policy = VersionedPolicy()
     policy.held = {question_of(0)}
