@@ -79,7 +79,7 @@ def test_episodes_are_played_while_the_trainer_updates(make: Callable[..., Async
     assert (batch.metrics["async/running_groups"], batch.metrics["async/buffered_groups"]) == (2.0, 0.0)
     assert batch.metrics["async/staleness_max"] == batch.metrics["async/old_token_share"] == 0.0
     policy.held = set()  # the trainer updates from here on, and does not call the source
-    wait_for(lambda: policy.num_drawn == 4 * 3)
+    wait_for(lambda: policy.num_sampled == 4 * 3)
     update(source, policy, 1)
     policy.held = {question_of(4), question_of(5)}
     batch = source.collect(step=2)
@@ -95,7 +95,7 @@ def test_tokens_say_which_weights_drew_them(make: Callable[..., AsyncSource]) ->
     policy.held = {question_of(2)}
     source = make(policy)
     source.collect(step=1)
-    wait_for(lambda: (policy.num_drawn, policy.num_under_way) == (3 * 3, 3))
+    wait_for(lambda: (policy.num_sampled, policy.num_under_way) == (3 * 3, 3))
     update(source, policy, 1)  # in the middle of the completions of group 2; those of group 3 are over
     policy.held = {question_of(4), question_of(5)}
     batch = source.collect(step=2)
@@ -214,7 +214,7 @@ def test_a_restart_has_the_groups_that_were_over_and_plays_the_running_ones_agai
     wait_for(lambda: policy.num_under_way == 2 * 3)
     update(source, policy, 2)
     policy.held = {question_of(4)}
-    wait_for(lambda: (policy.num_drawn, policy.num_under_way) == (4 * 3, 0))
+    wait_for(lambda: (policy.num_sampled, policy.num_under_way) == (4 * 3, 0))
     assert slots(source.collect(step=3).groups) == [0]
     wait_for(lambda: policy.num_under_way == 3)
     update(source, policy, 3)

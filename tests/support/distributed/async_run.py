@@ -145,9 +145,9 @@ def run_steps(folder: Path, num_steps: int) -> None:
     source = make_async(async_config(folder, groups_per_step=3, max_staleness=2), policy, processes=processes)
     rows = []
     for step in range(1, num_steps + 1):
-        sampled = source.collect(step=step)
+        batch = source.collect(step=step)
         update(source, policy, step)
-        metrics = {name: value for name, value in sampled.metrics.items() if name != "async/wait_s"}
+        metrics = {name: value for name, value in batch.metrics.items() if name != "async/wait_s"}
         rows.append({"metrics": metrics, "groups": [asdict(group) for group in batch.groups]})
         state = source.state_dict()
         rows[-1]["state"] = state
