@@ -3,12 +3,16 @@
 from pathlib import Path
 
 import pytest
+from fake_vllm_server import FakeVLLMServer
+from tiny_models import save_tiny_causal_lm
 
 from agent_rl.config import Config, load_config
 from agent_rl.config.engines import ENGINES, POLICIES, EngineCapabilities, EngineSection
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
+from agent_rl.policies.hf_policy import HuggingFaceModel
 from agent_rl.policies.make_policy import make_policy
+from agent_rl.records import SamplingParams
 
 MINIMAL = """data: {train_path: a, eval_path: b}
 model: {path: m}
@@ -76,3 +80,18 @@ def test_capabilities_follow_the_settings(tmp_path: Path, overrides: list[str], 
     is_remote = "policy.type=vllm" in overrides
     own = {"has_own_weights": True, "supports_async": True, "gpu_memory_share": 0.5} if is_remote else {}
     assert config_with(tmp_path, *overrides).engine == EngineCapabilities(**own, **expected)
+
+
+def test_an_engine_of_servers_is_a_policy_that_is_sent_weights(tmp_path: Path) -> None:
+    save_tiny_causal_lm(tmp_path / "model")
+    with FakeVLLMServer() as server:
+        servers = f"vllm.servers=[{server.address}]"
+        sizes = ("policy.max_context=64", "policy.max_new_tokens=24")
+        config = config_with(tmp_path, "policy.type=vllm", servers, f"model.path={tmp_path / 'model'}", *sizes)
+        model, policy = make_policy(config, Backend("cpu"), run_folder=tmp_path)
+        assert isinstance(model, HuggingFaceModel)
+        assert policy.remote_engine is not None
+        assert policy.remote_engine.is_shared
+        completion = policy.generate((3, 1, 4), SamplingParams(max_new_tokens=3, seed=41))
+        assert len(completion.token_ids) == 3
+        policy.close()
