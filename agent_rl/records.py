@@ -1,7 +1,7 @@
 """The glossary: every record that crosses from one stage of a step to the next. No behaviour lives here.
 
 Suffixes of shapes in this package: `_G` one entry per episode of a group, `_T` per token, `_B` per sample of a batch.
-Names say who computed a thing: `sampling_logprobs` (the policy, when it drew the token), `trainer_logprobs`
+Names say who computed a thing: `sampling_logprobs` (the policy, when it sampled the token), `trainer_logprobs`
 (the trainer, on the same ids), `ref_logprobs` (a frozen reference).
 """
 
@@ -19,20 +19,20 @@ class FinishReason(StrEnum):
     """Why one completion ended."""
 
     STOP = "stop"
-    """A stop id was sampled and is the last of `token_ids`; or the reply was over before, and is all that was kept."""
+    """A stop id was sampled and is the last of `token_ids`; or the reply ended before it, and the rest was cut off."""
     LENGTH = "length"
     """The token budget of this completion was used up."""
     CANCELLED = "cancelled"
-    """Nobody waits for the rest: the caller gave up or its deadline passed."""
+    """The caller cancelled it, or its deadline passed."""
     INTERRUPTED = "interrupted"
-    """The weights were about to change: what was drawn so far, to be continued by the new ones."""
+    """The weights were about to change: the tokens so far, to be continued by the new weights."""
 
 
 class StopReason(StrEnum):
     """Why an episode ended. `FINISHED` and `INVALID_CALLS` are terminated (the task ended); the rest are truncated."""
 
     FINISHED = "finished"
-    """The environment said so, for example after `submit`."""
+    """The environment ended it, for example after `submit`."""
     INVALID_CALLS = "invalid_calls"
     """Too many turns in a row whose calls could not be read."""
     MAX_TURNS = "max_turns"
@@ -51,36 +51,36 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to draw one completion: `SamplingParams(max_new_tokens=64, temperature=1.0, seed=7)`."""
+    """How to sample one completion: `SamplingParams(max_new_tokens=64, temperature=1.0, seed=7)`."""
 
     max_new_tokens: int
-    """Most tokens to draw, stop id included."""
+    """Most tokens to generate, stop id included."""
     temperature: float = 1.0
     """0 takes the most likely token; there the recorded log-prob is that of temperature 1."""
     stop_token_ids: tuple[int, ...] = ()
-    """Any of these ends the completion and is kept in it."""
+    """Any of these ends the completion and is its last id."""
     seed: int = 0
-    """The draw depends on this seed and the prompt alone, not on what else is in the batch (up to rounding)."""
+    """The tokens depend on this seed and the prompt alone, not on what else is in the batch (up to rounding)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What a policy drew: ids `(5, 2)`, log-probs `(-0.1, -0.7)`, finish reason `stop`, weight version 3."""
+    """One generated reply: ids `(5, 2)`, log-probs `(-0.1, -0.7)`, finish reason `stop`, weight version 3."""
 
     token_ids: tuple[int, ...]
-    """Sampled ids, untouched, end-of-turn id included when it was drawn and the reply not over before. Shape [T]."""
+    """Sampled ids, untouched; the end-of-turn id too, when it ended the reply. Shape [T]."""
     logprobs: tuple[float, ...]
     """Natural log-prob of each id under the distribution really sampled from. Shape [T]."""
     finish_reason: FinishReason
     weight_version: int
-    """Version of the weights that drew the first token."""
+    """Version of the weights that sampled the first token."""
     token_versions: tuple[int, ...] = ()
     """Version for each token, where the weights changed in between; else empty. Never falling. Shape [T]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One exchange: what was new in the prompt, what the model drew, what the environment answered."""
+    """One exchange: the new part of the prompt, the model's completion, the environment's answer."""
 
     prompt_token_ids: tuple[int, ...]
     """Only the ids the model had not seen before this turn. Shape [P]."""
@@ -109,7 +109,7 @@ class Trajectory:
     reward_parts: dict[str, float] = field(default_factory=dict)
     """Named components, for logs; `success` (0 or 1) is among them when the environment knows it."""
     flags: tuple[str, ...] = ()
-    """Kinds of attempts on the verdict that the environment noticed, each once; counted, not punished."""
+    """Kinds of reward hacking that the environment noticed, each once; counted, not punished."""
     initial_messages: tuple[Message, ...] = ()
     """What the environment opened with (system, user); for logs, their ids are in the first turn."""
     duration_s: float = 0.0
@@ -125,7 +125,7 @@ class TrajectoryGroup:
     task_id: str
     trajectories: tuple[Trajectory, ...]
     greedy: Trajectory | None = None
-    """One more episode, drawn greedily, that others are compared with (ReMax) and that is not trained on."""
+    """One more episode, sampled greedily, that others are compared with (ReMax) and that is not trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class TrainingSample:
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
-    """1 where the model drew the id, 0 where it read it."""
+    """1 where the model generated the id, 0 where it read it."""
     sampling_logprobs: tuple[float, ...]
     """0.0 where the mask is 0."""
     advantages: tuple[float, ...]
@@ -143,13 +143,13 @@ class TrainingSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedSample:
-    """What a step made of a training sample; for logs only."""
+    """A training sample with what the step computed for it; for logs only."""
 
     episode: Trajectory
     sample: TrainingSample
     """With the mask and the advantages that were trained on."""
     trainer_logprobs: tuple[float, ...] | None
-    """Of the drawn ids, as the step first computed them; None where it did not, as for a sample without gradient."""
+    """Of the generated ids, as the step first computed them; None where it did not, as without a gradient."""
     num_updates: int
     """Optimizer steps with it in the loss that changed the policy; 0 for a sample without gradient, where loss or
     gradient was not finite, and while the critic learns alone."""

@@ -1,7 +1,7 @@
 """What a run writes and shows while it trains: metrics, trackers, the console.
 
 Of several processes only the main one does; the others call the same methods. Not here: what is measured, episodes
-(`kept_episodes.py`), evaluations' files and checkpoints.
+(`episode_log.py`), evaluations' files and checkpoints.
 """
 
 import time
@@ -88,10 +88,10 @@ class StepClock:
         self._stages[f"time/{name}_s"] = time.perf_counter() - started
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Times, and drawn tokens per second of the whole step."""
+        """Times, and generated tokens per second of the whole step."""
         step_s = time.perf_counter() - self._started
-        num_drawn = sum(len(turn.completion.token_ids) for g in groups for t in g.trajectories for turn in t.turns)
-        return self._stages | {"time/step_s": step_s, "perf/tokens_per_s": num_drawn / step_s}
+        num_generated = sum(len(turn.completion.token_ids) for g in groups for t in g.trajectories for turn in t.turns)
+        return self._stages | {"time/step_s": step_s, "perf/tokens_per_s": num_generated / step_s}
 
 
 def warn_of_env_errors(groups: Sequence[TrajectoryGroup], step: int, output: RunOutput) -> None:

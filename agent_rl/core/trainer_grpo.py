@@ -1,8 +1,8 @@
-"""GRPO and its relatives: the loop that draws tasks, plays episodes, learns, evaluates and keeps checkpoints.
+"""GRPO and its relatives: the loop of rollouts, updates, evaluations and checkpoints.
 
 `train()` is the whole run, resumable at any step; `update(groups)` is one step on episodes from anywhere. Started by a
-launcher, every process runs this same loop: it plays its share of the episodes, then all know all of them.
-Not here: how an episode is played (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
+launcher, every process runs this same loop: it runs its share of the episodes, then all get all of them.
+Not here: how an episode runs (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
 from collections.abc import Callable, Sequence

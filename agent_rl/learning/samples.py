@@ -73,7 +73,7 @@ def build_samples(episode: Trajectory) -> tuple[list[TrainingSample], int]:
     log-probs). A turn with `new_context` starts another sample. For example, prompt (7, 8), completion (5, 2), tool
     reply (9,), completion (4,) give ids (7, 8, 5, 2, 9, 4) and mask (0, 0, 1, 1, 0, 1).
     An episode without a score (reward None or NaN, or `ENV_ERROR`) gives no sample and counts none.
-    Raises ValueError when lengths disagree or when nothing comes before a drawn id.
+    Raises ValueError when lengths disagree or when nothing comes before a generated id.
     """
     if not _is_scored(episode):
         return [], 0
@@ -143,9 +143,9 @@ def _shaped_rewards(episodes: Sequence[Trajectory], algorithm: AlgorithmConfig) 
     overlong = algorithm.overlong
     if not overlong.buffer:
         return rewards
-    num_drawn = torch.tensor([sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes])
+    num_generated = torch.tensor([sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes])
     return rewards + overlong.weight * overlong_penalty(
-        num_drawn, max_tokens=overlong.max_tokens, buffer=overlong.buffer
+        num_generated, max_tokens=overlong.max_tokens, buffer=overlong.buffer
     )
 
 
@@ -214,13 +214,13 @@ def _concatenate(turns: Sequence[Turn], *, task_id: str) -> TrainingSample:
     sampling_logprobs: list[float] = []
     for turn in turns:
         completion = turn.completion
-        num_read, num_drawn = len(turn.prompt_token_ids), len(completion.token_ids)
-        if num_drawn != len(completion.logprobs):
+        num_read, num_generated = len(turn.prompt_token_ids), len(completion.token_ids)
+        if num_generated != len(completion.logprobs):
             raise ValueError(
-                f"task {task_id!r}: a completion has {num_drawn} ids but {len(completion.logprobs)} log-probs"
+                f"task {task_id!r}: a completion has {num_generated} ids but {len(completion.logprobs)} log-probs"
             )
         token_ids += [*turn.prompt_token_ids, *completion.token_ids]
-        loss_mask += [0] * num_read + [1] * num_drawn
+        loss_mask += [0] * num_read + [1] * num_generated
         sampling_logprobs += [0.0] * num_read + list(completion.logprobs)
     if loss_mask and loss_mask[0]:
         raise ValueError(f"task {task_id!r}: a sample starts with a drawn id; its first turn needs prompt ids")

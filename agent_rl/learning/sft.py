@@ -2,7 +2,7 @@
 
 Loss is the mean cross-entropy of the tokens an assistant wrote (end-of-turn tokens included); what it read is
 masked. Conversations are rendered by the same `ChatFormat` as in rollouts, so the model meets the same ids later.
-This module knows no task: it is handed token ids and masks.
+Does not: know tasks; it gets token ids and masks.
 """
 
 import itertools
@@ -26,7 +26,7 @@ class Conversation:
     token_ids: list[int]
     loss_mask: list[int]
 
-    def with_all_learnt(self) -> "Conversation":
+    def with_full_loss(self) -> "Conversation":
         """The same with every token but the first in the loss."""
         return Conversation(token_ids=self.token_ids, loss_mask=[0] + [1] * (len(self.token_ids) - 1))
 
@@ -34,14 +34,14 @@ class Conversation:
 COPIED_TOKENS = (4, 30)
 """Fewest and most tokens of a piece that is copied."""
 NUM_CUES = 2
-"""First tokens of a piece: they tell which one it is, so they cannot be told beforehand."""
+"""First tokens of a piece: they identify it, so they cannot be predicted."""
 
 
-def said_again(token_ids: Sequence[int], rng: random.Random) -> Conversation:
-    """A text, and then once more: as it was or, every other time, in pieces in another order.
+def copy_task(token_ids: Sequence[int], rng: random.Random) -> Conversation:
+    """A copy task: a text, followed by its copy or, half of the time, by its pieces in another order.
 
-    Learnt is what can be copied: names and texts that a model has never seen, which demonstrations alone teach slowly.
-    For a model that knows the words already: one with random weights has to learn these first.
+    It teaches copying names and texts that a model has never seen, which demonstrations alone teach slowly. For a model
+    that knows the words already: one with random weights has to learn these first.
     """
     pieces = [list(token_ids)]
     if rng.random() < 0.5:

@@ -1,12 +1,12 @@
-"""One episode: a policy plays an environment; messages on one side, token ids on the other.
+"""One episode: a policy acts in an environment; messages on one side, token ids on the other.
 
 An episode is plain blocking code. Sampled ids go into the trajectory untouched and the environment's answer is
-appended as ids, so that a trajectory is exactly what the model saw and drew; what it drew behind a reply that was over
-already (`ChatFormat.reply_end`) is neither seen again nor trained on. Where the environment rewrites the conversation
+appended as ids, so that a trajectory is exactly what the model read and generated; tokens after the end of a reply
+(`ChatFormat.reply_end`) are neither read again nor trained on. Where the environment rewrites the conversation
 so that it no longer continues what was sampled, a new training sample starts, and is counted.
 Budgets, deadlines and parsing are here and nowhere else. An environment's failure is data (`ENV_ERROR`); a policy's
 failure is a crash.
-Not here: rewards (the environment's), many episodes (`rollout.py`).
+Not here: rewards (the environment's), many episodes (`workers.py`).
 """
 
 import math
@@ -39,7 +39,7 @@ class EpisodeLimits:
     max_invalid_turns: int = 3
     """Turns in a row with only unreadable calls before the episode ends."""
     timeout_s: float = 300.0
-    """Deadline, checked between turns and while tokens are drawn."""
+    """Deadline, checked between turns and while tokens are generated."""
 
     @classmethod
     def from_config(cls, config: Config) -> "EpisodeLimits":
@@ -57,12 +57,12 @@ class EnvFailureError(Exception):
 
 
 class EpisodeCancelledError(Exception):
-    """The rollout was given up while this episode was being played."""
+    """The rollout was cancelled while this episode was running."""
 
 
 @dataclass(frozen=True, slots=True)
 class _GivenUp:
-    """What ends a completion early: the whole rollout was given up, or the episode's deadline has passed."""
+    """Ends a completion early: the whole rollout was cancelled, or the episode's deadline has passed."""
 
     rollout: threading.Event | None
     deadline: float
@@ -86,18 +86,18 @@ def run_episode(
     temperature: float,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    """Play one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; its ConfigErrors are
+    """Run one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; its ConfigErrors are
     raised, and so is what the policy raises.
 
-    Turn i is drawn with `derive_seed(seed, i)`. `cancelled`, when set, ends the episode at its next token or turn by
-    an exception, because nobody waits for it any more.
+    The seed of turn i is `derive_seed(seed, i)`. `cancelled`, when set, ends the episode at its next token or turn by
+    an exception.
     """
     started = time.monotonic()
     given_up = _GivenUp(cancelled, started + limits.timeout_s)
     episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, given_up=given_up)
     error: str | None = None
     try:
-        stop_reason = episode.play(task)
+        stop_reason = episode.run(task)
     except EnvFailureError as failure:
         error = str(failure)
     finally:
@@ -118,7 +118,7 @@ def run_episode(
 
 
 class _Episode:
-    """The state of one episode while it is played."""
+    """The state of one running episode."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class _Episode:
         self._num_calls = 0
         self._num_invalid_in_a_row = 0
 
-    def play(self, task: Task) -> StopReason:
-        """Play to the end and return why it ended."""
+    def run(self, task: Task) -> StopReason:
+        """Run to the end and return why it ended."""
         messages = in_env(self._env.reset, task)
         self.initial_messages = tuple(messages)
         new_ids, new_context = self._policy.chat_format.render_prompt(messages, self._env.tools), False
@@ -180,7 +180,7 @@ class _Episode:
             new_ids, new_context = self._next_prompt(result, is_cut=reply_end is not None)
 
     def _next_prompt(self, result: StepResult, *, is_cut: bool) -> tuple[list[int], bool]:
-        """What the model reads next, and whether that is no continuation of what it has seen and drawn so far.
+        """What the model reads next, and whether that is no continuation of its context so far.
 
         Behind a completion that was cut it reads the end of its own turn first.
         """
@@ -195,7 +195,7 @@ class _Episode:
         return prompt, True
 
     def _generate(self, new_ids: list[int], max_new_tokens: int) -> Completion:
-        """Draw one turn; without a single token when the deadline has passed already."""
+        """Generate one turn; without any token when the deadline has passed already."""
         sampling = SamplingParams(
             max_new_tokens=max_new_tokens,
             temperature=self._temperature,

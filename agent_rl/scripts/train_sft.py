@@ -140,11 +140,11 @@ def _demonstrations(domain: str, faulty_share: float, seed: int) -> Iterator[Dem
 
 
 def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> Iterator:
-    from agent_rl.learning.sft import said_again
+    from agent_rl.learning.sft import copy_task
 
     rng = random.Random(f"copied-{seed}")
     for each in demonstrations:
-        yield said_again(tokenizer.encode(each.messages[-1].content), rng)
+        yield copy_task(tokenizer.encode(each.messages[-1].content), rng)
 
 
 def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int) -> Iterator:
@@ -153,7 +153,7 @@ def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int)
     for number, each in enumerate(demonstrations):
         conversation = render_conversation(chat, each.messages, each.turns, each.tools)
         # What is read repeats names much more often than what is written: from it a model learns to copy them.
-        yield conversation.with_all_learnt() if number < num_read else conversation
+        yield conversation.with_full_loss() if number < num_read else conversation
 
 
 app = make_app(main)

@@ -13,7 +13,7 @@ from agent_rl.agent.messages import Message
 from agent_rl.envs.nat.demonstrations import demonstration_turns
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_project
-from agent_rl.learning.sft import Conversation, SftSettings, render_conversation, said_again, schedule, train_sft
+from agent_rl.learning.sft import Conversation, SftSettings, copy_task, render_conversation, schedule, train_sft
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 
 
@@ -84,7 +84,7 @@ def test_what_is_said_again_is_the_text_in_pieces_whose_first_two_tokens_are_not
     token_ids: list[int], seed: int
 ) -> None:
     numbered = [100 * place + token for place, token in enumerate(token_ids)]
-    conversation = said_again(numbered, random.Random(seed))
+    conversation = copy_task(numbered, random.Random(seed))
     size = len(numbered)
     again, learnt = conversation.token_ids[size:], conversation.loss_mask[size:]
     assert conversation.token_ids[:size] == numbered
@@ -97,10 +97,10 @@ def test_what_is_said_again_is_the_text_in_pieces_whose_first_two_tokens_are_not
 
 def test_every_other_text_is_said_again_as_it_was() -> None:
     rng = random.Random(0)
-    texts = [said_again(list(range(100)), rng).token_ids[100:] for _ in range(400)]
+    texts = [copy_task(list(range(100)), rng).token_ids[100:] for _ in range(400)]
     assert 160 < sum(text == list(range(100)) for text in texts) < 240
 
 
 def test_a_conversation_that_is_read_is_learnt_from_its_second_token_on() -> None:
     conversation = Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 0, 1, 1])
-    assert conversation.with_all_learnt() == Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 1, 1, 1])
+    assert conversation.with_full_loss() == Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 1, 1, 1])
