@@ -1,7 +1,7 @@
-"""The error vocabulary: who can mend it decides the class.
+"""The classes of errors: who can fix one decides its class.
 
 `UserError` and its children are for what a person can fix (a config key, a data row, a missing interpreter):
-one sentence that says what was got, what was expected, where, and what to do. Scripts print it and exit 2.
+one sentence with what was got, what was expected, where, and what to do. Scripts print it and exit 2.
 `SandboxError`, its `ServiceError` and `EngineError` are infrastructure: never turned into a reward, retried or raised.
 A model's own mistakes (a malformed call, a failing tool) are not exceptions here: they are data in the episode.
 """
@@ -15,7 +15,7 @@ class AgentRLError(Exception):
 
 
 class UserError(AgentRLError):
-    """Something the caller can mend; shown as one line, exit code 2."""
+    """Something the caller can fix; shown as one line, exit code 2."""
 
     is_everywhere = False
     """Whether all processes of a run raise it, so that one of them may speak for all."""
@@ -36,7 +36,7 @@ class CheckpointError(UserError):
 
 
 class TrainingStoppedError(UserError):
-    """A run ended itself: an alarm asked for it, or updates kept giving numbers that are not finite."""
+    """A run ended itself: an alarm with that action fired, or updates kept giving numbers that are not finite."""
 
 
 class SandboxError(AgentRLError):
@@ -44,7 +44,7 @@ class SandboxError(AgentRLError):
 
 
 class ServiceError(SandboxError):
-    """A service that a tool asks (a search provider) refused it or stayed away, whatever the model asked for."""
+    """A service that a tool requests (a search provider) refused or did not answer, whatever the query."""
 
 
 class EngineError(AgentRLError):

@@ -31,9 +31,9 @@ class FunctionPolicy(BasePolicy):
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.CANCELLED, weight_version=0)
         text = self.reply(self.tokenizer.decode(prompt_ids))
         ids = tuple(self.chat_format.render_completion(Message.assistant(text)))
-        drawn = ids[: sampling.max_new_tokens]
-        reason = FinishReason.STOP if drawn == ids else FinishReason.LENGTH
-        return Completion(token_ids=drawn, logprobs=(0.0,) * len(drawn), finish_reason=reason, weight_version=0)
+        sampled = ids[: sampling.max_new_tokens]
+        reason = FinishReason.STOP if sampled == ids else FinishReason.LENGTH
+        return Completion(token_ids=sampled, logprobs=(0.0,) * len(sampled), finish_reason=reason, weight_version=0)
 
     def close(self) -> None:
         return None

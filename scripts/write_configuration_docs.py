@@ -59,7 +59,7 @@ def machine_table() -> str:
 
 def tables() -> str:
     """A heading and a table for every section, in the order of the configuration."""
-    parts = [_table(name, section) for name, section in sections(Config)]
+    parts = [_table(name, section) for name, section in [("top level", Config), *sections(Config)]]
     for name, options in OPTIONS.items():
         prefix = f"env.options of {name}"
         parts += [_table(title, section) for title, section in sections(options, prefix, with_root=True)]

@@ -122,7 +122,7 @@ class ChatFormat:
     def reply_end(self, token_ids: Sequence[int]) -> int | None:
         """Where the reply in sampled ids is over although the model did not end its turn there; None where it is not.
 
-        Here it never is. What was drawn behind that place is to be left out, as a stop sequence would, and the
+        Here it never is. What was sampled after that place has to be left out, as a stop sequence would, and the
         end-of-turn id, which is then missing, to be read.
         """
         return None

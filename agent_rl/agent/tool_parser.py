@@ -5,7 +5,7 @@
     <|python_tag|>{"name": "add", "parameters": {"a": 1}}; ...      <|python_tag|>add.call(a=1)
     <function=add>{"a": 1}</function>                               {"name": "add", "arguments": {"a": 1}}
 
-Nobody says which: the opening tag does. The last form has none, so there the call must be the whole reply. A call ends
+The opening tag tells them apart. The last form has none, so there the call must be the whole reply. A call ends
 where its value ends, not at the first closing tag, so a call that writes a file holding `</tool_call>` survives.
 Whatever a model writes gives calls or errors, never an exception, in time linear in the text.
 This module does not know which tools exist: names and arguments are checked where the tools are.

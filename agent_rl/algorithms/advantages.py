@@ -82,7 +82,7 @@ def opo_advantages(rewards_G: Rewards, num_tokens_G: Sequence[int] | torch.Tenso
 def pass_at_k_advantages(rewards_G: Rewards, *, scale_by_std: bool = True, eps: float = 1e-6) -> torch.Tensor:
     """Credit for the best episode alone, float64 [G]: by how much it beats the second best, 0 for all others.
 
-    Divided by `std + eps` with `scale_by_std`. Where several are best, nobody gets anything.
+    Divided by `std + eps` with `scale_by_std`. Where several are best, all advantages are 0.
     Formula: Tang et al. 2025 (pass@k training).
     """
 

@@ -32,7 +32,8 @@ def aggregate_loss(
     completion changes (Dr. GRPO); `max_length` is for this mode only.
     `num_loss_tokens` and `num_samples` count the whole step, over all micro-batches and ranks. A sample without a
     trained token adds nothing and is counted in `num_samples` all the same.
-    ConfigError for an unknown mode and a `max_length` missing or in vain; ValueError where there is nothing to train.
+    ConfigError for an unknown mode and a `max_length` that is missing, or given but unused; ValueError if nothing is
+    trained.
     """
     function = look_up(_AGGREGATIONS, mode, kind="aggregation")
     if (max_length is not None) != (mode == "seq_mean_token_sum_norm"):

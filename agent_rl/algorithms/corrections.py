@@ -1,4 +1,4 @@
-"""Weights for tokens that were drawn by a policy that is not exactly the trainer's, and how large the gap is.
+"""Weights for tokens sampled by a policy that is not exactly the trainer's, and the size of the gap.
 
 The sampler may run other kernels, another number format or older weights. Weights multiply token losses and carry no
 gradient; denominators stay those of the uncorrected step. A row must hold all trained tokens of its sample.

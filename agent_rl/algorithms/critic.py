@@ -17,7 +17,7 @@ def value_loss(
 ) -> torch.Tensor:
     """Clipped squared error per token [B, T], to be minimised; value and gradient 0 where the mask is 0.
 
-    `0.5 * max((V - R)**2, (clip(V, V_before - clip, V_before + clip) - R)**2)` with V_before what the critic said
+    `0.5 * max((V - R)**2, (clip(V, V_before - clip, V_before + clip) - R)**2)` with V_before the value by the critic
     before the step's first update (`old_values_BT`). `clip` infinity is the plain squared error.
     Formula: Schulman et al. 2017, as in OpenAI baselines.
     """

@@ -4,7 +4,7 @@
 (`@advantage_estimator`) or of the rewards of one group (`@group_advantages`). Whatever the estimator: an episode
 without a score or without a trained token has advantage 0 and is outside all statistics, an outcome belongs to the
 last trained token, and nothing that stands where the mask is 0 is read.
-Not here: the formulas (`advantages.py`, `token_advantages.py`), samples and tensors of tokens (`core/batch.py`).
+Not here: the formulas (`advantages.py`, `token_advantages.py`), samples and tensors of tokens (`learning/batch.py`).
 Shape suffixes: `_E` scored or unscored episode of the step, `_G` episode of a group, `_N` trained token of an episode.
 """
 
@@ -63,7 +63,7 @@ class StepRewards:
         for shape, tensors in (((num_episodes,), columns), ((num_episodes, num_tokens), tables)):
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.shape != shape:
-                    raise ValueError(f"{name} has shape {list(tensor.shape)}, but mask_EN says {list(shape)}")
+                    raise ValueError(f"{name} has shape {list(tensor.shape)}, but mask_EN has {list(shape)}")
         for name, tensor in columns.items():
             if tensor is not None and tensor.isinf().any():
                 raise ValueError(f"{name} holds an infinity; an episode that cannot be scored has reward NaN")
@@ -71,12 +71,12 @@ class StepRewards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What an estimator answers."""
+    """The result of an estimator."""
 
     advantages_EN: torch.Tensor
     """Advantage of each token, float64; 0 where nothing is trained."""
     returns_EN: torch.Tensor | None = None
-    """What the critic should have said, float64; None where there is no critic."""
+    """Targets of the critic, float64; None where there is no critic."""
 
 
 Estimator = Callable[..., Credit]
@@ -149,7 +149,7 @@ def opo(step: StepRewards) -> Credit:
 def remax(step: StepRewards) -> Credit:
     """Reward from the token on, penalties included, less the reward of the greedy episode."""
     if step.greedy_rewards_E is None:
-        raise ConfigError("the estimator 'remax' needs greedy_rewards_E; play one greedy episode per task")
+        raise ConfigError("the estimator 'remax' needs greedy_rewards_E; run one greedy episode per task")
     penalties_to_go_EN = step.token_penalties_EN.flip(1).cumsum(dim=1).flip(1)
     advantages_E1 = remax_advantages(step.rewards_E, step.greedy_rewards_E).unsqueeze(1)
     has_baseline_E1 = ~step.greedy_rewards_E.isnan().unsqueeze(1)

@@ -21,7 +21,7 @@ MAX_K3 = 10.0
 def kl_penalty(
     logprobs: torch.Tensor, ref_logprobs: torch.Tensor, kind: str, *, mask: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """KL(policy || reference) per token, with `x = logprobs - ref_logprobs` of the drawn ids; 0 where `mask` is 0.
+    """KL(policy || reference) per token, with `x = logprobs - ref_logprobs` of the sampled ids; 0 where `mask` is 0.
 
     | kind | alias | value | its gradient by a token's log-prob, when it is a loss |
     | --- | --- | --- | --- |

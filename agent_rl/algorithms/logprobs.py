@@ -1,4 +1,4 @@
-"""Log-probs, entropies and exact KLs of drawn ids, chunk by chunk, so that logits of all rows never exist together.
+"""Log-probs, entropies and exact KLs of sampled ids, chunk by chunk, so that logits of all rows never exist together.
 
 Not here: the model up to its hidden states, the shift between logits and ids, estimators of the KL (`kl.py`).
 Shape suffixes: `_N` trained token, `_d` hidden width, `_V` vocabulary.
@@ -17,12 +17,12 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 class TokenScores(NamedTuple):
-    """What is known of each of N drawn ids; float32 [N]."""
+    """What is known of each of N sampled ids; float32 [N]."""
 
     logprobs: torch.Tensor
     """Log-prob of the id."""
     entropies: torch.Tensor
-    """Entropy in nats of the distribution it was drawn from."""
+    """Entropy in nats of the distribution it was sampled from."""
     full_kl: torch.Tensor | None
     """KL in nats of that distribution to the reference's, over the whole vocabulary; None without a reference."""
 

@@ -1,4 +1,4 @@
-"""Policy losses per token, by name, and how far the trainer is from the policy that drew.
+"""Policy losses per token, by name, and how far the trainer is from the policy that sampled.
 
 A loss of your own is one decorated function (`@policy_loss_function`). Pure functions on tensors: whatever stands
 where the mask is 0, infinities and NaN included, changes no loss and no gradient. A row must hold all trained tokens

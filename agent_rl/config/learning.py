@@ -44,7 +44,7 @@ class KLConfig(Section):
 
 
 class CorrectionConfig(Section):
-    """Weights that make up for a sampler whose probabilities are not quite the trainer's."""
+    """Weights that correct for a sampler whose probabilities are not quite the trainer's."""
 
     kind: Literal["none", "token_tis", "token_mask", "sequence_tis", "sequence_mask", "geometric_mask"] = "none"
     """`*_tis` cut a weight off at `high`, `*_mask` set it to 0 outside `low` to `high`; `sequence_*` take the product
@@ -72,7 +72,7 @@ class OverlongConfig(Section):
     buffer: Annotated[int, Field(ge=0)] = 0
     """Tokens over which the penalty grows from 0 to `weight`; 0 is no penalty."""
     max_tokens: Positive = 1024
-    """Drawn tokens of an episode from which on it is full."""
+    """Sampled tokens of an episode from which on it is full."""
     weight: AboveZero = 1.0
     """Largest penalty, subtracted from the episode's reward."""
 

@@ -131,7 +131,7 @@ class Config(Section):
                 f"{' or '.join(map(repr, able))}, or set it to 0"
             )
         if not self.rollout.async_workers:
-            raise ValueError(f"{wanted}, but rollout.async_workers 0 plays no episode in the background; raise it")
+            raise ValueError(f"{wanted}, but rollout.async_workers 0 runs no episode in the background; raise it")
         if self.algorithm.correction.kind == "none":
             raise ValueError(
                 f"{wanted}, but algorithm.correction is none: old tokens need weights; set kind to token_tis"

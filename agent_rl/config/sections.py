@@ -29,7 +29,7 @@ class CurriculumStage(Section):
     until_step: Positive
     """Last step of the stage; the first step of a run is 1."""
     max_level: int
-    """Highest `level` of the tasks drawn."""
+    """Highest `level` of the sampled tasks."""
 
 
 # YAML reads a bare `off` as false.
@@ -43,7 +43,7 @@ class CurriculumConfig(Section):
     """From easy to hard by the integer `level` of a task row; a key that the mode does not use is refused."""
 
     mode: CurriculumMode = "off"
-    """`off` draws from all tasks, `stages` from levels fixed by step, `success` opens levels as they are mastered."""
+    """`off` samples from all tasks, `stages` from levels fixed by step, `success` opens levels as they are mastered."""
     stages: tuple[CurriculumStage, ...] = ()
     """Stages in order, `[{until_step: 30, max_level: 1}, ...]`; after the last one all levels are open."""
     threshold: Fraction = 0.7
@@ -51,7 +51,7 @@ class CurriculumConfig(Section):
     window: Positive = 32
     """Newest groups of the highest open level over which that mean is taken; before there are as many, none opens."""
     review: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.25
-    """Share of tasks drawn from earlier levels; the rest is of the highest open one."""
+    """Share of tasks sampled from earlier levels; the rest is of the highest open one."""
 
     def keys_without_effect(self) -> Mapping[str, str]:
         return {
@@ -118,7 +118,7 @@ class PolicyConfig(Section):
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """Sampling temperature while training; the trainer uses the same."""
     max_batch_size: Positive = 128
-    """Completions drawn at the same time; never more than windows fit into the cache (`max_cached_tokens`)."""
+    """Completions sampled at the same time; never more than windows fit into the cache (`max_cached_tokens`)."""
     max_cached_tokens: Positive | None = None
     """Tokens the key/value cache holds; null: `max_batch_size * max_context`, on GPUs vLLM takes `gpu_memory_share`."""
 
@@ -136,11 +136,11 @@ class RolloutConfig(Section):
     groups_per_step: Positive = 16
     """Tasks per step."""
     max_attempts: Positive = 1
-    """Times that more tasks may be drawn, until `groups_per_step` groups have a signal; 1 takes what comes first."""
+    """Times that more tasks are sampled at most, until `groups_per_step` groups have variance; 1 takes all."""
     async_workers: Annotated[int, Field(ge=0)] = 128
-    """Episodes played at the same time by threads; 0 plays them one after the other."""
+    """Episodes that threads run at the same time; 0 runs them one after the other."""
     max_staleness: Annotated[int, Field(ge=0)] = 0
-    """Steps that the weights of a token may be behind when it is learned from; above 0 episodes are played while the
+    """Steps that the weights of a token may be behind when it is learned from; above 0 episodes run while the
     trainer updates, which needs `policy.type: vllm`."""
     max_turns: Positive = 30
     """Turns of one episode."""
@@ -174,8 +174,8 @@ class AlarmConfig(Section):
     steps: Positive = 1
     """Bad steps in a row before the alarm goes off."""
     action: Literal["warn", "stop", "rollback"] = "warn"
-    """`warn` says it, `stop` saves a checkpoint and ends the run, `rollback` goes back to the best checkpoint, or the
-    newest, and on from there with half the learning rate and other draws."""
+    """`warn` reports it, `stop` saves a checkpoint and ends the run, `rollback` goes back to the best checkpoint, or
+    the newest, and on from there with half the learning rate and other samples."""
 
     @model_validator(mode="after")
     def _check_limit(self) -> "AlarmConfig":
@@ -196,8 +196,8 @@ class LogConfig(Section):
     transcripts_per_step: Annotated[int, Field(ge=0)] = 2
     """Best and worst episodes of a step written to transcripts/, this many of each."""
     samples_every: Annotated[int, Field(ge=0)] = 10
-    """Steps between those whose episodes are all kept with every token in samples/, for `agent-rl view`; the first and
-    the last step are kept too, and one at which an alarm stops the run. 0 keeps none."""
+    """Steps between those whose episodes are all saved with every token in samples/, for `agent-rl view`; the first and
+    the last step are saved too, and one at which an alarm stops the run. 0 saves none."""
     progress: bool = True
     """Show the live progress display; plain lines when off or not on a terminal."""
 
@@ -210,8 +210,8 @@ class CheckpointConfig(Section):
     every: Annotated[int, Field(ge=0)] = 20
     """Steps between checkpoints; 0 saves only at the end and on Ctrl-C."""
     keep: Positive = 2
-    """Newest checkpoints kept."""
+    """Newest checkpoints that are retained."""
     keep_best: bool = True
-    """Keep also the one whose evaluation had the most successes, at the first of `eval.temperatures`."""
+    """Retain also the one whose evaluation had the most successes, at the first of `eval.temperatures`."""
     resume: str = "never"
     """`never`, `auto` (newest checkpoint of this run's folder), or the path of a checkpoint."""

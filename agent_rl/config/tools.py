@@ -23,7 +23,7 @@ class SearchToolConfig(Section):
     """The `search` tool."""
 
     mode: Literal["web", "corpus"] = "web"
-    """`web` asks a provider; `corpus` ranks passages by BM25, those of the task's `documents` or of `corpus_path`."""
+    """`web` requests a provider; `corpus` ranks passages by BM25: the task's `documents`, or those of `corpus_path`."""
     corpus_path: Path | None = None
     """Passages shared by all tasks, `.jsonl` with `title` and `text`; null: each task brings its `documents`."""
     max_results: Positive = 5
@@ -33,7 +33,7 @@ class SearchToolConfig(Section):
     provider: str = "tavily"
     """`tavily`, `serper`, `bing`; any other name takes `endpoint`."""
     endpoint: str | None = None
-    """Address that is asked; null: the provider's own."""
+    """Address of requests; null: the provider's own."""
     api_key_env: str | None = None
     """Environment variable with the key; null: the provider's, such as TAVILY_API_KEY."""
     default_params: dict[str, Any] = Field(default_factory=dict)

@@ -147,7 +147,7 @@ class WebSearch:
             )
 
     def _ask(self, query: str, within_s: float) -> list[Passage]:
-        """One attempt. Raises _PassingError; ServiceError or SearchError for what another attempt would not mend."""
+        """One attempt. Raises _PassingError; ServiceError or SearchError where another attempt would not help."""
         name = self._config.provider
         try:
             body = asyncio.run_coroutine_threadsafe(self._body(query, within_s), self._loop).result()

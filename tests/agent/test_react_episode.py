@@ -44,14 +44,14 @@ class Speaker(BasePolicy):
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         wanted = [*ids_of(self._said[len(self.prompts)]), END]
         self.prompts.append(list(prompt_ids))
-        drawn = tuple(wanted[: sampling.max_new_tokens])
+        sampled = tuple(wanted[: sampling.max_new_tokens])
         return Completion(
-            token_ids=drawn,
-            logprobs=tuple(-float(place) for place in range(len(drawn))),
-            finish_reason=FinishReason.STOP if len(drawn) == len(wanted) else FinishReason.LENGTH,
+            token_ids=sampled,
+            logprobs=tuple(-float(place) for place in range(len(sampled))),
+            finish_reason=FinishReason.STOP if len(sampled) == len(wanted) else FinishReason.LENGTH,
             weight_version=0,
             token_versions=tuple(
-                place // self._ids_a_version for place in range(len(drawn) * bool(self._ids_a_version))
+                place // self._ids_a_version for place in range(len(sampled) * bool(self._ids_a_version))
             ),
         )
 
@@ -99,14 +99,14 @@ class RetellingEnv(SumEnv):
         return result if result.terminated else replace(result, messages=(), conversation=told)
 
 
-def play(policy: Speaker, env: AgentEnv, *, max_new_tokens: int = 1000) -> Trajectory:
+def roll_out(policy: Speaker, env: AgentEnv, *, max_new_tokens: int = 1000) -> Trajectory:
     limits = replace(LIMITS, max_new_tokens=max_new_tokens)
     return run_episode(policy, env, {"task_id": "t"}, group_id="g", seed=0, limits=limits, temperature=1.0)
 
 
 def test_an_invented_observation_is_left_out_and_the_real_one_read() -> None:
     policy = Speaker([ACTION + INVENTED, "Final Answer: 7"])
-    episode = play(policy, SumEnv())
+    episode = roll_out(policy, SumEnv())
     assert (episode.reward, episode.stop_reason) == (1.0, StopReason.FINISHED)
     first, second = episode.turns
     assert list(first.completion.token_ids) == ids_of(ACTION + INVENTED)[: len(first.completion.token_ids)]
@@ -124,25 +124,25 @@ def test_an_invented_observation_is_left_out_and_the_real_one_read() -> None:
 
 
 def test_the_end_of_turn_that_was_not_drawn_is_read_and_not_trained_on() -> None:
-    episode = play(Speaker([ACTION + INVENTED, "Final Answer: 7"]), SumEnv())
+    episode = roll_out(Speaker([ACTION + INVENTED, "Final Answer: 7"]), SumEnv())
     [sample], _ = build_samples(episode)
-    drawn = [*ids_of(ACTION), *ids_of("Final Answer: 7"), END]
-    assert [token for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask] == drawn
+    sampled = [*ids_of(ACTION), *ids_of("Final Answer: 7"), END]
+    assert [token for token, mask in zip(sample.token_ids, sample.loss_mask, strict=True) if mask] == sampled
     place = len(episode.turns[0].prompt_token_ids) + len(ids_of(ACTION))
     assert (sample.token_ids[place], sample.loss_mask[place]) == (END, 0)
 
 
 def test_a_complete_action_that_runs_into_the_limit_is_run() -> None:
     long = ACTION + INVENTED + " I go on." * 200
-    episode = play(Speaker([long, "Final Answer: 7"]), SumEnv(), max_new_tokens=len(ids_of(ACTION)) + 5)
+    episode = roll_out(Speaker([long, "Final Answer: 7"]), SumEnv(), max_new_tokens=len(ids_of(ACTION)) + 5)
     assert (episode.reward, len(episode.turns)) == (1.0, 2)
-    exact = play(Speaker([long, "Final Answer: 7"]), SumEnv(), max_new_tokens=len(ids_of(ACTION)))
+    exact = roll_out(Speaker([long, "Final Answer: 7"]), SumEnv(), max_new_tokens=len(ids_of(ACTION)))
     assert (exact.reward, len(exact.turns)) == (1.0, 2)
     assert exact.turns[1].prompt_token_ids[0] == END
 
 
 def test_an_unfinished_action_at_the_limit_still_ends_the_episode() -> None:
-    episode = play(Speaker([ACTION + INVENTED]), SumEnv(), max_new_tokens=len(ids_of(ACTION)) - 1)
+    episode = roll_out(Speaker([ACTION + INVENTED]), SumEnv(), max_new_tokens=len(ids_of(ACTION)) - 1)
     assert (episode.stop_reason, episode.turns[0].completion.finish_reason) == (
         StopReason.MAX_TOKENS,
         FinishReason.LENGTH,
@@ -153,13 +153,13 @@ def test_an_action_that_ends_its_turn_by_itself_is_kept_whole() -> None:
     fenced = ACTION.replace("{", "```json\n{") + "\n```"
     for said in (ACTION, fenced):
         policy = Speaker([said, "Final Answer: 7"])
-        first, second = play(policy, SumEnv()).turns
+        first, second = roll_out(policy, SumEnv()).turns
         assert list(first.completion.token_ids) == [*ids_of(said), END]
         assert second.prompt_token_ids[0] != END
 
 
 def test_nothing_follows_an_action_that_ends_the_episode() -> None:
-    episode = play(Speaker([ACTION + INVENTED]), SumEnv(terminal=True))
+    episode = roll_out(Speaker([ACTION + INVENTED]), SumEnv(terminal=True))
     assert (episode.stop_reason, episode.reward) == (StopReason.FINISHED, 0.5)
     [turn] = episode.turns
     assert (text_of("qwen2.5", turn.completion.token_ids), turn.env_messages) == (ACTION, ())
@@ -168,15 +168,15 @@ def test_nothing_follows_an_action_that_ends_the_episode() -> None:
 def test_versions_are_cut_with_their_ids() -> None:
     num = len(ids_of(ACTION))
     said = [ACTION + INVENTED, "Final Answer: 7"]
-    first, _ = play(Speaker(said, ids_a_version=10), SumEnv()).turns
+    first, _ = roll_out(Speaker(said, ids_a_version=10), SumEnv()).turns
     assert first.completion.token_versions == tuple(place // 10 for place in range(num))
-    first, _ = play(Speaker(said, ids_a_version=num), SumEnv()).turns
-    assert first.completion.token_versions == (), "all that is left was drawn by one version"
+    first, _ = roll_out(Speaker(said, ids_a_version=num), SumEnv()).turns
+    assert first.completion.token_versions == (), "all that is left was sampled by one version"
 
 
 def test_a_conversation_told_anew_still_continues_what_was_kept() -> None:
     policy = Speaker([ACTION + INVENTED, "Final Answer: 7"])
-    first, second = play(policy, RetellingEnv()).turns
+    first, second = roll_out(policy, RetellingEnv()).turns
     assert not second.new_context
     assert second.prompt_token_ids[0] == END
     assert policy.prompts[1] == [*first.prompt_token_ids, *first.completion.token_ids, *second.prompt_token_ids]
@@ -184,7 +184,7 @@ def test_a_conversation_told_anew_still_continues_what_was_kept() -> None:
 
 def test_an_answer_is_never_cut() -> None:
     said = "Final Answer: 7\n" + ACTION + INVENTED
-    [turn] = play(Speaker([said]), SumEnv()).turns
+    [turn] = roll_out(Speaker([said]), SumEnv()).turns
     assert list(turn.completion.token_ids) == [*ids_of(said), END]
 
 

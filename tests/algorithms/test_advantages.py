@@ -106,7 +106,7 @@ def test_permuting_the_episodes_permutes_the_advantages(case):
 
 @quick
 @given(rewards)
-def test_a_group_has_signal_exactly_when_some_advantage_is_not_zero(rewards_G):
+def test_a_group_has_variance_exactly_when_some_advantage_is_not_zero(rewards_G):
     assert has_variance(rewards_G) == bool(grpo_advantages(rewards_G).any())
 
 

@@ -1,8 +1,8 @@
 """The laws of the algorithms, for every estimator, loss, correction, KL and aggregation.
 
 1. Masked tokens, whatever stands there, change nothing of a trained one. 2. Neither loss nor gradient depends on how a
-step is cut. 3. What has no signal has advantage exactly 0. 4. The outcome belongs to the last trained token, and who
-has none is nobody's business.
+step is cut. 3. A zero-variance group has advantage exactly 0. 4. The outcome belongs to the last trained token, and who
+has none does not count.
 """
 
 import itertools
@@ -172,8 +172,8 @@ def test_law_3_a_group_of_one_has_advantage_exactly_zero(name, data):
 def test_law_4_the_outcome_belongs_to_the_last_trained_token(mask, gamma):
     step = step_of([1.0], mask, values_EN=torch.zeros(1, 6))
     advantages = estimate("gae", step, gamma=gamma, lam=1.0, whiten=False).advantages_EN[0]
-    drawn = mask[0].nonzero().squeeze(1).tolist()
-    close(advantages[drawn], [gamma**steps_to_go for steps_to_go in reversed(range(len(drawn)))], atol=1e-12)
+    trained = mask[0].nonzero().squeeze(1).tolist()
+    close(advantages[trained], [gamma**steps_to_go for steps_to_go in reversed(range(len(trained)))], atol=1e-12)
 
 
 def token_losses(columns, *, loss, correction, kl):

@@ -1,4 +1,4 @@
-"""Weights for tokens that another policy drew, and how far it is from the trainer's."""
+"""Weights for tokens that another policy sampled, and how far it is from the trainer's."""
 
 import math
 

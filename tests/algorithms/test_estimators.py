@@ -200,16 +200,16 @@ def test_an_answer_of_another_length_is_refused():
         estimate("test_mean_of_group", step_of([1.0, 0.0], torch.ones(2, 1)))
 
 
-@advantage_estimator("test_careless")
-def careless(step: StepRewards) -> Credit:
+@advantage_estimator("test_buggy")
+def buggy(step: StepRewards) -> Credit:
     return Credit(
         advantages_EN=torch.full(step.mask_EN.shape, 2.0), returns_EN=torch.full(step.mask_EN.shape, math.nan)
     )
 
 
-def test_a_careless_estimator_of_ones_own_cannot_reach_what_is_not_trained():
+def test_a_buggy_estimator_of_ones_own_cannot_reach_what_is_not_trained():
     mask = torch.tensor([[1, 0], [1, 1], [0, 0]])
-    credit = estimate("test_careless", step_of([1.0, math.nan, 1.0], mask))
+    credit = estimate("test_buggy", step_of([1.0, math.nan, 1.0], mask))
     assert credit.advantages_EN.tolist() == [[2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
     assert credit.returns_EN.isnan().tolist() == [[True, False], [False, False], [False, False]]
 

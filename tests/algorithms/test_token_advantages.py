@@ -1,4 +1,4 @@
-"""Returns and advantages per token: tool outputs between drawn tokens are no steps of the episode."""
+"""Returns and advantages per token: tool outputs between sampled tokens are no steps of the episode."""
 
 import math
 
@@ -60,9 +60,9 @@ def test_whitening_changes_the_advantages_and_not_the_targets():
     white, same_targets = gae_advantages(REWARDS, VALUES, MASK, gamma=0.9, lam=0.8)
     close(white, whitened(raw, MASK), atol=1e-12)
     assert torch.equal(targets, same_targets)
-    drawn = white[MASK.bool()]
-    assert abs(drawn.mean()) < 1e-12
-    assert drawn.var() == pytest.approx(1.0, abs=1e-5)
+    trained = white[MASK.bool()]
+    assert abs(trained.mean()) < 1e-12
+    assert trained.var() == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_perfect_critic_leaves_nothing_to_learn():
@@ -84,7 +84,7 @@ def test_a_value_that_is_not_a_number_is_not_whitened_away():
 
 
 def naive_advantages(rewards, values, mask, gamma, lam):
-    """The recursion on the drawn tokens alone, written out."""
+    """The recursion on the sampled tokens alone, written out."""
     places = [t for t in range(len(mask)) if mask[t]]
     advantages, next_advantage, next_value = [0.0] * len(mask), 0.0, 0.0
     for t in reversed(places):
@@ -102,12 +102,14 @@ junk = st.sampled_from([0.0, 1e30, math.inf, -math.inf, math.nan])
 @given(st.data(), st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.8, 1.0]))
 def test_every_token_gets_what_the_drawn_tokens_alone_would_give_it(data, gamma, lam):
     mask = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=10))
-    rewards, values = ([data.draw(numbers if drawn else junk) for drawn in mask] for _ in range(2))
+    rewards, values = ([data.draw(numbers if trained else junk) for trained in mask] for _ in range(2))
     columns = [torch.tensor([column], dtype=torch.float64) for column in (rewards, values, mask)]
     advantages_BT, returns_BT = gae_advantages(*columns, gamma=gamma, lam=lam, whiten=False)
     expected = naive_advantages(rewards, values, mask, gamma, lam)
     close(advantages_BT[0], expected, atol=1e-9)
     close(
-        returns_BT[0], [a + v if drawn else 0.0 for a, v, drawn in zip(expected, values, mask, strict=True)], atol=1e-9
+        returns_BT[0],
+        [a + v if trained else 0.0 for a, v, trained in zip(expected, values, mask, strict=True)],
+        atol=1e-9,
     )
     assert reinforce_pp_advantages(*columns[::2], gamma=gamma).isfinite().all()

@@ -194,7 +194,7 @@ TIS = "algorithm.correction.kind=token_tis"
         ([*VLLM, "vllm.servers=[http://a/v1]"], "'http://a/v1' is no address of a server"),
         ([STALE], "rollout.max_staleness is 1, but policy.type 'minimind' samples from the weights"),
         ([*VLLM, STALE], "rollout.max_staleness is 1, but algorithm.correction is none: old tokens need weights"),
-        ([*VLLM, STALE, TIS, "rollout.async_workers=0"], "rollout.async_workers 0 plays no episode in the background"),
+        ([*VLLM, STALE, TIS, "rollout.async_workers=0"], "rollout.async_workers 0 runs no episode in the background"),
         ([*VLLM, STALE, TIS, "vllm.sleep=true"], "vllm.sleep has no effect with rollout.max_staleness"),
     ],
 )

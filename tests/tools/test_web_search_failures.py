@@ -279,7 +279,7 @@ def test_a_turn_that_comes_too_late_is_refused_at_once() -> None:
 
 def test_turns_come_in_the_order_in_which_they_were_asked_for_and_the_rest_is_refused_at_once() -> None:
     slept: list[float] = []
-    limit = RateLimit(2, interval_s=10.0, sleep=slept.append)  # nobody waits here, so no time passes
+    limit = RateLimit(2, interval_s=10.0, sleep=slept.append)  # no call waits here, so no time passes
     started = time.monotonic()
     assert [limit.take(25.0) for _ in range(8)] == [True] * 6 + [False] * 2
     assert [round(wait_s) for wait_s in slept] == [10, 10, 20, 20]

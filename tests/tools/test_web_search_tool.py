@@ -150,7 +150,7 @@ def test_an_answer_without_results_says_so(server: FakeSearchServer, provider: s
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Settings that a person can mend
+# Settings that a user can fix
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from agent_rl.tools.mcp.lines import LastWords, LineReader, Streams
 _WRITE_S = 5.0
 """A server that reads no input for so long is taken for dead."""
 _GRACE_S = 2.0
-"""A server has so long to end by itself once its input is closed, and again once it was told to."""
+"""Grace period after the input was closed, and again after SIGTERM."""
 _LOOK_S = 0.01
 _CHUNK_BYTES = 1 << 16
 

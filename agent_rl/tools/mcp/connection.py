@@ -48,7 +48,7 @@ class McpLink:
         """The handshake is over, well or not."""
         self.lost = anyio.Event()
         self.num_answers = 0
-        """Of all kinds, those that nobody waits for any more included: signs of life."""
+        """Of all kinds, those that no call waits for any more included: signs of life."""
         self.num_rubbish = 0
         self.is_suspected = False
 

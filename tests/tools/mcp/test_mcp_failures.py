@@ -118,7 +118,7 @@ def test_a_server_that_dies_at_every_call_is_asked_once_a_call_and_not_hammered(
         (MCPServerConfig(command=("no-such-program",), sandbox=False), "No such file or directory: 'no-such-program'"),
         (MCPServerConfig(url="http://user:secret@127.0.0.1:1/mcp?key=secret"), r"\(http://127.0.0.1:1/mcp\) did not"),
     ],
-    ids=["silent child", "silent", "babbling child", "babbling", "ends", "no program", "nobody there"],
+    ids=["silent child", "silent", "babbling child", "babbling", "ends", "no program", "no server"],
 )
 def test_a_server_that_does_not_come_up_is_a_sentence(
     sandbox: Sandbox, config: MCPServerConfig, said: str, capfd: pytest.CaptureFixture[str]
