@@ -169,9 +169,9 @@ def test_parts_are_standardised_apart_and_whitened_over_episodes():
 
 
 def test_shapes_and_infinities_are_refused():
-    with pytest.raises(ValueError, match=r"rewards_E has shape \[2\], but mask_EN says \[1\]"):
+    with pytest.raises(ValueError, match=r"rewards_E has shape \[2\], but mask_EN has \[1\]"):
         step_of([1.0, 0.0], torch.ones(1, 2), [0])
-    with pytest.raises(ValueError, match=r"values_EN has shape \[1, 3\], but mask_EN says \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"values_EN has shape \[1, 3\], but mask_EN has \[1, 2\]"):
         step_of([1.0], torch.ones(1, 2), values_EN=torch.zeros(1, 3))
     with pytest.raises(ValueError, match="greedy_rewards_E holds an infinity"):
         step_of([1.0], torch.ones(1, 2), greedy_rewards_E=torch.tensor([math.inf]))

@@ -162,8 +162,9 @@ def documented_keys() -> dict[str, list[str]]:
     for part in section(CONFIGURATION, "All keys").split("\n### ")[1:]:
         heading = part.splitlines()[0]
         for key, *cells in rows(part):
-            assert f"{heading}.{names(key)[0]}" not in found
-            found[f"{heading}.{names(key)[0]}"] = cells
+            name = names(key)[0] if heading == "top level" else f"{heading}.{names(key)[0]}"
+            assert name not in found
+            found[name] = cells
     return found
 
 
