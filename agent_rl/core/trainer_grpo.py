@@ -119,7 +119,7 @@ class GRPOTrainer:
 
         `env_factory` may be an `AgentEnv` class. With `train_tasks` of one's own and no `eval_tasks` there is no
         evaluation: the config's held-out tasks would be another environment's.
-        Raises a UserError for whatever a person can mend: a task row, a model folder, a device, a run folder in use.
+        Raises a UserError for anything the user can fix: a task row, a model folder, a device, a run folder in use.
         """
         config.check_functions()
         backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
@@ -285,7 +285,7 @@ class GRPOTrainer:
         return replace(result, metrics=result.metrics | self._sync.sync_weights(self.step))
 
     def evaluate(self, temperature: float) -> EvalResult:
-        """Play every held-out task once at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
+        """Run one episode of every held-out task at `temperature` (0 is greedy) and write `eval/step_*_t*.json`."""
         return self._evaluation.evaluate(self.step, temperature)
 
     def save_checkpoint(self) -> None:
@@ -353,7 +353,7 @@ class GRPOTrainer:
         if self.policy.chat_format.rewrites_history:
             output.message(
                 "The model's chat template shows earlier turns differently once others follow (reasoning or tools are "
-                "dropped); in training the model goes on reading what it read and drew"
+                "dropped); in training the model keeps the tokens that it read and generated"
             )
         begun = {"planned_steps": self.config.train.steps, "num_processes": self._backend.num_processes}
         if self._run.resume_from is None:

@@ -39,7 +39,7 @@ class Scores(NamedTuple):
     logprobs: Tensor
     """Log-prob of the id given all before it."""
     entropies: Tensor
-    """Entropy in nats of what the id was drawn from."""
+    """Entropy in nats of the distribution of the id."""
     values: Tensor | None
     """What the critic says of the state before the id; None without a critic."""
     full_kl: Tensor | None
@@ -84,7 +84,7 @@ class FlatModel:
             return self._rows(batch.token_ids[tokens_SL]).flatten(0, 1)[place_T]
         ids, positions, segments = batch.token_ids, batch.position_ids, batch.segments
         if num_spare := self.num_spare_rows(len(ids)):
-            # A segment that nobody reads; its positions begin at 0 like any other's.
+            # A segment that is never read; its positions begin at 0 like any other's.
             ids = F.pad(ids, (0, num_spare))
             positions = torch.cat([positions, torch.arange(num_spare, device=positions.device)])
             segments = (*segments, Segment(len(batch.token_ids), num_spare))

@@ -187,7 +187,7 @@ def _best_move(heavy: _Bin, light: _Bin) -> tuple[_Bin, _Bin, _Row] | None:
 
 
 def _batch(part: _Bin, samples: Sequence[TrainingSample], *, most_trained: int, counts: tuple[int, int]) -> Batch:
-    """The tensors of one bin, samples in their order in the step; an empty bin is one token that nobody reads."""
+    """The tensors of one bin, samples in their order in the step; an empty bin is one token that is never read."""
     rows = sorted(part.rows, key=lambda row: row.index)
     token_ids: list[int] = []
     positions: list[int] = []

@@ -223,7 +223,7 @@ def _concatenate(turns: Sequence[Turn], *, task_id: str) -> TrainingSample:
         loss_mask += [0] * num_read + [1] * num_generated
         sampling_logprobs += [0.0] * num_read + list(completion.logprobs)
     if loss_mask and loss_mask[0]:
-        raise ValueError(f"task {task_id!r}: a sample starts with a drawn id; its first turn needs prompt ids")
+        raise ValueError(f"task {task_id!r}: a sample starts with a generated id; its first turn needs prompt ids")
     return TrainingSample(
         token_ids=tuple(token_ids),
         loss_mask=tuple(loss_mask),

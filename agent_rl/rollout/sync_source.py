@@ -136,7 +136,7 @@ def train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[
 def success_rates(groups: Sequence[TrajectoryGroup]) -> list[float | None] | None:
     """Share of scored episodes that succeeded, by group; None for a group without any.
 
-    None instead of the list when episodes were played to their end and none of the step reports `success`. Where some
+    None instead of the list when episodes ended by themselves and none of the step reports `success`. Where some
     report it, an episode that does not, as a rule one that was cut off, is a failure.
     """
     scored = [[episode for episode in group.trajectories if episode.reward is not None] for group in groups]

@@ -74,7 +74,7 @@ def test_lengths_that_disagree_are_refused():
 
 
 def test_a_sample_that_starts_with_a_drawn_id_is_refused():
-    with pytest.raises(ValueError, match="starts with a drawn id"):
+    with pytest.raises(ValueError, match="its first turn needs prompt ids"):
         build_samples(episode(1.0, turn([], [2])))
 
 
