@@ -41,8 +41,6 @@ class Flag(StrEnum):
     SOURCE_PICKLE_GADGET = "source_pickle_gadget"
     SOURCE_READS_TESTS = "source_reads_tests"
 
-    FORGEABLE = "forgeable"
-    """The verdict comes from a process that ran the candidate's code."""
     ANSWER_NOT_PLAIN = "answer_not_plain"
     """Answers were objects instead of plain data."""
     CANDIDATE_LOST = "candidate_lost"

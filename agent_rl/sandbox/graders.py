@@ -3,8 +3,7 @@
 `CallGrader` compares answers on the host, `StdioGrader` what programs print, `SplitPytestGrader` runs tests in another
 sandbox than the candidate. What a process that ran candidate code reports is only ever compared with what the host
 expects. A candidate that crashes, hangs or floods fails its tests; only a failure of the sandbox raises SandboxError.
-`InProcessPytestGrader` is the exception: it can be forged. `MutationGrader`, for
-model-written tests, is in `mutation.py`.
+`MutationGrader`, for model-written tests, is in `mutation.py`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +30,6 @@ from agent_rl.sandbox.verdict import Outcome, Verdict
 __all__ = [
     "CallGrader",
     "Case",
-    "InProcessPytestGrader",
     "MutationGrader",
     "Outcome",
     "SplitPytestGrader",
@@ -243,34 +241,6 @@ def _end_of(candidate: JobResult, lost: str) -> Status:
     if candidate.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT):
         return candidate.status
     return Status.TIMEOUT if lost == LATE else Status.CRASHED
-
-
-class InProcessPytestGrader:
-    """Runs the tests and the candidate in one process. FORGEABLE: use it only where the tests need the real objects.
-
-    Code in one interpreter with the tests can read them, patch pytest, walk its frames and write the report itself; no
-    flag of pytest's and no secret in that process prevents it. Every verdict carries `Flag.FORGEABLE`.
-    """
-
-    def __init__(
-        self,
-        tests: Files,
-        expected_ids: Collection[str],
-        *,
-        limits: Limits | None = None,
-        keep: Collection[str] | None = None,
-    ) -> None:
-        self._tests, self._expected, self._limits, self._keep = dict(tests), frozenset(expected_ids), limits, keep
-
-    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
-        """Grade one candidate. Raises SandboxError when the sandbox itself failed."""
-        allowed, flags, refusal = take(files, self._keep)
-        flags += (Flag.FORGEABLE,)
-        if refusal:
-            return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        targets = sorted(path for path in self._tests if path.rpartition("/")[2].startswith("test_"))
-        run = sandbox.call("run_tests", {**allowed, **self._tests}, self._limits, targets=targets)
-        return compare_ids(self._expected, outcomes_of(run), run.status, flags, run.error or run.stderr[-500:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from agent_rl.sandbox.workspace import validate_files
 AUTO_TIERS = ("namespaces", "landlock")
 """What `tier="auto"` tries, best first. `rlimits` hides and forbids nearly nothing, so it must be named."""
 TIERS = (*AUTO_TIERS, "rlimits")
-BASE_JOBS = tuple(f"agent_rl.sandbox.guest.{name}" for name in ("base_jobs", "parse_jobs", "grading_jobs"))
+BASE_JOBS = tuple(f"agent_rl.sandbox.guest.{name}" for name in ("base_jobs", "grading_jobs"))
 """Running Python and pytest, reading texts, grading; needs pytest and PyYAML in the interpreter."""
 _GRACE_S = 10.0
 """The server enforces `wall_s` itself; only a server that is late by this much is taken for dead."""

@@ -12,7 +12,6 @@ from agent_rl.sandbox.freeze import Flag
 from agent_rl.sandbox.graders import (
     CallGrader,
     Case,
-    InProcessPytestGrader,
     MutationGrader,
     Outcome,
     SplitPytestGrader,
@@ -329,19 +328,7 @@ def test_arguments_of_a_case_must_be_plain() -> None:
         CallGrader("solution", [Case(function="f", args=(object(),))])
 
 
-# ---------------------------------------------------------------- InProcessPytestGrader, StdioGrader
-
-
-def test_the_in_process_grader_reports_that_it_can_be_forged(sandbox: Sandbox) -> None:
-    ids = ["test_x.py::test_a"]
-    grader = InProcessPytestGrader({"test_x.py": "from solution import f\ndef test_a():\n    assert f() == 1\n"}, ids)
-    for source, score in (
-        ("def f():\n    return 1\n", 1),
-        ("def f():\n    return 2\n", 0),
-        ("import os; os._exit(0)", 0),
-    ):
-        verdict = grader.grade(sandbox, {"solution.py": source})
-        assert verdict.score == score and Flag.FORGEABLE in verdict.flags
+# ---------------------------------------------------------------- StdioGrader
 
 
 @pytest.mark.parametrize(

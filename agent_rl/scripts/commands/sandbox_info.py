@@ -58,8 +58,8 @@ def _mark(about: dict[str, Any] | str, capability: Capability) -> str:
 def _try(tier: str, python: Path) -> dict[str, Any] | str:
     """What `describe()` says, or why the tier does not work."""
     try:
-        # Reading texts is a job that needs nothing installed.
-        with Sandbox.open(python=python, tier=tier, jobs=["agent_rl.sandbox.guest.parse_jobs"]) as opened:
+        # No jobs: nothing has to be installed in the interpreter.
+        with Sandbox.open(python=python, tier=tier, jobs=[]) as opened:
             return opened.describe()
     except SandboxError as error:
         return str(error).removeprefix(f"no isolation tier works on this machine: {tier}: ")

@@ -8,12 +8,12 @@ from agent_rl.envs.nat.factory.questions import workflow_type
 from agent_rl.envs.nat.factory.render.names import exports
 from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import Kind
+from agent_rl.envs.nat.judge.read_texts import Kind as TextKind
 from agent_rl.envs.nat.judge.report import Point
 from agent_rl.envs.nat.judge.static_code import check_code
 from agent_rl.envs.nat.judge.static_config import check_config, check_pyproject, config_types, why_unsafe
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec, React
-from agent_rl.sandbox.parsing import Kind as TextKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Validate the outline of a Python source that `sandbox/guest/outline.py` sends, and hold it as records.
+"""Validate the outline of a Python source that `worker/read_python.py` sends, and hold it as records.
 
 The sender read hostile text, so nothing about the shape is taken for granted; what does not fit is no outline. Says
 nothing about whether the code is good.

@@ -30,12 +30,12 @@ from agent_rl.envs.nat.judge.evidence import (
     mcp_evidence,
     tests_evidence,
 )
+from agent_rl.envs.nat.judge.read_texts import Kind, Parsed, parse_texts
 from agent_rl.envs.nat.judge.worker.mcp_client import converse
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.grading import Files
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.mutation import MutationGrader
-from agent_rl.sandbox.parsing import Kind, Parsed, parse_texts
 from agent_rl.sandbox.sandbox import BASE_JOBS, Call, Sandbox
 from agent_rl.sandbox.verdict import Verdict
 
@@ -47,7 +47,8 @@ _ROOT = Path(__file__).resolve().parents[4]
 _DEFAULT_PYTHON = ".venv-nat/bin/python"
 _DEFAULT_REACT_PYTHON = ".venv-nat-react/bin/python"
 _REQUIREMENTS = resources.folder() / "requirements-nat.txt"
-_JOBS = ("agent_rl.envs.nat.judge.worker.jobs", *BASE_JOBS)
+_TEXT_JOBS = ("agent_rl.envs.nat.judge.worker.parse_jobs", *BASE_JOBS)
+_JOBS = ("agent_rl.envs.nat.judge.worker.jobs", *_TEXT_JOBS)
 _REACT_JOBS = "agent_rl.envs.nat.judge.worker.react"
 _CACHE_ENTRIES = 4096
 _USES_TOOLKIT = re.compile(r"\bnat\.|\bmcp\b|\bregister\b|\bmcp_server\b")
@@ -91,7 +92,7 @@ class NatToolkit:
                 sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes, tier=tier)
                 opened.enter_context(sandbox)
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
-                tests_sandbox = Sandbox.open(python=path, limits=limits, size=processes, tier=tier)
+                tests_sandbox = Sandbox.open(python=path, jobs=_TEXT_JOBS, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
                 react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _find_python(_DEFAULT_REACT_PYTHON)
                 return cls(sandbox, tests_sandbox, partial(_open_react, react, limits, tier))
@@ -189,7 +190,7 @@ class NatToolkit:
         return self._remembered(["grade_tests", tests, list(modules), dict(reference), named], run)
 
     def parse(self, texts: Sequence[tuple[Kind, str]]) -> list[Parsed]:
-        """Read texts in a process that runs nothing of the candidate's; see `sandbox/parsing.py`."""
+        """Read texts in a process that runs nothing of the candidate's; see `read_texts.py`."""
         return self._remembered(
             ["parse", [list(text) for text in texts]], lambda: (parse_texts(self._tests_sandbox, texts), True)
         )

@@ -14,8 +14,8 @@ from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.outline import Kind
 from agent_rl.envs.nat.judge.static_code import check_code, is_informative
 from agent_rl.envs.nat.judge.static_config import check_config, check_pyproject, config_types, why_unsafe
+from agent_rl.envs.nat.judge.worker.parse_jobs import read
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.sandbox.guest.parse_jobs import read
 
 LOGIC = '''"""Logic of the tool."""
 

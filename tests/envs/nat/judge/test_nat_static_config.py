@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_rl.envs.nat.judge.static_config import ConfigType, check_config, check_pyproject, config_types, why_unsafe
-from agent_rl.sandbox.guest.parse_jobs import read
+from agent_rl.envs.nat.judge.worker.parse_jobs import read
 
 PATH = "src/nat_x/configs/config.yml"
 FILES = {PATH: "", "src/nat_x/configs/config-mcp-client.yml": "", "mcp_server.py": ""}

@@ -14,14 +14,14 @@ from typing import Any
 
 from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import ModuleOutline, read_outline
+from agent_rl.envs.nat.judge.read_texts import Kind as TextKind
+from agent_rl.envs.nat.judge.read_texts import Parsed
 from agent_rl.envs.nat.judge.report import Point, point
 from agent_rl.envs.nat.judge.static_code import check_code
 from agent_rl.envs.nat.judge.static_config import check_config, config_types, why_unsafe
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.judge.validator.folder import SOURCE_SUFFIXES, Folder, Project
 from agent_rl.errors import UserError
-from agent_rl.sandbox.parsing import Kind as TextKind
-from agent_rl.sandbox.parsing import Parsed
 
 NO_SERVER = "no mcp_server.py beside pyproject.toml, and no other Python file there that names FastMCP"
 NO_TESTS = "no tests/test_*.py"

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agent_rl.sandbox.guest.outline import read_python
+from agent_rl.envs.nat.judge.worker.read_python import read_python
 from agent_rl.sandbox.guest.run import direct
 
 MAX_CHARS = 64 * 1024

@@ -16,7 +16,7 @@ class Parsed:
     """`Parsed(value={"a": 1}, refused=None)`, or a sentence in `refused`."""
 
     value: Any
-    """YAML, JSON and TOML: the value. Python: the outline of `guest/outline.py`."""
+    """YAML, JSON and TOML: the value. Python: the outline of `worker/read_python.py`."""
     refused: str | None
 
 
