@@ -61,7 +61,7 @@ class Plan:
     """Of a trained token: forward 2, backward 4, forward again 2."""
     prompt_tokens: float = 2000
     median_tokens: float = 2500
-    """Drawn in an episode; log-normal."""
+    """Generated in an episode; log-normal."""
     spread: float = 0.8
     """Standard deviation of the logarithm: the longest of 128 is about 7 times the median."""
     most_tokens: float = 16_000
@@ -94,11 +94,11 @@ class Mode:
 class Result:
     steps_per_hour: float
     generator_idle: float
-    """Share of the time in which nothing is drawn; with shared GPUs, and nothing is learned."""
+    """Share of the time in which nothing is generated; with shared GPUs, and nothing is trained."""
     trainer_idle: float
-    """Share of the time in which nothing is learned; with shared GPUs, and nothing is drawn."""
+    """Share of the time in which nothing is trained; with shared GPUs, and nothing is generated."""
     mean_decoding: float
-    """Episodes that are drawn at the same time."""
+    """Episodes that run at the same time."""
     dropped_share: float
     """Of the groups that were started."""
     staleness_mean: float
@@ -116,7 +116,7 @@ class Episode:
 
 
 class Generator:
-    """Engines that draw from all running episodes at the same speed, which falls with their number."""
+    """Engines that advance all running episodes at the same speed, which falls with their number."""
 
     def __init__(self, plan: Plan, generate_gpus: float) -> None:
         self._plan = plan
@@ -127,7 +127,7 @@ class Generator:
             raise SystemExit("the weights leave no room for an episode; raise engine_gpus or gpu_bytes")
         self.now = self.idle_s = self.decoded_s = 0.0
         self._drawn = 0.0
-        """Tokens that an episode would have if it had been drawn from the beginning."""
+        """Tokens that an episode would have if it had been generated from the beginning."""
         self._decoding: list[tuple[float, int, Episode]] = []
         self._in_tools: list[tuple[float, int, Episode]] = []
         self._waiting: deque[Episode] = deque()
@@ -143,7 +143,7 @@ class Generator:
 
     @property
     def prefill_s(self) -> float:
-        """To read the contexts of all that are being drawn again, after the weights changed."""
+        """To read the contexts of all running episodes again, after the weights changed."""
         plan = self._plan
         products = 2 * plan.weights * plan.mean_context * len(self._decoding) / self._num_engines
         return products / (plan.engine_gpus * plan.flops * plan.prefill_efficiency)
@@ -183,7 +183,7 @@ class Generator:
             self._push(self._in_tools, self.now + episode.tool_s, episode)
 
     def stand_still(self, seconds: float) -> None:
-        """Draw nothing; tools go on."""
+        """Generate nothing; tools continue."""
         self.idle_s += seconds
         self.now += seconds
         while self._in_tools and self._in_tools[0][0] <= self.now:
@@ -226,7 +226,7 @@ class Simulation:
             self._step(version)
         generator, total_s = self._generator, self._generator.now
         generator_idle, trainer_idle = generator.idle_s / total_s, 1 - self._learned_s / total_s
-        if self._mode.is_shared:  # nothing is drawn while they learn
+        if self._mode.is_shared:  # nothing is generated while they train
             generator_idle = trainer_idle = generator_idle + trainer_idle - 1
         return Result(
             steps_per_hour=num_steps / total_s * 3600,
@@ -261,11 +261,11 @@ class Simulation:
             self._num_left[slot.id] = int(plan.group_size)
             self._num_tokens[slot.id] = plan.prompt_tokens
             for _ in range(int(plan.group_size)):
-                drawn = self._random.lognormvariate(math.log(plan.median_tokens), plan.spread)
-                drawn = min(drawn, plan.most_tokens)
+                sampled = self._random.lognormvariate(math.log(plan.median_tokens), plan.spread)
+                sampled = min(sampled, plan.most_tokens)
                 tool_s = self._random.expovariate(1 / plan.tool_s) if plan.tool_s else 0.0
-                self._num_tokens[slot.id] += drawn
-                self._generator.add(Episode(slot, drawn / 2, tool_s))
+                self._num_tokens[slot.id] += sampled
+                self._generator.add(Episode(slot, sampled / 2, tool_s))
 
     def _run(self, until: float) -> bool:
         """Until an episode is over, or the time; whether it was an episode."""
@@ -313,7 +313,7 @@ def table(plan: Plan, *, num_steps: int, seed: int) -> str:
     """A line for each mode."""
     lines = [
         f"{'':24}{'steps/h':>9}{'x':>7}{'generator':>11}{'trainer':>9}{'episodes':>10}{'groups':>9}{'staleness':>12}",
-        f"{'':24}{'':9}{'':7}{'idle':>11}{'idle':>9}{'drawn':>10}{'dropped':>9}{'mean':>7}{'max':>5}",
+        f"{'':24}{'':9}{'':7}{'idle':>11}{'idle':>9}{'running':>10}{'dropped':>9}{'mean':>7}{'max':>5}",
     ]
     base = None
     for mode in modes(plan):

@@ -1,9 +1,9 @@
 """What reinforcement learning has to beat, from the same warm start: `python benchmarks/controls.py KIND ...`.
 
-`rejection`: episodes of the training tasks are drawn for half of the minutes, and those that the checker passed are
-learnt by supervised fine-tuning in the other half; `--rounds` does so several times within the same minutes, each round
-drawing from what the one before has learnt and learning from all that was kept. `shuffled`: the default run with the
-rewards of a step dealt out anew among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml.
+`rejection`: episodes of the training tasks are sampled for half of the minutes, and those that the checker passed are
+trained on in the other half; `--rounds` does so several times within the same minutes, each round
+sampling from the model of the one before and training on all that was selected. `shuffled`: the default run with the
+rewards of a step shuffled among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml.
 Supervised learning that goes on with the teacher's demonstrations needs no script: `agent-rl sft --init-from
 model/nat_minimind`.
 
@@ -73,7 +73,7 @@ class ShuffledRewards(GRPOTrainer):
 
 
 def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None:
-    """Draw, keep what passed, learn it; write the model to `output/model`."""
+    """Sample, select what passed, train on it; write the model to `output/model`."""
     started = time.monotonic()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
     factory = open_environment(config)
@@ -84,13 +84,13 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
     group_size, num_groups = config.rollout.group_size, config.rollout.groups_per_step
     with closing(policy), closing(factory):
         worker = make_worker(config, policy, factory)
-        drawn = itertools.cycle(random.Random(config.run.seed).sample(tasks, len(tasks)))
+        shuffled = itertools.cycle(random.Random(config.run.seed).sample(tasks, len(tasks)))
         step, pace = 0, 0.0
         for number in range(1, rounds + 1):
             policy.refresh_weights(step)
             while time.monotonic() - started < seconds * (number - 0.5) / rounds:
                 step += 1
-                chosen = list(itertools.islice(drawn, num_groups))
+                chosen = list(itertools.islice(shuffled, num_groups))
                 request = RolloutRequest(
                     tasks=chosen, group_size=group_size, step=step, temperature=config.policy.temperature
                 )
@@ -98,7 +98,7 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
                 passed_now = [each for group in groups for each in passed(group)]
                 kept += passed_now
                 spent = time.monotonic() - started
-                print(f"{spent:6.0f} s  {len(passed_now)} of {num_groups * group_size} episodes kept", flush=True)
+                print(f"{spent:6.0f} s  {len(passed_now)} of {num_groups * group_size} episodes selected", flush=True)
             if not kept:
                 raise SystemExit(f"no episode passed in {step} steps, so there is nothing to learn; raise --minutes")
             pace = pace or conversations_per_second(policy.trained.module, kept)
@@ -128,7 +128,7 @@ def conversations_per_second(model, kept: Sequence[Conversation]) -> float:
 
 def learn(model, kept: Sequence[Conversation], num: int, *, seed: int) -> None:
     """Fine-tune in place on `num` conversations, as often over `kept` as that takes."""
-    print(f"{num} conversations are learnt from, each {num / len(kept):.1f} times", flush=True)
+    print(f"{num} conversations to train on, each {num / len(kept):.1f} times", flush=True)
     settings = SftSettings(num_conversations=num, learning_rate=1e-3, muon_learning_rate=0.01, seed=seed)
     train_sft(model, shuffled_for_ever(kept, seed), settings, print_progress)
 

@@ -2,8 +2,8 @@
 
     python benchmarks/generation.py [--smollm2 FOLDER] [--repeats 3] [--dtype float32]
 
-Both draw at temperature 1 from the same weights and prompts, in groups of eight as GRPO does, alternating; the figures
-are medians of the repeats. The tool workload is 16 episodes of 4 turns with tools of 200 ms: Transformers plays them
+Both sample at temperature 1 from the same weights and prompts, in groups of eight as GRPO does, by turns; the figures
+are medians of the repeats. The tool workload is 16 episodes of 4 turns with tools of 200 ms: Transformers runs them
 in step, all tools of a turn one after the other (as TRL 1.16.0 does without vLLM) or side by side. Not here: training.
 """
 
@@ -121,8 +121,8 @@ def play_theirs(contestants: Contestants, *, tools_in_parallel: bool) -> None:
     contexts = make_prompts(NUM_EPISODES, contestants.vocab_size)
     with ThreadPoolExecutor(NUM_EPISODES) as pool:
         for turn, lengths in enumerate(turn_lengths()):
-            drawn = generate_theirs(contestants.theirs, contexts, lengths)
-            contexts = [[*context, *new] for context, new in zip(contexts, drawn, strict=True)]
+            generated = generate_theirs(contestants.theirs, contexts, lengths)
+            contexts = [[*context, *new] for context, new in zip(contexts, generated, strict=True)]
             if turn < NUM_TURNS - 1:
                 replies = (pool.map if tools_in_parallel else map)(tool, range(NUM_EPISODES))
                 contexts = [[*context, *reply] for context, reply in zip(contexts, replies, strict=True)]

@@ -53,7 +53,7 @@ def measure(folder: Path | None, num_slots: int) -> None:
 
 
 def fill(engine: Any, *, num_slots: int, width: int) -> None:
-    """Draw in every slot to its end."""
+    """Generate in every slot to its end."""
     import torch
 
     from agent_rl.records import SamplingParams

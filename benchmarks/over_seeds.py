@@ -42,10 +42,10 @@ def table(sides: Mapping[str, Sequence[Path]]) -> str:
     for name, folders in sides.items():
         cells = [name]
         for temperature in TEMPERATURES:
-            episodes = played(folders, temperature)
-            by_seed = [success_of(played([folder], temperature))["rate"] for folder in folders]
+            episodes = episodes_of(folders, temperature)
+            by_seed = [success_of(episodes_of([folder], temperature))["rate"] for folder in folders]
             cells += [percent(success_of(episodes)), ", ".join(f"{100 * rate:.1f}" for rate in by_seed)]
-            cells.append("" if name == first else difference(played(sides[first], temperature), episodes))
+            cells.append("" if name == first else difference(episodes_of(sides[first], temperature), episodes))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -54,7 +54,7 @@ def episodes_path(folder: Path, temperature: int) -> Path:
     return folder / f"t{temperature}/episodes.jsonl"
 
 
-def played(folders: Sequence[Path], temperature: int) -> list[Episode]:
+def episodes_of(folders: Sequence[Path], temperature: int) -> list[Episode]:
     """The episodes of all seeds."""
     paths = [episodes_path(folder, temperature) for folder in folders]
     return [Episode.from_record(record, str(path)) for path in paths for record in read_episode_lines(path)]

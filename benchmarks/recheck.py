@@ -1,11 +1,11 @@
 """Successes of an evaluation once more, with the toolkit's own commands: `python benchmarks/recheck.py EVALUATION`.
 
-`--num` successful episodes are drawn from EVALUATION/episodes.jsonl. Each project is written to a folder and installed
-by pip, as its user would; then `nat validate` must accept its configuration, `nat run` and `nat mcp serve` must answer
-as the task asks, as must its own MCP server over stdio, and its tests must pass. The questions are drawn anew
-(`--seed`), so they are others than in training and in the evaluation. `nat run` hands one text to the workflow, so only
-workflows with one input are asked through it. The network alone is not real: httpx answers requests from
-a table of what the services of the task would say.
+`--num` successful episodes are sampled from EVALUATION/episodes.jsonl. Each project is written to a folder and
+installed by pip, as its user would; then `nat validate` must accept its configuration, `nat run` and `nat mcp serve`
+must answer as the task asks, as must its own MCP server over stdio, and its tests must pass. The questions are sampled
+anew (`--seed`), so they differ from those of training and of the evaluation. `nat run` hands one text to the workflow,
+so only workflows with one input are asked through it. The network alone is not real: httpx answers requests from a
+table of what the services of the task would say.
 
 This runs programs that a model wrote, without a sandbox. Exits with 1 when a project fails.
 """
@@ -74,8 +74,8 @@ def main() -> None:
     parser.add_argument("--nat-python", type=Path, default=ROOT / ".venv-nat/bin/python")
     options = parser.parse_args()
     specs = {spec.task_id: spec for spec in map(NATSpec.model_validate, read_tasks(options.tasks))}
-    played = read_episode_lines(options.evaluation / "episodes.jsonl")
-    successes = [each for each in played if is_success(each["reward_parts"])]
+    episodes = read_episode_lines(options.evaluation / "episodes.jsonl")
+    successes = [each for each in episodes if is_success(each["reward_parts"])]
     if not successes:
         parser.error(f"{options.evaluation}: no successes there; give the output folder of `agent-rl eval`")
     chosen = random.Random(options.seed).sample(successes, min(options.num, len(successes)))

@@ -53,8 +53,8 @@ def rows(sandbox: Sandbox, toolkit: NatToolkit, folder: Path) -> dict[str, tuple
     """Row name -> (one call, calls per round)."""
     call_grader = CallGrader("solution", CASES)
     split_grader = SplitPytestGrader.record(sandbox, TESTS, SOLUTION, ["solution"])
-    starter = drawn(STARTER_FAMILIES, STARTER_LEVELS)
-    every = drawn([family for family in LEVELS if family != "react_agent"], range(1, 6))
+    starter = sampled_projects(STARTER_FAMILIES, STARTER_LEVELS)
+    every = sampled_projects([family for family in LEVELS if family != "react_agent"], range(1, 6))
     numbers = itertools.count()
 
     def nat_check(_: int, projects: list[tuple[NATSpec, dict[str, str]]] = starter, tests: bool = True) -> bool:
@@ -86,7 +86,7 @@ def rows(sandbox: Sandbox, toolkit: NatToolkit, folder: Path) -> dict[str, tuple
     }
 
 
-def drawn(families: Sequence[str], levels: Sequence[int]) -> list[tuple[NATSpec, dict[str, str]]]:
+def sampled_projects(families: Sequence[str], levels: Sequence[int]) -> list[tuple[NATSpec, dict[str, str]]]:
     """Distinct specs with their reference projects."""
     specs = generate_specs(11, ["train", "sft"], families=families, levels=levels)
     return [(spec, render_project(spec)) for spec in itertools.islice(specs, 200)]

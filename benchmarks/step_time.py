@@ -1,7 +1,7 @@
 """Where a step of the default run spends its time: `python benchmarks/step_time.py [--steps N] [key=value ...]`.
 
-Plays and trains N steps of configs/nat_grpo.yaml into a temporary folder and prints the median of each stage, tokens
-drawn per second over the whole step, and tokens trained per second in the update. No pass or fail: machines differ.
+Runs N training steps of configs/nat_grpo.yaml into a temporary folder and prints the median of each stage, tokens
+generated per second over the whole step, and tokens trained per second in the update. No pass or fail: machines differ.
 """
 
 import argparse

@@ -189,7 +189,7 @@ def _rows(workload: Workload, runs: dict[str, list[Readings]]) -> Iterator[list[
     yield row("  update, s", lambda r: r.update_s[NUM_WARM_UP:])
     yield row("  all else, s", _rest_s, "{:.3f}")
     yield row(
-        "tokens drawn/s, whole step", lambda r: [workload.num_drawn / s for s in _step_s(r)], "{:,.0f}", higher=True
+        "tokens generated/s, whole step", lambda r: [workload.num_drawn / s for s in _step_s(r)], "{:,.0f}", higher=True
     )
     yield row("peak memory, MiB", lambda r: [r.peak / MIB], "{:,.0f}")
     yield row("  libraries alone", lambda r: [r.libraries / MIB], "{:,.0f}")

@@ -81,7 +81,7 @@ def main(
 
 
 def make_model(shape: str, *, tokens: int, device: str, dtype: torch.dtype) -> torch.nn.Module:
-    """Random weights, drawn where they will lie."""
+    """Random weights, initialised where they will lie."""
     hidden, intermediate, layers, heads, key_value_heads, head_dim, vocabulary = SHAPES[shape]
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -120,10 +120,10 @@ def made_up_step(*, num_groups: int, group_size: int, num_tokens: int, vocab_siz
         return tuple(choose.choices(range(vocab_size), k=count))
 
     def episode(prompt: tuple[int, ...], group: int) -> Trajectory:
-        drawn = ids(num_tokens - num_prompt)
+        completion_ids = ids(num_tokens - num_prompt)
         completion = Completion(
-            token_ids=drawn,
-            logprobs=(-math.log(vocab_size),) * len(drawn),
+            token_ids=completion_ids,
+            logprobs=(-math.log(vocab_size),) * len(completion_ids),
             finish_reason=FinishReason.STOP,
             weight_version=0,
         )

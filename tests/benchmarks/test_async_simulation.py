@@ -64,10 +64,10 @@ def test_on_shared_gpus_only_the_switch_is_idle() -> None:
     assert result.generator_idle == result.trainer_idle == pytest.approx(30 / 90)
 
 
-def test_an_episode_in_its_tools_is_not_drawn() -> None:
+def test_an_episode_in_its_tools_generates_nothing() -> None:
     generator = sim.Generator(EVEN, 1)
-    generator.add(sim.Episode(GroupSlot(0, 0), 500, 7.0))  # drawn 0-5 s, tools until 12 s, drawn until 17 s
-    generator.add(sim.Episode(GroupSlot(0, 1), 500, 0.0))  # drawn 0-10 s
+    generator.add(sim.Episode(GroupSlot(0, 0), 500, 7.0))  # generates 0-5 s, tools until 12 s, generates until 17 s
+    generator.add(sim.Episode(GroupSlot(0, 1), 500, 0.0))  # generates 0-10 s
     assert generator.run(4.0) is None
     assert [generator.run(100.0) for _ in range(2)] == [GroupSlot(0, 1), GroupSlot(0, 0)]
     assert generator.now == pytest.approx(17)
