@@ -79,7 +79,7 @@ def test_the_first_the_last_and_every_nth_step_are_kept_and_training_does_not_no
     for record in records:
         (sample,) = record["samples"]
         is_drawn = [value is not None for value in sample["sampling_logprobs"]]
-        assert sample["loss_mask"] == [int(drawn) for drawn in is_drawn]
+        assert sample["loss_mask"] == [int(sampled) for sampled in is_drawn]
         assert sum(is_drawn) == record["num_tokens"]
         assert f"user\n{record['messages'][0]['content']}<|im_end|>" in "".join(sample["texts"])
         assert sample["segments"][1]["weight_version"] == 0

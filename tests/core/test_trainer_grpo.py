@@ -63,7 +63,7 @@ def in_optimizer_order(model: MiniMindForCausalLM) -> list[torch.nn.Parameter]:
 
 
 def ids_of_conversation() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two turns: read 7 8 9, drew 10 2, read 11 12, drew 13 2; mask 1 where drawn."""
+    """Two turns: read 7 8 9, sampled 10 2, read 11 12, sampled 13 2; mask 1 where sampled."""
     return (7, 8, 9, 10, 2, 11, 12, 13, 2), (0, 0, 0, 1, 1, 0, 0, 1, 1)
 
 
@@ -78,14 +78,14 @@ def test_the_gradient_is_that_of_the_drawn_ids_and_of_nothing_else(folder: Path)
         return scaled[:-1].gather(1, torch.tensor(row[1:])[:, None])[:, 0]
 
     first, second = logprobs(ids), logprobs(other)
-    drawn = [first[2], first[3], first[6], first[7]]
+    sampled = [first[2], first[3], first[6], first[7]]
     assert [ids[position] for position in (3, 4, 7, 8)] == [ids[i] for i, bit in enumerate(mask) if bit]
     # Two rewards 1 and 0 have advantages +-0.5 / std, std = sqrt(0.5); 6 trained tokens in all; the ratio is 1.
     advantage = 0.5 / (math.sqrt(0.5) + 1e-6)
-    (-(advantage * sum(drawn) - advantage * (second[2] + second[3])) / 6).backward()
+    (-(advantage * sum(sampled) - advantage * (second[2] + second[3])) / 6).backward()
     expected = [parameter.grad for parameter in in_optimizer_order(reference)]
 
-    one, two, three, four = (value.item() for value in drawn)
+    one, two, three, four = (value.item() for value in sampled)
     good = episode(1.0, turn(ids[:3], ids[3:5], (one, two)), turn(ids[5:7], ids[7:], (three, four)))
     bad = episode(0.0, turn(other[:3], other[3:], (second[2].item(), second[3].item())))
     with (
@@ -357,7 +357,7 @@ def test_the_environment_and_the_policy_are_closed(folder: Path) -> None:
     assert events == ["start", "close"]
 
 
-# What a person can mend is one sentence
+# What a user can fix is one sentence
 
 
 def test_a_window_longer_than_the_models_is_refused(folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""The scorer: what it says of drawn ids is what a plain forward pass of each sample alone says, whatever the model is
-and however samples share a micro-batch."""
+"""What the log-prob model computes for sampled ids is what a plain forward pass of each sample alone computes, whatever
+the model is and however samples share a micro-batch."""
 
 import copy
 import json

@@ -168,7 +168,7 @@ def test_the_heaviest_goes_to_the_rank_that_had_least():
 
 @st.composite
 def steps(draw):
-    """Groups whose samples share a prompt; some ids between the drawn ones are read."""
+    """Groups whose samples share a prompt; some ids between the sampled ones are read."""
     samples = []
     for group in range(draw(st.integers(1, 3))):
         prompt = [group + 1] * draw(st.integers(1, 5))

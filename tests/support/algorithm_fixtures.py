@@ -14,7 +14,7 @@ def table(text: str) -> torch.Tensor:
     return torch.tensor([[float(word) for word in line.split()] for line in text.splitlines()], dtype=torch.float64)
 
 
-# One group of four episodes; zeros stand for prompts and tool outputs between the drawn tokens.
+# One group of four episodes; zeros stand for prompts and tool outputs between the sampled tokens.
 GROUP_REWARDS = [1.0, 0.0, 0.5, 0.0]
 GROUP_MASK = torch.tensor([[int(digit) for digit in row] for row in ("11001100", "11100000", "10011111", "11110000")])
 

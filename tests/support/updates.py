@@ -30,10 +30,10 @@ def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
         return tuple(random_.randrange(5, 20) for _ in range(count))
 
     def turn(prompt: tuple[int, ...], *, new_context: bool = False) -> Turn:
-        drawn = ids(random_.randrange(1, 7))
+        sampled = ids(random_.randrange(1, 7))
         completion = Completion(
-            token_ids=drawn,
-            logprobs=tuple(random_.uniform(-3.5, -2.5) for _ in drawn),
+            token_ids=sampled,
+            logprobs=tuple(random_.uniform(-3.5, -2.5) for _ in sampled),
             finish_reason=FinishReason.STOP,
             weight_version=0,
         )
