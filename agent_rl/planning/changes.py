@@ -91,10 +91,7 @@ def _sharding(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
         yield f"{launch} stage 3, offload_optimizer to cpu", replace(run, layout=offloaded)
     if not layout.offload_weights:
         offloaded = replace(whole, offload_optimizer=True, offload_weights=True)
-        yield (
-            f"{launch} stage 3, offload_optimizer and offload_param to cpu",
-            replace(run, layout=offloaded),
-        )
+        yield (f"{launch} stage 3, offload_optimizer and offload_param to cpu", replace(run, layout=offloaded))
 
 
 def _servers(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:

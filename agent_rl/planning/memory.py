@@ -94,9 +94,7 @@ def resident(job: Job) -> list[Item]:
         if shards > 1:
             items.append(Item(name="gradient buckets (DDP)", num_bytes=trained_width * job.num_trained))
     else:
-        items.append(
-            Item(name="float32 weights, shard", num_bytes=4 * job.num_trained / shards, where=on_host),
-        )
+        items.append(Item(name="float32 weights, shard", num_bytes=4 * job.num_trained / shards, where=on_host))
         items.append(Item(name="AdamW's moments, shard", num_bytes=8 * job.num_trained / shards, where=on_host))
     if layout.offload_optimizer:
         items.append(Item(name="float32 gradient, shard", num_bytes=4 * job.num_trained / shards, where="machine"))

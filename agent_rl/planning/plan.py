@@ -51,10 +51,7 @@ class PlannedRun:
                 "machine file or by --set"
             )
         return fit(
-            self.job,
-            self.gpu,
-            num_gpus=self.machine.gpus,
-            machine_memory=None if memory is None else memory * GIB,
+            self.job, self.gpu, num_gpus=self.machine.gpus, machine_memory=None if memory is None else memory * GIB
         )
 
 

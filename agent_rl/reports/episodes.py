@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
+from agent_rl.telemetry.files import whole_lines
 from agent_rl.telemetry.trajectory_json import Episode
 
 GENERAL = FailureModes()
@@ -34,12 +35,7 @@ def read_eval_file(path: Path, failures: FailureModes = GENERAL) -> list[Episode
 
 def read_episode_lines(path: Path) -> list[dict[str, Any]]:
     """The records of an `episodes.jsonl`; a last line that was cut off is left out. DataError for any other damage."""
-    try:
-        # Cut as bytes: a line may have been cut off within a character.
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); name another folder") from None
-    return [_record(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    return [_record(line, f"{path}:{number}") for number, line in enumerate(whole_lines(path), start=1)]
 
 
 def _record(line: bytes, where: str) -> dict[str, Any]:

@@ -283,10 +283,7 @@ def as_csv(episodes: Sequence[Episode]) -> str:
     writer = csv.writer(held, lineterminator="\n")
     writer.writerow([*_COLUMNS, *(f"part:{name}" for name in parts)])
     for episode in episodes:
-        made = {
-            "success": int(episode.is_success) if episode.is_scored else None,
-            "flags": " ".join(episode.flags),
-        }
+        made = {"success": int(episode.is_success) if episode.is_scored else None, "flags": " ".join(episode.flags)}
         row = [made[name] if name in made else getattr(episode, name) for name in _COLUMNS]
         writer.writerow([*row, *(episode.reward_parts.get(name) for name in parts)])
     return held.getvalue()

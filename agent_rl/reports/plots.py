@@ -138,9 +138,7 @@ def evaluation_plots(
     success = {name: (s["rate"], s["low"], s["high"]) for name, s, _ in rows}
     others = {name: (o["rate"], o["low"], o["high"]) for name, _, o in rows if o is not None}
     note = "; hollow marks: the baseline" if others else ""
-    plots = {
-        "success": (rate_marks(success, label="solved in %", others=others), f"Success with 95 % intervals{note}"),
-    }
+    plots = {"success": (rate_marks(success, label="solved in %", others=others), f"Success with 95 % intervals{note}")}
     modes, before = figures["failure_modes"], baseline["failure_modes"] if baseline else None
     if modes or before:
         every = {name: modes.get(name, 0) for name in {**modes, **(before or {})}}

@@ -53,11 +53,7 @@ def main(
         raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
     from agent_rl.envs.opening import open_environment
 
-    flags = {
-        "data.eval_path": tasks,
-        "data.max_eval_tasks": max_tasks,
-        "rollout.episode_timeout_s": task_timeout,
-    }
+    flags = {"data.eval_path": tasks, "data.max_eval_tasks": max_tasks, "rollout.episode_timeout_s": task_timeout}
     given = [f"{key}={value}" for key, value in flags.items() if value is not None]
     resolved = read_config(config, [*given, *(overrides or [])])
     if temperature is None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agent_rl.errors import DataError
-from agent_rl.telemetry.files import plain
+from agent_rl.telemetry.files import plain, whole_lines
 
 EventKind = Literal["start", "resume", "evaluation", "checkpoint", "alarm", "rollback", "interrupt", "end"]
 EVENTS_FILE = "events.jsonl"
@@ -83,11 +83,7 @@ def read_events(folder: Path) -> list[Event]:
     A last line that was cut off is left out. DataError for any other damage.
     """
     path = folder / EVENTS_FILE
-    try:
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); make it readable or remove it") from None
-    return [_event(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    return [_event(line, f"{path}:{number}") for number, line in enumerate(whole_lines(path), 1)]
 
 
 def _event(line: bytes, where: str) -> Event:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsFloat
 
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, DataError
 
 
 @contextmanager
@@ -32,6 +32,17 @@ def make_folder(path: Path, option: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{option} is {path}, which cannot be a folder ({error.strerror}); name another") from None
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file, none when it does not exist; a last line that was cut off is left out.
+
+    Lines are bytes: one may have been cut off within a character. DataError for a file that cannot be read.
+    """
+    try:
+        return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); make it readable, or remove it") from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from statistics import fmean, pstdev
 
 from agent_rl.errors import DataError
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.telemetry.files import write_text
 from agent_rl.telemetry.statistics import is_success
 
 _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ERROR)
@@ -68,9 +68,7 @@ def _drop_lines(path: Path, resume_from_step: int | None) -> None:
     remaining = whole_lines
     if resume_from_step is not None:
         remaining = [line for n, line in enumerate(whole_lines, 1) if _step_of(line, f"{path}:{n}") < resume_from_step]
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text("".join(f"{line}\n" for line in remaining), encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, "".join(f"{line}\n" for line in remaining))
 
 
 def _step_of(line: str, where: str) -> int:

@@ -6,7 +6,6 @@ The loop calls the same methods either way. Nothing is stored here (`metrics.py`
 from collections import deque
 from collections.abc import Mapping
 from statistics import fmean
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -23,13 +22,6 @@ _SHOWN = (
 """Metrics shown, in order; one that a step does not have is left out. `H` is the entropy, in nats a token."""
 
 
-class _Display(Protocol):
-    def start(self) -> None: ...
-    def stop(self) -> None: ...
-    def step(self, step: int, status: str) -> None: ...
-    def message(self, text: str) -> None: ...
-
-
 class TrainingProgress:
     """Context manager around the loop: `with TrainingProgress(200) as progress: progress.step(1, metrics)`.
 
@@ -38,25 +30,23 @@ class TrainingProgress:
     """
 
     def __init__(
-        self,
-        total_steps: int,
-        *,
-        enabled: bool = True,
-        num_steps_done: int = 0,
-        console: Console | None = None,
+        self, total_steps: int, *, enabled: bool = True, num_steps_done: int = 0, console: Console | None = None
     ) -> None:
         console = console or Console()
-        live = enabled and console.is_terminal
-        self._display: _Display = _Live(console, total_steps, num_steps_done) if live else _Plain(total_steps)
         self._total_steps = total_steps
         self._latest_s: deque[float] = deque(maxlen=10)
+        self._bar = _bar(console) if enabled and console.is_terminal else None
+        if self._bar is not None:
+            self._task = self._bar.add_task("train", total=total_steps, completed=num_steps_done, status="")
 
     def __enter__(self) -> "TrainingProgress":
-        self._display.start()
+        if self._bar is not None:
+            self._bar.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._display.stop()
+        if self._bar is not None:
+            self._bar.stop()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show that `step` steps are done (the first step is 1). The ETA is the mean of the latest `time/step_s`."""
@@ -66,11 +56,29 @@ class TrainingProgress:
         if "time/step_s" in metrics:
             self._latest_s.append(metrics["time/step_s"])
             shown.append(f"ETA {_clock(fmean(self._latest_s) * (self._total_steps - step))}")
-        self._display.step(step, "  ".join(shown))
+        status = "  ".join(shown)
+        if self._bar is None:
+            print(f"step {step}/{self._total_steps}  {status}", flush=True)
+        else:
+            self._bar.update(self._task, completed=step, status=status)
 
     def message(self, text: str) -> None:
         """Print a line without disturbing the bar."""
-        self._display.message(text)
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False)
+
+
+def _bar(console: Console) -> Progress:
+    # On a narrow terminal the numbers go on in a second line; nothing is cut off.
+    return Progress(
+        TextColumn("step"),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=10),
+        TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
+        console=console,
+    )
 
 
 def _short(number: float) -> str:
@@ -84,45 +92,3 @@ def _clock(seconds: float) -> str:
     """Hours, minutes and seconds: 31:04:09."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-
-
-class _Plain:
-    def __init__(self, total_steps: int) -> None:
-        self._total_steps = total_steps
-
-    def start(self) -> None:
-        return None
-
-    def stop(self) -> None:
-        return None
-
-    def step(self, step: int, status: str) -> None:
-        print(f"step {step}/{self._total_steps}  {status}", flush=True)
-
-    def message(self, text: str) -> None:
-        print(text, flush=True)
-
-
-class _Live:
-    def __init__(self, console: Console, total_steps: int, num_steps_done: int) -> None:
-        # On a narrow terminal the numbers go on in a second line; nothing is cut off.
-        self._progress = Progress(
-            TextColumn("step"),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=10),
-            TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
-            console=console,
-        )
-        self._task = self._progress.add_task("train", total=total_steps, completed=num_steps_done, status="")
-
-    def start(self) -> None:
-        self._progress.start()
-
-    def stop(self) -> None:
-        self._progress.stop()
-
-    def step(self, step: int, status: str) -> None:
-        self._progress.update(self._task, completed=step, status=status)
-
-    def message(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)

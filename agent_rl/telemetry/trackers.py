@@ -8,12 +8,14 @@ tracker is opened. Not here: what is measured (`metrics.py`), and logins: they b
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent_rl.errors import ConfigError
 from agent_rl.registry import TRACKERS
+from agent_rl.telemetry.files import write_json
 from agent_rl.telemetry.metrics import MetricsWriter
 
 
@@ -44,31 +46,22 @@ def open_trackers(
     again as `resume_from_step`, so that no step is written twice and a service shows one run; 0 and None start anew.
     Raises ConfigError for an unknown name, a missing package, and a tracker that does not start.
     """
+    options = {"run_name": run_name, "folder": folder, "config": config, "project": project}
     trackers: list[Tracker] = []
-    try:
+    with ExitStack() as opened:
         for name in names:
             _check_package(name)
             open_tracker = TRACKERS.get(name)
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                trackers.append(
-                    open_tracker(
-                        run_name=run_name,
-                        folder=folder,
-                        config=config,
-                        project=project,
-                        resume_from_step=resume_from_step,
-                    )
-                )
+                trackers.append(open_tracker(**options, resume_from_step=resume_from_step))
             except Exception as error:  # the trackers' boundary: their packages may raise anything
                 remedy = f"{_REMEDIES[name]}, or " if name in _REMEDIES else ""
                 raise ConfigError(
                     f"log.trackers: {name} did not start ({_short(error)}); {remedy}take {name} out"
                 ) from error
-    except BaseException:
-        for tracker in trackers:
-            tracker.close()
-        raise
+            opened.callback(trackers[-1].close)
+        opened.pop_all()
     return trackers
 
 
@@ -156,9 +149,7 @@ class _Service:
             return
         self._run.log(dict(metrics), step=step)
         self._last_step = max(self._last_step, step)
-        partial = self._path.with_name(self._path.name + ".partial")
-        partial.write_text(json.dumps({"run_id": self.run_id, "last_step": self._last_step}), encoding="utf-8")
-        partial.replace(self._path)
+        write_json(self._path, {"run_id": self.run_id, "last_step": self._last_step})
 
     def close(self) -> None:
         self._run.finish()

@@ -39,15 +39,7 @@ import numpy as np
 from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.data.tasks import Task
 from agent_rl.errors import DataError
-from agent_rl.records import (
-    Completion,
-    FinishReason,
-    LoggedSample,
-    StopReason,
-    Trajectory,
-    TrajectoryGroup,
-    Turn,
-)
+from agent_rl.records import Completion, FinishReason, LoggedSample, StopReason, Trajectory, TrajectoryGroup, Turn
 from agent_rl.telemetry.files import plain
 from agent_rl.telemetry.statistics import is_success
 
@@ -56,6 +48,9 @@ MAX_INFO_CHARS = 4000
 """Most characters that are written of one turn's `info`, as JSON."""
 NUM_DIGITS = 5
 """Significant digits of log-probs and advantages in columns."""
+_AS_WRITTEN = ("family", "level", "difficulty", "num_tokens", "duration_s", "error", "task_sha256")
+_TUPLES = ("flags", "problems", "messages")
+"""Fields of `Episode` that files of earlier versions lack."""
 
 
 # Whole
@@ -88,42 +83,28 @@ def _to_plain(value: Any) -> Any:
     return str(value)
 
 
+def _read(kind: type, raw: Mapping[str, Any], **built: Any) -> Any:
+    """An object of the written fields, lists as the tuples that they were; `built` replaces what was written."""
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in (raw | built).items()})
+
+
 def _trajectory(raw: dict[str, Any]) -> Trajectory:
-    built = {
-        "turns": tuple(map(_turn, raw["turns"])),
-        "stop_reason": StopReason(raw["stop_reason"]),
-        "flags": tuple(raw["flags"]),
-        "initial_messages": tuple(map(_message, raw["initial_messages"])),
-    }
-    return Trajectory(**(raw | built))
+    turns, messages = [_turn(turn) for turn in raw["turns"]], [_message(each) for each in raw["initial_messages"]]
+    stop_reason = StopReason(raw["stop_reason"])
+    return _read(Trajectory, raw, turns=turns, initial_messages=messages, stop_reason=stop_reason)
 
 
 def _turn(raw: dict[str, Any]) -> Turn:
-    built = {
-        "prompt_token_ids": tuple(raw["prompt_token_ids"]),
-        "completion": _completion(raw["completion"]),
-        "message": _message(raw["message"]),
-        "env_messages": tuple(map(_message, raw["env_messages"])),
-    }
-    return Turn(**(raw | built))
-
-
-def _completion(raw: dict[str, Any]) -> Completion:
-    built = {
-        "token_ids": tuple(raw["token_ids"]),
-        "logprobs": tuple(raw["logprobs"]),
-        "finish_reason": FinishReason(raw["finish_reason"]),
-        "token_versions": tuple(raw["token_versions"]),
-    }
-    return Completion(**(raw | built))
+    completion = _read(Completion, raw["completion"], finish_reason=FinishReason(raw["completion"]["finish_reason"]))
+    replies = [_message(each) for each in raw["env_messages"]]
+    return _read(Turn, raw, completion=completion, message=_message(raw["message"]), env_messages=replies)
 
 
 def _message(raw: dict[str, Any]) -> Message:
-    built = {
-        "tool_calls": tuple(ToolCall(**(call | {"span": tuple(call["span"])})) for call in raw["tool_calls"]),
-        "tool_errors": tuple(ToolCallError(**(error | {"span": tuple(error["span"])})) for error in raw["tool_errors"]),
-    }
-    return Message(**(raw | built))
+    calls = [_read(ToolCall, call) for call in raw["tool_calls"]]
+    return _read(
+        Message, raw, tool_calls=calls, tool_errors=[_read(ToolCallError, each) for each in raw["tool_errors"]]
+    )
 
 
 # Records
@@ -271,23 +252,15 @@ class Episode:
         version wrote."""
         try:
             return cls(
+                **{name: record[name] for name in _AS_WRITTEN if name in record},
+                **{name: tuple(record[name]) for name in _TUPLES if name in record},
                 task_id=str(record["task_id"]),
                 sample=int(record.get("sample", 0)),
-                family=record.get("family"),
-                level=record.get("level"),
-                difficulty=record.get("difficulty"),
                 reward=None if record["reward"] is None else float(record["reward"]),
                 reward_parts={str(name): float(value) for name, value in record["reward_parts"].items()},
                 stop_reason=str(record["stop_reason"]),
                 num_turns=int(record.get("num_turns", 0)),
-                num_tokens=record.get("num_tokens"),
-                duration_s=record.get("duration_s"),
-                flags=tuple(record.get("flags", ())),
-                problems=tuple(record.get("problems", ())),
-                error=record.get("error"),
                 failure_mode=label(record) if label else None,
-                task_sha256=record.get("task_sha256"),
-                messages=tuple(record.get("messages", ())),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(

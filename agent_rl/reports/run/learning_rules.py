@@ -268,11 +268,7 @@ def no_progress(evidence: Evidence) -> Recommendation | None:
         figure=f"mean reward was {fmean(ends[0]):.3g} in the first {len(ends[0])} steps and is {fmean(ends[1]):.3g} "
         f"{evidence.span('reward/mean')}: within chance",
         advice="double the learning rate, or make steps larger; if many groups have zero variance, fix that first",
-        keys={
-            "train.learning_rate": "raise",
-            "rollout.groups_per_step": "raise",
-            "rollout.group_size": "raise",
-        },
+        keys={"train.learning_rate": "raise", "rollout.groups_per_step": "raise", "rollout.group_size": "raise"},
     )
 
 

@@ -233,10 +233,7 @@ def _staleness(evidence: Evidence) -> Keys:
     is_possible = settings.get("policy.type") == "vllm" and settings.get("rollout.async_workers", 0) > 0
     if not is_possible or settings.get("rollout.max_staleness", 0):
         return {}
-    return {
-        "rollout.max_staleness": "raise",
-        **unless(evidence.has_correction, {"algorithm.correction.kind": "set"}),
-    }
+    return {"rollout.max_staleness": "raise", **unless(evidence.has_correction, {"algorithm.correction.kind": "set"})}
 
 
 ROLLOUT_RULES: tuple[Rule, ...] = (

@@ -13,10 +13,7 @@ from agent_rl.scripts.common import make_app, read_config, run_app
 
 
 def main(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    machine: MachinePath = None,
-    settings: MachineOverrides = None,
+    config: ConfigPath, overrides: Overrides = None, machine: MachinePath = None, settings: MachineOverrides = None
 ) -> None:
     """Look at GPUs, packages, data, model, memory, disk, ports, interpreters and the sandbox."""
     from agent_rl.errors import UserError
