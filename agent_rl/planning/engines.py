@@ -18,17 +18,17 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
         return []
     if not config.engine.has_own_weights:
         items = [
-            Item(name="key/value cache", num_bytes=cached_tokens(job) * shape.cache_bytes(job.width)),
-            Item(name="logits of a batch", num_bytes=3 * 4 * config.policy.max_batch_size * shape.vocab_size),
+            Item("key/value cache", cached_tokens(job) * shape.cache_bytes(job.width)),
+            Item("logits of a batch", 3 * 4 * config.policy.max_batch_size * shape.vocab_size),
         ]
         return [*replica_items(job), *items]
-    weights = Item(name="weights of vLLM", num_bytes=shape.num_weights * job.width)
+    weights = Item("weights of vLLM", shape.num_weights * job.width)
     if gpu is not None and config.policy.max_cached_tokens is None:
         share = config.engine.gpu_memory_share * gpu.memory
-        rest = Item(name="cache and workspace of vLLM", num_bytes=max(share - weights.num_bytes, 0.0))
+        rest = Item("cache and workspace of vLLM", max(share - weights.num_bytes, 0.0))
         return [weights, rest]
-    cache = Item(name="key/value cache of vLLM", num_bytes=cached_tokens(job) * shape.cache_bytes(job.width))
-    return [weights, cache] if gpu is None else [weights, cache, Item(name="workspace of vLLM", num_bytes=WORKSPACE)]
+    cache = Item("key/value cache of vLLM", cached_tokens(job) * shape.cache_bytes(job.width))
+    return [weights, cache] if gpu is None else [weights, cache, Item("workspace of vLLM", WORKSPACE)]
 
 
 def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
@@ -38,14 +38,14 @@ def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
         return engine_items(job, gpu)
     if not config.model.lora.rank:
         return []
-    return [Item(name="weights of vLLM, asleep", num_bytes=job.shape.num_weights * job.width, where="machine")]
+    return [Item("weights of vLLM, asleep", job.shape.num_weights * job.width, "machine")]
 
 
 def replica_items(job: Job) -> list[Item]:
     """Whole weights beside the shards, for an engine without weights of its own."""
     if job.layout.zero_stage < 3 or job.config.engine.has_own_weights:
         return []
-    return [Item(name="whole weights for generation", num_bytes=job.shape.num_weights * job.width)]
+    return [Item("whole weights for generation", job.shape.num_weights * job.width)]
 
 
 def cached_tokens(job: Job) -> int:
@@ -69,11 +69,7 @@ def server_items(job: Job, gpu: Gpu) -> list[Item]:
     weights = job.shape.num_weights * job.width / layout.tensor_parallel
     others = WORKSPACE + job.overhead
     cache = max(layout.server_share * gpu.memory - weights - others, 0.0)
-    return [
-        Item(name="weights", num_bytes=weights),
-        Item(name="libraries and workspace", num_bytes=others),
-        Item(name="key/value cache", num_bytes=cache),
-    ]
+    return [Item("weights", weights), Item("libraries and workspace", others), Item("key/value cache", cache)]
 
 
 def server_tokens(job: Job, gpu: Gpu) -> int:
@@ -87,4 +83,4 @@ def receiving(job: Job) -> list[Item]:
     if job.config.model.lora.rank:
         return []
     elements = 2 * job.shape.largest_weight + job.shape.largest_layer
-    return [Item(name="new weights in flight", num_bytes=job.width * elements)]
+    return [Item("new weights in flight", job.width * elements)]

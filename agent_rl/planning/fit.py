@@ -124,7 +124,7 @@ def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: floa
 
 def _trainer_phases(job: Job, gpu: Gpu | None) -> Phases:
     stays = resident(job)
-    base = Item(name="libraries", num_bytes=CPU_BASE if gpu is None else job.overhead)
+    base = Item("libraries", CPU_BASE if gpu is None else job.overhead)
     before_steps = [item for item in stays if not item.name.startswith("AdamW")]
     update, step = transient(job), step_items(job)
     asleep = engine_in_update(job, gpu)
@@ -144,19 +144,19 @@ def _machine_phases(job: Job, phases: Phases) -> Phases:
     layout = job.layout
     num = layout.processes_per_machine
     whole = job.shape.num_weights * job.width
-    alone = {"start": Item(name="model files", num_bytes=whole, where="machine")}
+    alone = {"start": Item("model files", whole, "machine")}
     if layout.zero_stage == 3 and not job.config.model.lora.rank:
-        alone["checkpoint"] = Item(name="whole weights, being written", num_bytes=whole, where="machine")
+        alone["checkpoint"] = Item("whole weights, being written", whole, "machine")
     folder = job.config.engine.weight_folder
     in_memory = folder is not None and folder.is_relative_to("/dev/shm")
     found = {}
     for name, items in phases.items():
         own = [replace(item, num_bytes=num * item.num_bytes) for item in _at(items, "machine")]
         if not job.is_cpu:
-            own.append(Item(name="programs", num_bytes=PROGRAM * (num + layout.num_servers), where="machine"))
+            own.append(Item("programs", PROGRAM * (num + layout.num_servers), "machine"))
         if in_memory:
             versions = 2 if name == "weight sync" else 1
-            own.append(Item(name="weight files", num_bytes=versions * weight_file_bytes(job), where="machine"))
+            own.append(Item("weight files", versions * weight_file_bytes(job), "machine"))
         found[name] = [*own, alone[name]] if name in alone else own
     return found
 
@@ -173,7 +173,7 @@ def _shared_out(items: Sequence[Item], num: int) -> list[Item]:
 def _retained(job: Job, phases: Phases) -> Phases:
     share = CPU_RETAINED[job.layout.zero_stage == 3]
     return {
-        name: [*items, Item(name="freed, but retained by the process", num_bytes=share * total(items))]
+        name: [*items, Item("freed, but retained by the process", share * total(items))]
         for name, items in phases.items()
     }
 

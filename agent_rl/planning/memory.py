@@ -28,9 +28,9 @@ FRAGMENTATION = 0.1
 """Share of transient tensors that is lost between blocks of PyTorch's allocator on a GPU. Assumed, not measured."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Item:
-    """`Item(name="weights", num_bytes=4e9)`; `where` is the process's device, or the machine's memory."""
+    """`Item("weights", 4e9)`; `where` is the process's device, or the machine's memory."""
 
     name: str
     num_bytes: float
@@ -85,25 +85,25 @@ def resident(job: Job) -> list[Item]:
     whole_weights = shape.num_weights * width * (2 if job.has_own_critic else 1)
     weights = whole_weights / (shards if stage == 3 else 1)
     on_host = "machine" if layout.offload_optimizer else "device"
-    items = [Item(name="weights", num_bytes=weights, where="machine" if layout.offload_weights else "device")]
+    items = [Item("weights", weights, "machine" if layout.offload_weights else "device")]
     if job.config.model.lora.rank:
-        items.append(Item(name="adapters (float32)", num_bytes=4 * job.num_trained))
+        items.append(Item("adapters (float32)", 4 * job.num_trained))
     trained_width = 4 if job.config.model.lora.rank else width
     if stage == 0:
-        items.append(Item(name="AdamW's moments", num_bytes=2 * trained_width * job.num_trained))
+        items.append(Item("AdamW's moments", 2 * trained_width * job.num_trained))
         if shards > 1:
-            items.append(Item(name="gradient buckets (DDP)", num_bytes=trained_width * job.num_trained))
+            items.append(Item("gradient buckets (DDP)", trained_width * job.num_trained))
     else:
-        items.append(Item(name="float32 weights, shard", num_bytes=4 * job.num_trained / shards, where=on_host))
-        items.append(Item(name="AdamW's moments, shard", num_bytes=8 * job.num_trained / shards, where=on_host))
+        items.append(Item("float32 weights, shard", 4 * job.num_trained / shards, on_host))
+        items.append(Item("AdamW's moments, shard", 8 * job.num_trained / shards, on_host))
     if layout.offload_optimizer:
-        items.append(Item(name="float32 gradient, shard", num_bytes=4 * job.num_trained / shards, where="machine"))
+        items.append(Item("float32 gradient, shard", 4 * job.num_trained / shards, "machine"))
     if stage == 3:
-        items.append(Item(name="gradient, shard", num_bytes=width * job.num_trained / shards, where=on_host))
-        items.append(Item(name="gradient bucket", num_bytes=width * _bucket(job)))
+        items.append(Item("gradient, shard", width * job.num_trained / shards, on_host))
+        items.append(Item("gradient bucket", width * _bucket(job)))
     if job.has_reference:
         reference = shape.num_weights * width / (shards if stage == 3 else 1)
-        items.append(Item(name="reference model", num_bytes=reference))
+        items.append(Item("reference model", reference))
     return items
 
 
@@ -114,30 +114,30 @@ def transient(job: Job) -> list[Item]:
     trained_width = 4 if job.config.model.lora.rank else width
     items: list[Item] = []
     if stage < 2:
-        items.append(Item(name="gradient", num_bytes=trained_width * job.num_trained))
+        items.append(Item("gradient", trained_width * job.num_trained))
     if stage in (1, 2):
         on_host = "machine" if layout.offload_optimizer else "device"
         copies = 2 if stage == 2 else 1
-        items.append(Item(name="gradient, shard", num_bytes=copies * width * job.num_trained / shards, where=on_host))
+        items.append(Item("gradient, shard", copies * width * job.num_trained / shards, on_host))
         # Under ZeRO-1 a bucket that holds all gradients takes their place.
         bucket = _bucket(job) if stage == 2 or job.num_trained > _bucket(job) else 0
-        items.append(Item(name="gradient bucket", num_bytes=width * bucket * (2 if layout.overlap else 1)))
+        items.append(Item("gradient bucket", width * bucket * (2 if layout.overlap else 1)))
     if stage == 3:
         live = min(shape.num_weights, layout.live_elements + layout.prefetch_elements + shape.largest_layer)
-        items.append(Item(name="gathered weights", num_bytes=width * live))
+        items.append(Item("gathered weights", width * live))
         sent = max(min(_bucket(job), job.num_trained), shape.largest_weight)
-        items.append(Item(name="bucket being sent", num_bytes=width * sent))
+        items.append(Item("bucket being sent", width * sent))
         if layout.overlap and not job.is_cpu:
-            items.append(Item(name="gradients of a layer, waiting", num_bytes=width * shape.largest_layer))
+            items.append(Item("gradients of a layer, waiting", width * shape.largest_layer))
     if not job.config.model.lora.rank:
-        items.append(Item(name="gradient of the largest matrix", num_bytes=width * shape.largest_weight))
+        items.append(Item("gradient of the largest matrix", width * shape.largest_weight))
     stay, layer = activation_bytes(job)
-    items.append(Item(name="activations", num_bytes=stay))
+    items.append(Item("activations", stay))
     # The head is done before the layers' backward passes begin.
     logits = logit_bytes(job)
-    items.append(Item(name="logits" if logits >= layer else "backward of a layer", num_bytes=max(logits, layer)))
+    items.append(Item("logits" if logits >= layer else "backward of a layer", max(logits, layer)))
     if not job.is_cpu:
-        items.append(Item(name="fragmentation", num_bytes=FRAGMENTATION * sum(i.num_bytes for i in items)))
+        items.append(Item("fragmentation", FRAGMENTATION * sum(i.num_bytes for i in items)))
     return items
 
 
@@ -177,12 +177,9 @@ def step_items(job: Job) -> list[Item]:
         return []
     if job.layout.zero_stage == 2:
         widened = 4 if job.width == 2 else 0  # DeepSpeed widens the whole shard at once
-        return [
-            Item(name="gradient, shard", num_bytes=2 * job.width * shard),
-            Item(name="float32 gradient, shard", num_bytes=widened * shard),
-        ]
+        return [Item("gradient, shard", 2 * job.width * shard), Item("float32 gradient, shard", widened * shard)]
     part = min(shard, SUB_GROUP + job.shape.largest_layer)
-    return [Item(name="float32 gradient of a part", num_bytes=(4 + job.width) * part)]
+    return [Item("float32 gradient of a part", (4 + job.width) * part)]
 
 
 def loading(job: Job) -> list[Item]:
@@ -190,14 +187,14 @@ def loading(job: Job) -> list[Item]:
     shape, width, layout = job.shape, job.width, job.layout
     whole = shape.num_weights * width
     if layout.zero_stage == 3:
-        items = [Item(name="float32 shard, twice", num_bytes=4 * job.num_trained / job.num_shards)]
+        items = [Item("float32 shard, twice", 4 * job.num_trained / job.num_shards)]
         if layout.offload_optimizer:
-            items = [Item(name="float32 shard, twice", num_bytes=4 * _sub_group(job), where="machine")]
+            items = [Item("float32 shard, twice", 4 * _sub_group(job), "machine")]
         if not job.config.engine.has_own_weights:
-            items.append(Item(name="the model whole, to be split", num_bytes=whole))
+            items.append(Item("the model whole, to be split", whole))
         return items
     if layout.num_processes > 1:
-        return [Item(name="weights being sent to all", num_bytes=whole)]
+        return [Item("weights being sent to all", whole)]
     return []
 
 
@@ -209,7 +206,7 @@ def weight_sync(job: Job) -> list[Item]:
         return []
     bucket = job.width * min(job.shape.num_weights, max(BUCKET_ELEMENTS, job.shape.largest_weight))
     copies = 2 if job.config.engine.has_own_weights else 1
-    return [Item(name="bucket of weights", num_bytes=bucket * copies)]
+    return [Item("bucket of weights", bucket * copies)]
 
 
 def checkpoint_bytes(job: Job) -> tuple[float, float]:

@@ -11,12 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.envs.failure_modes import FailureModes
-from agent_rl.errors import DataError
+from agent_rl.envs.registry import make_env_factory
+from agent_rl.errors import DataError, UserError
 from agent_rl.telemetry.files import whole_lines
+from agent_rl.telemetry.statistics import PairedChange, paired_change
 from agent_rl.telemetry.trajectory_json import Episode
 
 GENERAL = FailureModes()
 """Names failures by the ends of episodes, where no environment is known."""
+
+
+def failure_modes_of(config: Mapping[str, Any], notes: list[str]) -> FailureModes:
+    """The failure modes of the environment of a `config.yaml`; those of any environment, with a note, if it cannot be
+    made, as for a configuration of another version."""
+    env = config.get("env") or {}
+    if "name" not in env:
+        return GENERAL
+    try:
+        return FailureModes(make_env_factory(env["name"], env.get("options") or {}, seed=0).failure_rules)
+    except UserError as error:
+        notes.append(f"failures are named by the ends of episodes alone, as the environment cannot be made: {error}")
+        return GENERAL
 
 
 def read_eval_file(path: Path, failures: FailureModes = GENERAL) -> list[Episode]:
@@ -65,6 +80,11 @@ class Common:
     """Scored episodes of the tasks that both scored; the keys of both are the same."""
     others: tuple[str, ...]
     """Ids that both scored of tasks which are not the same; left out of the two."""
+
+    @property
+    def change(self) -> PairedChange | None:
+        """Of the success of these tasks; None without any."""
+        return paired_change(successes(self.before), successes(self.after)) if self.before else None
 
 
 def in_common(before: Iterable[Episode], after: Iterable[Episode]) -> Common:

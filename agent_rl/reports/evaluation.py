@@ -10,9 +10,9 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,28 +198,23 @@ class EvaluationFolder:
         that were not scored because their environment failed, is removed from the file, to be evaluated again.
         """
         records = self.check(settings)
-        self._write(lambda: write_json(self.settings_file, settings), self.settings_file)
+        with _writing(self.settings_file) as path:
+            write_json(path, settings)
         scored = Counter(record.get("task_id") for record in records if record.get("reward") is not None)
         complete = [record for record in records if scored[record.get("task_id")] == settings["protocol"]["samples"]]
-        self._write(lambda: self._rewrite(complete), self.episodes_file)
+        with _writing(self.episodes_file) as path, whole_file(path) as file:
+            file.writelines(map(json_line, complete))
         return complete
-
-    def _rewrite(self, records: Sequence[Mapping[str, Any]]) -> None:
-        with whole_file(self.episodes_file) as file:
-            file.writelines(map(json_line, records))
 
     def write_environment(self, environment: Mapping[str, Any]) -> None:
         """Save machine, versions and isolation, which are not compared. DataError when they cannot be written."""
-        path = self.path / "environment.json"
-        self._write(lambda: write_json(path, environment), path)
+        with _writing(self.path / "environment.json") as path:
+            write_json(path, environment)
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Add episodes, on disk when this returns. DataError when they cannot be written, as on a full disk."""
-        try:
-            with self.episodes_file.open("ab") as file:
-                file.writelines(map(json_line, records))
-        except OSError as error:
-            raise _unwritten(self.episodes_file, error) from None
+        with _writing(self.episodes_file) as path, path.open("ab") as file:
+            file.writelines(map(json_line, records))
 
     def settings(self) -> Settings:
         """DataError when this is no evaluation's folder."""
@@ -252,23 +247,18 @@ class EvaluationFolder:
 
     def write_data(self, report: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
         """`report.json` and `report.csv`. DataError when they cannot be written."""
-        data, rows = self.path / "report.json", self.path / "report.csv"
-        self._write(lambda: write_json(data, report), data)
-        self._write(lambda: write_text(rows, as_csv(episodes)), rows)
+        with _writing(self.path / "report.json") as path:
+            write_json(path, report)
+        with _writing(self.path / "report.csv") as path:
+            write_text(path, as_csv(episodes))
 
     def write_page(self, page: str, plots: Mapping[str, tuple["Figure", str]]) -> None:
         """`report.html`, and each plot as `plots/NAME.png`. DataError when they cannot be written."""
-        path = self.path / "report.html"
-        self._write(lambda: write_text(path, page), path)
+        with _writing(self.path / "report.html") as path:
+            write_text(path, page)
         for name, (figure, _) in plots.items():
-            png = self.path / "plots" / f"{name}.png"
-            self._write(partial(save_png, figure, png), png)
-
-    def _write(self, write: Callable[[], None], path: Path) -> None:
-        try:
-            write()
-        except OSError as error:
-            raise _unwritten(path, error) from None
+            with _writing(self.path / "plots" / f"{name}.png") as path:
+                save_png(figure, path)
 
 
 def to_episodes(records: Sequence[Mapping[str, Any]], source: Path, failures: FailureModes = GENERAL) -> list[Episode]:
@@ -289,8 +279,15 @@ def as_csv(episodes: Sequence[Episode]) -> str:
     return held.getvalue()
 
 
-def _unwritten(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path} cannot be written ({error.strerror}); make room, then start the same command again")
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """The path to write to. DataError when that fails."""
+    try:
+        yield path
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be written ({error.strerror}); make room, then start the same command again"
+        ) from None
 
 
 # The report

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_rl.errors import DataError
-from agent_rl.reports.episodes import Episode, by_task, failure_counts, in_common, successes
-from agent_rl.telemetry.statistics import clustered_interval, ks_of, paired_change, paired_means, pass_at_k
+from agent_rl.reports.episodes import Episode, by_task, failure_counts, in_common
+from agent_rl.telemetry.statistics import clustered_interval, ks_of, paired_means, pass_at_k
 
 Figures = dict[str, Any]
 GROUPINGS = ("difficulty", "level", "family")
@@ -241,9 +241,8 @@ def compare(before: Sequence[Episode], after: Sequence[Episode], where: str) -> 
             f"{where}: task {common.others[0]!r} is a different task there ({len(common.others)} in all); compare "
             "evaluations of the same tasks"
         )
-    if not common.before:
+    if (change := common.change) is None:
         raise DataError(f"{where}: no task was scored in both evaluations; evaluate again")
-    change = paired_change(successes(common.before), successes(common.after))
     mean, low, high = paired_means(
         *([_rewards(group) for group in side.values()] for side in (common.before, common.after))
     )

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from agent_rl.reports.episodes import Episode, failure_counts, in_common, successes
+from agent_rl.reports.episodes import Episode, failure_counts, in_common
 from agent_rl.reports.run.data import HeldOutEvaluation
-from agent_rl.telemetry.statistics import PairedChange, paired_change
+from agent_rl.telemetry.statistics import PairedChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,13 @@ class BeforeAfter:
 def compare(before: HeldOutEvaluation, after: HeldOutEvaluation) -> BeforeAfter | None:
     """Compare two evaluations; None when no task was scored in both."""
     common = in_common(before.episodes, after.episodes)
-    if not common.before:
+    if common.change is None:
         return None
     pairs = [TaskPair(before=group[0], after=common.after[task_id][0]) for task_id, group in common.before.items()]
     return BeforeAfter(
         before=replace(before, episodes=tuple(pair.before for pair in pairs)),
         after=replace(after, episodes=tuple(pair.after for pair in pairs)),
-        change=paired_change(successes(common.before), successes(common.after)),
+        change=common.change,
         gained=reading_order(p for p in pairs if p.after.is_success and not p.before.is_success),
         lost=reading_order(p for p in pairs if p.before.is_success and not p.after.is_success),
         failures_before=failure_counts(pair.before for pair in pairs),

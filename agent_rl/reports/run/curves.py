@@ -27,9 +27,9 @@ _AREAS = (("#2c6e9b", ""), ("#a9cbe0", "///"), ("#e6b17e", "..."), ("#8a8f94", "
 _WIDTH_IN, _HEIGHT_IN = 4.4, 2.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot: `Panel(title="Entropy", unit="nats/token", names={"policy/entropy": ""})`."""
+    """One plot: `Panel("Entropy", "nats/token", {"policy/entropy": ""})`."""
 
     title: str
     unit: str
@@ -46,56 +46,53 @@ class Panel:
 
 PANELS: Mapping[str, tuple[Panel, ...]] = {
     "Reward and success": (
-        Panel(title="Success", unit="share", names={"success/mean": "training"}, held_out="success"),
-        Panel(title="Mean reward", unit="reward", names={"reward/mean": "training"}, held_out="reward"),
+        Panel("Success", "share", {"success/mean": "training"}, held_out="success"),
+        Panel("Mean reward", "reward", {"reward/mean": "training"}, held_out="reward"),
     ),
     "Signal": (
         Panel(
-            title="Zero-variance groups",
-            unit="share of groups",
-            names={
+            "Zero-variance groups",
+            "share of groups",
+            {
                 "group/frac_no_signal": "zero variance",
                 "group/frac_all_good": "all solved",
                 "group/frac_all_bad": "all failed",
             },
         ),
-        Panel(title="Highest open level", unit="level", names={"curriculum/max_level": ""}),
-        Panel(title="Reward hacking", unit="episodes", names={"hacks/*": ""}),
+        Panel("Highest open level", "level", {"curriculum/max_level": ""}),
+        Panel("Reward hacking", "episodes", {"hacks/*": ""}),
     ),
     "Policy and updates": (
-        Panel(title="Entropy", unit="nats/token", names={"policy/entropy": ""}),
+        Panel("Entropy", "nats/token", {"policy/entropy": ""}),
         Panel(
-            title="Divergence",
-            unit="nats/token",
-            names={"mismatch/k3": "trainer from sampler", "policy/kl": "after updates", "loss/kl": "from the start"},
+            "Divergence",
+            "nats/token",
+            {"mismatch/k3": "trainer from sampler", "policy/kl": "after updates", "loss/kl": "from the start"},
             is_log=True,
         ),
-        Panel(title="Clipped tokens", unit="share", names={"loss/clip_frac": ""}),
-        Panel(title="Gradient norm", unit="before clipping", names={"optim/grad_norm": ""}),
-        Panel(title="Learning rate", unit="per step", names={"optim/learning_rate": ""}, is_smoothed=False),
-        Panel(title="Staleness", unit="steps", names={"async/staleness_mean": "mean", "async/staleness_max": "most"}),
+        Panel("Clipped tokens", "share", {"loss/clip_frac": ""}),
+        Panel("Gradient norm", "before clipping", {"optim/grad_norm": ""}),
+        Panel("Learning rate", "per step", {"optim/learning_rate": ""}, is_smoothed=False),
+        Panel("Staleness", "steps", {"async/staleness_mean": "mean", "async/staleness_max": "most"}),
     ),
     "Episodes": (
-        Panel(title="Generated tokens", unit="tokens/episode", names={"rollout/tokens_mean": ""}),
-        Panel(title="Turns", unit="turns/episode", names={"rollout/turns_mean": ""}),
-        Panel(title="How episodes end", unit="share", names={"rollout/stop/*": ""}, kind="stack"),
+        Panel("Generated tokens", "tokens/episode", {"rollout/tokens_mean": ""}),
+        Panel("Turns", "turns/episode", {"rollout/turns_mean": ""}),
+        Panel("How episodes end", "share", {"rollout/stop/*": ""}, kind="stack"),
         Panel(
-            title="Calls that went wrong",
-            unit="share",
-            names={
-                "rollout/tool_error_share": "failed or unreadable",
-                "rollout/parse_error_share": "turns, unreadable",
-            },
+            "Calls that went wrong",
+            "share",
+            {"rollout/tool_error_share": "failed or unreadable", "rollout/parse_error_share": "turns, unreadable"},
         ),
     ),
     "Time": (
         Panel(
-            title="Time of a step",
-            unit="seconds",
-            names={"time/rollout_s": "rollouts", "time/update_s": "updates", "other": "other"},
+            "Time of a step",
+            "seconds",
+            {"time/rollout_s": "rollouts", "time/update_s": "updates", "other": "other"},
             kind="stack",
         ),
-        Panel(title="Speed", unit="generated tokens/s", names={"perf/tokens_per_s": ""}),
+        Panel("Speed", "generated tokens/s", {"perf/tokens_per_s": ""}),
     ),
 }
 """Section -> plots, in the order of the page. A name that ends with `/*` means all metrics with that prefix."""
@@ -145,7 +142,7 @@ def part_panels(metrics: Mapping[str, Sequence[float]]) -> tuple[tuple[Panel, ..
         if min(numbers) == max(numbers) and len(numbers) > 1:
             constant[label] = numbers[0]
         else:
-            panels.append(Panel(title=label, unit="mean", names={name: ""}))
+            panels.append(Panel(label, "mean", {name: ""}))
     return tuple(panels), constant
 
 

@@ -17,11 +17,9 @@ import yaml
 
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
-from agent_rl.reports.environment import failure_modes_of
-from agent_rl.reports.episodes import Episode, in_common, read_eval_file, successes
+from agent_rl.reports.episodes import Episode, failure_modes_of, in_common, read_eval_file
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
 from agent_rl.telemetry.events import Event, EventKind, read_events
-from agent_rl.telemetry.statistics import PairedChange, paired_change
 
 _EVAL_FILE = re.compile(r"step_(\d+)_t([\d.e+-]+)\.json")
 
@@ -118,11 +116,12 @@ class Run:
         trained_at = self.settings.get("policy.temperature")
         chosen = trained_at if trained_at in self.temperatures else max(self.temperatures, default=0.0)
         evaluations = self.at(chosen)
+        sides = [each.episodes for each in (evaluations[0], evaluations[-1])] if len(evaluations) > 1 else []
         return Evidence(
             metrics=self.metrics,
             steps=self.steps,
             held_out=[each.counted for each in evaluations],
-            held_out_change=_change(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None,
+            held_out_change=in_common(*sides).change if sides else None,
             settings=self.settings,
         )
 
@@ -221,11 +220,6 @@ def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
 
 def _unread(path: Path, error: OSError) -> DataError:
     return DataError(f"{path}: cannot be read ({error.strerror}); make it readable, or report on a copy of the folder")
-
-
-def _change(before: HeldOutEvaluation, after: HeldOutEvaluation) -> PairedChange | None:
-    common = in_common(before.episodes, after.episodes)
-    return paired_change(successes(common.before), successes(common.after)) if common.before else None
 
 
 def _evaluations(folder: Path, failures: FailureModes) -> list[HeldOutEvaluation]:

@@ -9,7 +9,7 @@ Starts the environment's checkers and ends them; writes nothing. Exit code 1 whe
 import typer
 
 from agent_rl.scripts.commands.plan import ConfigPath, MachineOverrides, MachinePath, Overrides
-from agent_rl.scripts.common import make_app, read_config, run_app
+from agent_rl.scripts.common import read_config
 
 
 def main(
@@ -38,7 +38,3 @@ def main(
         show(check)
     print(", ".join(f"{number} {status}" for status, number in counts.items()))
     raise typer.Exit(1 if counts[CheckStatus.FAILED] else 0)
-
-
-if __name__ == "__main__":
-    run_app(make_app(main))

@@ -13,8 +13,6 @@ from typing import Annotated
 
 import typer
 
-from agent_rl.scripts.common import make_app, run_app
-
 
 def main(
     run: Annotated[Path, typer.Argument(help="Folder of the run, such as runs/nat_grpo.")],
@@ -47,7 +45,3 @@ def main(
         ) from None
     show(report, Console(width=None if sys.stdout.isatty() else 80))
     print(f"Report: {page_file}, {data_file}")
-
-
-if __name__ == "__main__":
-    run_app(make_app(main))

@@ -14,7 +14,6 @@ import typer
 
 from agent_rl.reports.view.data import RunSamples
 from agent_rl.reports.view.server import ViewServer
-from agent_rl.scripts.common import make_app, run_app
 
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run, such as runs/nat_grpo.")]
 Port = Annotated[int, typer.Option(help="Where to listen; 0 takes a free port.", min=0, max=65535)]
@@ -29,7 +28,3 @@ def main(run: RunPath, port: Port = 0, host: Host = "127.0.0.1", no_browser: NoB
         if not no_browser:  # in a thread, as a browser of the terminal holds its caller up; requests wait in line
             threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
         server.serve_forever()
-
-
-if __name__ == "__main__":
-    run_app(make_app(main))
