@@ -167,7 +167,7 @@ def test_a_smaller_cache_adapters_or_more_gpus_are_named_where_nothing_less_help
 
     def run(**sections) -> PlannedRun:
         path = tmp_path / "c.yaml"
-        merged = {name: values | sections.get(name, {}) for name, values in raw.items()}
+        merged = raw | {name: raw[name] | values for name, values in sections.items()}
         path.write_text(parse_config(merged, source="test").to_yaml())
         return PlannedRun(
             load=lambda chosen: load_config(path, list(chosen)), overrides=(), shape=LARGE, layout=Layout(), gpu=H100
