@@ -33,12 +33,15 @@ def options_for(algorithm: "AlgorithmConfig", registry: Registry[Any], name: str
 
 
 def unread_keys(algorithm: "AlgorithmConfig") -> dict[str, str]:
-    """Keys that neither function reads, each with where it has an effect; none where a name is not registered yet."""
+    """Keys that a built-in function does not read, each with where it has an effect.
+
+    A user's own function may leave keys unread: he starts from a shipped file, whose keys no override can remove.
+    """
     unread = {}
     for key in OPTION_KEYS:
         for what, registry, name in _functions(algorithm):
             readers = [other for other in registry.names() if key in registry.options_of(other)]
-            if readers and (name in registry or ":" in name) and key not in registry.options_of(name):
+            if readers and name in registry.builtin and key not in registry.options_of(name):
                 unread[key] = f"with {what} {name!r}, only with {' and '.join(map(repr, readers))}"
     return unread
 

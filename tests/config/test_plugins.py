@@ -150,7 +150,6 @@ def test_import_paths_need_no_plugins(tmp_path: Path) -> None:
         (["algorithm.options={eps: small}"], "algorithm.options.eps = 'small': input should be a valid number"),
         (["algorithm.options={clip_low: 0.1}"], "write algorithm.clip_low"),
         ([f"algorithm.loss={MODULE}:own_loss", "algorithm.options={}"], "algorithm.options has no 'slope'"),
-        ([f"algorithm.loss={MODULE}:own_loss", "algorithm.clip_low=0.1"], "clip_low has no effect with loss"),
         ([f"algorithm.advantage={MODULE}:over_median", "rollout.group_size=1"], "rollout.group_size is 1"),
         (["algorithm.advantage=remax", "rollout.max_attempts=2"], "rollout.max_attempts has no effect with"),
     ],

@@ -42,7 +42,7 @@ def test_hello_world_runs_a_step_of_a_hugging_face_model(tmp_path: Path) -> None
 def test_the_file_tree_names_the_folders_of_the_package() -> None:
     tree = re.search(r"```text\nagent_rl/\n(.*?)```", README, re.DOTALL)[1]
     named = set(re.findall(r"^  (\w+)/ ", tree, re.MULTILINE))
-    assert named == {path.name for path in CODE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert named == {path.parent.name for path in CODE.glob("*/__init__.py")}
 
 
 def commands(page: Path) -> list[list[str]]:
