@@ -36,7 +36,7 @@ class CheckpointError(UserError):
 
 
 class TrainingStoppedError(UserError):
-    """A run ended itself: an alarm with that action fired, or updates kept giving numbers that are not finite."""
+    """A run ended itself: an alarm with that action fired, or updates repeatedly gave numbers that are not finite."""
 
 
 class SandboxError(AgentRLError):

@@ -176,7 +176,7 @@ class Batch:
     token_ids: "torch.Tensor"
     """Long [T], as are the positions."""
     position_ids: "torch.Tensor"
-    """Place of a token in its sample; a segment with a prefix goes on counting after it."""
+    """Place of a token in its sample; a segment with a prefix continues its count."""
     segments: tuple[Segment, ...]
     """They follow one another and cover all T tokens."""
     sources: "torch.Tensor"

@@ -3,7 +3,7 @@
 Trains configs/nat_grpo.yaml anew for every variant and seed, shorter and with half the tasks a step, each in a run
 folder of its own, and prints one table: held-out success after training, and the difference to the recipe. `key=value`
 changes what all of them have in common, such as `train.steps=80`. It may be stopped and started again: finished runs
-are read, an unfinished one goes on from its last checkpoint. `--jobs 2` with OMP_NUM_THREADS=1 gets two cores further
+are read, an unfinished one continues from its last checkpoint. `--jobs 2` with OMP_NUM_THREADS=1 gets two cores further
 than one run at a time. Not here: what the variants mean (docs/configuration.md).
 """
 

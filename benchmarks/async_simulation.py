@@ -162,7 +162,7 @@ class Generator:
         self._fill()
 
     def run(self, until: float) -> GroupSlot | None:
-        """Go on to the end of an episode, whose group is returned, or to the time `until`."""
+        """Continue to the end of an episode, whose group is returned, or to the time `until`."""
         while True:
             step_s = self.step_s(len(self._decoding))
             drawn_at = self.now + (self._decoding[0][0] - self._drawn) * step_s if self._decoding else math.inf

@@ -4,7 +4,7 @@
 trained on in the other half; `--rounds` does so several times within the same minutes, each round
 sampling from the model of the one before and training on all that was selected. `shuffled`: the default run with the
 rewards of a step shuffled among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml.
-Supervised learning that goes on with the teacher's demonstrations needs no script: `agent-rl sft --init-from
+Supervised learning that continues with the teacher's demonstrations needs no script: `agent-rl sft --init-from
 model/nat_minimind`.
 
 Not here: evaluation of what comes out; `agent-rl eval --checkpoint` does it for all of them alike, with DIR/model after
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("kind", choices=("rejection", "shuffled"))
     parser.add_argument("--output-dir", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=30.0, help="wall time of `rejection`")
-    parser.add_argument("--rounds", type=int, default=1, help="of drawing and learning, in `rejection`")
+    parser.add_argument("--rounds", type=int, default=1, help="of sampling and learning, in `rejection`")
     parser.add_argument("overrides", nargs="*", help="section.key=value")
     options = parser.parse_intermixed_args()
     output = options.output_dir
@@ -80,7 +80,7 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
     tasks = read_tasks(config.data.train_path, factory.check_task)
     policy = make_in_process_policy(config, device=backend.device)
     factory.start()
-    kept: list[Conversation] = []
+    selected: list[Conversation] = []
     group_size, num_groups = config.rollout.group_size, config.rollout.groups_per_step
     with closing(policy), closing(factory):
         worker = make_worker(config, policy, factory)
@@ -96,14 +96,14 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
                 )
                 groups = worker.collect(request)
                 passed_now = [each for group in groups for each in passed(group)]
-                kept += passed_now
+                selected += passed_now
                 spent = time.monotonic() - started
                 print(f"{spent:6.0f} s  {len(passed_now)} of {num_groups * group_size} episodes selected", flush=True)
-            if not kept:
+            if not selected:
                 raise SystemExit(f"no episode passed in {step} steps, so there is nothing to learn; raise --minutes")
-            pace = pace or conversations_per_second(policy.trained.module, kept)
+            pace = pace or conversations_per_second(policy.trained.module, selected)
             left = seconds * number / rounds - (time.monotonic() - started)
-            learn(policy.trained.module, kept, max(0, int(pace * left)), seed=config.run.seed + number)
+            learn(policy.trained.module, selected, max(0, int(pace * left)), seed=config.run.seed + number)
         policy.trained.save_pretrained(output / "model")
 
 
@@ -118,24 +118,24 @@ def passed(group: TrajectoryGroup) -> Iterator[Conversation]:
                     yield Conversation(token_ids=list(sample.token_ids), loss_mask=list(sample.loss_mask))
 
 
-def conversations_per_second(model, kept: Sequence[Conversation]) -> float:
+def conversations_per_second(model, selected: Sequence[Conversation]) -> float:
     """How fast a copy of the model, which is thrown away, learns."""
     started = time.monotonic()
     trial = SftSettings(num_conversations=TRIAL_CONVERSATIONS)
-    train_sft(copy.deepcopy(model), shuffled_for_ever(kept, 0), trial, lambda *_: None)
+    train_sft(copy.deepcopy(model), shuffled_for_ever(selected, 0), trial, lambda *_: None)
     return TRIAL_CONVERSATIONS / (time.monotonic() - started)
 
 
-def learn(model, kept: Sequence[Conversation], num: int, *, seed: int) -> None:
-    """Fine-tune in place on `num` conversations, as often over `kept` as that takes."""
-    print(f"{num} conversations to train on, each {num / len(kept):.1f} times", flush=True)
+def learn(model, selected: Sequence[Conversation], num: int, *, seed: int) -> None:
+    """Fine-tune in place on `num` conversations, as often over `selected` as that takes."""
+    print(f"{num} conversations to train on, each {num / len(selected):.1f} times", flush=True)
     settings = SftSettings(num_conversations=num, learning_rate=1e-3, muon_learning_rate=0.01, seed=seed)
-    train_sft(model, shuffled_for_ever(kept, seed), settings, print_progress)
+    train_sft(model, shuffled_for_ever(selected, seed), settings, print_progress)
 
 
-def shuffled_for_ever(kept: Sequence[Conversation], seed: int) -> Iterator[Conversation]:
+def shuffled_for_ever(selected: Sequence[Conversation], seed: int) -> Iterator[Conversation]:
     for epoch in itertools.count():
-        yield from random.Random(f"{seed}-{epoch}").sample(kept, len(kept))
+        yield from random.Random(f"{seed}-{epoch}").sample(selected, len(selected))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 `--num` successful episodes are sampled from EVALUATION/episodes.jsonl. Each project is written to a folder and
 installed by pip, as its user would; then `nat validate` must accept its configuration, `nat run` and `nat mcp serve`
-must answer as the task asks, as must its own MCP server over stdio, and its tests must pass. The questions are sampled
+must answer as the task requires, as must its own MCP server over stdio, and its tests must pass. Questions are sampled
 anew (`--seed`), so they differ from those of training and of the evaluation. `nat run` hands one text to the workflow,
-so only workflows with one input are asked through it. The network alone is not real: httpx answers requests from a
+so only workflows with one input are called through it. The network alone is not real: httpx answers requests from a
 table of what the services of the task would say.
 
 This runs programs that a model wrote, without a sandbox. Exits with 1 when a project fails.
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def written(episode: dict[str, Any], spec: NATSpec) -> dict[str, str]:
-    """Path -> text of the files that the task asks for (no others are judged), as they were when the episode ended."""
+    """Path -> text of the files that the task requires (no others are judged), as they were when the episode ended."""
     files = {}
     for message in episode["messages"]:
         for call in message.get("tool_calls") or ():
@@ -147,7 +147,7 @@ def recheck(spec: NATSpec, files: dict[str, str], seed: int, python: Path) -> tu
     with tempfile.TemporaryDirectory(prefix="recheck_") as name:
         project = Project(Path(name, "project"), Path(name, "site"), python)
         project.write(files, case.exchanges)
-        problems = [f"{command}: {said}" for command, said in commands(project, spec.config_path) if said]
+        problems = [f"{command}: {failure}" for command, failure in commands(project, spec.config_path) if failure]
         with serving(project, spec.config_path) as url:
             problems += [f"nat mcp serve: {each}" for each in wrong_answers(Client(url), calls)]
         own = StdioServerParameters(
@@ -164,7 +164,7 @@ def recheck(spec: NATSpec, files: dict[str, str], seed: int, python: Path) -> tu
 
 
 def commands(project: Project, config_path: str) -> Iterator[tuple[str, str]]:
-    """Name of each command that has to end well, and the end of what it said when it did not."""
+    """Name of each command that must exit with 0, and the end of its output if it does not."""
     pip = project.python_module("pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "--target")
     pytest = project.python_module("pytest", "-q", "-p", "no:cacheprovider", "tests")
     for name, command in {

@@ -92,13 +92,13 @@ def _settings(workload: Workload, folder: str, num_rows: int) -> GRPOConfig:
 
 
 def _time_rollouts(trainer: GRPOTrainer, readings: Readings) -> None:
-    play = trainer._generate_and_score_completions
+    generate = trainer._generate_and_score_completions
 
     def timed(*arguments: Any, **named: Any) -> Any:
         started = time.perf_counter()
-        played = play(*arguments, **named)
+        generated = generate(*arguments, **named)
         readings.rollout_s.append(time.perf_counter() - started)
-        return played
+        return generated
 
     trainer._generate_and_score_completions = timed
 

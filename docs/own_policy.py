@@ -40,7 +40,7 @@ class FunctionPolicy(BasePolicy):
 
 
 def multiply(prompt: str) -> str:
-    """Has all numbers of the question multiplied, whatever it asks."""
+    """Multiplies all numbers of the question, whatever it is."""
     if result := re.search(r"<tool_response>\n(.*)\n</tool_response>", prompt):
         return f"Answer: {result[1]}"
     product = "*".join(re.findall(r"\d+", prompt.split("<|im_start|>user")[1]))

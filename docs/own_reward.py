@@ -21,7 +21,7 @@ def near_reward(prediction: str, answer: str) -> dict[str, float]:
 
 @reward("read_off_reward")
 def read_off_reward(prediction: str, trajectory: tuple[Message, ...]) -> float:
-    """1.0 when a tool has said the answer, so that it was not made up. `trajectory` is the whole conversation."""
+    """1.0 when the answer is in a tool's reply, so that it was not made up. `trajectory` is the whole conversation."""
     return float(any(message.role == "tool" and message.content == prediction for message in trajectory))
 
 

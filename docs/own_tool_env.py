@@ -17,7 +17,7 @@ class Options(BaseModel):
 
 
 class LastNumber(ToolEnv):
-    """Scores what the last call of a tool gave, whatever is said about it; each call before it costs something."""
+    """Scores what the last call of a tool gave, whatever the reply is; each call before it costs something."""
 
     def __init__(self, options: Options) -> None:
         self.call_cost, self.results = options.call_cost, []

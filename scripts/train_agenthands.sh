@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The whole job of configs/nat_grpo_8xh100.yaml on one machine of 8 GPUs: preflight, plan, two vLLM servers on GPUs 4-7,
 # training on GPUs 0-3. The servers end with the script, however the training ends; only a `kill -9` of the script leaves
-# both behind. Started again it goes on from the last checkpoint. Untested on GPUs.
+# both behind. Started again it continues from the last checkpoint. Untested on GPUs.
 #   scripts/train_agenthands.sh [--dry-run] [--skip-checks] [section.key=value ...]
 # Environment: PYTHON (.venv/bin/python), MODEL, PORT, TRAIN_GPUS, SERVER_GPUS, SERVER_SHARE, MACHINE_MEMORY (GiB; this
 # machine's, or what its control group may have), OMP_NUM_THREADS (of each training process; its share of the cores),

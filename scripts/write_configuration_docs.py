@@ -107,7 +107,7 @@ def _table(name: str, section: type[BaseModel]) -> str:
 
 
 def _help(section: type[BaseModel]) -> dict[str, str]:
-    """The line of help below each field, which Python itself does not keep."""
+    """The line of help below each field, which Python itself drops."""
     (definition,) = ast.parse(inspect.getsource(section)).body
     assert isinstance(definition, ast.ClassDef)
     return {

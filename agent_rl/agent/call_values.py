@@ -1,7 +1,7 @@
 """Values inside a call's tags: where one ends, what it holds, and the name and arguments in it.
 
 JSON objects, and keyword arguments that are Python literals; nothing is ever evaluated. Everything wrong is a
-`BrokenCallError`. This module does not know tags except for where they forbid a value to go on (`tool_parser.py`).
+`BrokenCallError`. This module does not know tags except for where they end a value (`tool_parser.py`).
 """
 
 import ast

@@ -11,7 +11,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call the model asked for: `ToolCall(name="submit", arguments={}, span=(0, 57))`."""
+    """One call the model made: `ToolCall(name="submit", arguments={}, span=(0, 57))`."""
 
     name: str
     """Name of the tool, not yet checked against any registry."""

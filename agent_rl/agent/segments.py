@@ -40,7 +40,7 @@ class SegmentEncoder:
         """For stretches behind a special token. For it and the next, every text is plain text."""
         is_same = behind_text == behind_token
         self._behind_text = self._behind_token if is_same else Tokenizer.from_str(json.dumps(behind_text))
-        """For stretches that go on where others ended."""
+        """For stretches that continue where others ended."""
 
     def encode(self, segments: Iterable[TextSegment], *, behind_text: bool = False) -> list[int]:
         """Ids of segments. Neighbouring plain text is encoded in one go, as the tokenizer itself would.

@@ -19,7 +19,7 @@ from agent_rl.errors import UserError
 class TextActionFormat(ChatFormat, ABC):
     """Tools stand in the system message and results in user messages, so the template need not know of either.
 
-    Keeps nothing of an episode: one object serves many threads.
+    Holds no state of an episode: one object serves many threads.
     """
 
     result_label: str

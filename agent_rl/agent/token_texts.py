@@ -15,8 +15,8 @@ def token_texts(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> l
     """One text per id; joined they are the decoded whole, where `decode` goes through the bytes from left to right.
 
     A character spread over several tokens stands on the last of them, the others have the empty text; so have ids
-    without a text, as those outside the vocabulary. Bytes that become no character are U+FFFD. A decoder that gives up
-    a whole row of bytes because of one bad byte may write more U+FFFD than stand here.
+    without a text, as those outside the vocabulary. Bytes that become no character are U+FFFD. A decoder that rejects
+    a whole row of bytes because of one bad byte may write more U+FFFD than are returned here.
     """
     # Some decoders strip the space in front of the first token, so that each is decoded behind another one.
     first = next((token for token in ids if _is_whole(decode([token]))), None)

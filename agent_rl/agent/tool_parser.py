@@ -72,7 +72,7 @@ def parse_tool_calls(text: str) -> ParsedReply:
     """Take a reply apart into text, calls and broken calls, each in order.
 
     Arguments are under `arguments` or `parameters`: an object, a string that holds one, or missing (`{}`). After a
-    broken call the search goes on behind what was read of it.
+    broken call the search continues after what was read of it.
     A reply that is one JSON value as a whole, or begins as nothing but a call can, is a call or content by its shape;
     tags in its strings are not looked at.
     """

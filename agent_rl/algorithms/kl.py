@@ -92,6 +92,6 @@ class KLController:
         return {"coefficient": self.coefficient}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a stored coefficient; a fixed one is the configuration's, whatever was stored."""
+        """Continue from a stored coefficient; a fixed one is the configuration's, whatever was stored."""
         if self._target is not None:
             self.coefficient = state["coefficient"]

@@ -74,6 +74,6 @@ class EpisodeLog:
             if not self._has_failed:
                 report(
                     f"{self._run.path}: episodes of step {step} cannot be written ({error.strerror}); "
-                    "training goes on, make room for those of later steps"
+                    "training continues, make room for those of later steps"
                 )
             self._has_failed = True

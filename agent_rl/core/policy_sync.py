@@ -137,7 +137,7 @@ def make_policy_sync(
 
 
 def module_to_train(model: TrainedModel, policy: BasePolicy, backend: Backend) -> nn.Module:
-    """The model's module, or a copy of it if the policy goes on sampling from the whole one (ZeRO-3)."""
+    """The model's module, or a copy of it if the policy keeps sampling from the whole one (ZeRO-3)."""
     is_colocated = policy.remote_engine is None
     return copy.deepcopy(model.module) if is_colocated and backend.zero_stage == 3 else model.module
 

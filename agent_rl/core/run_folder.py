@@ -1,4 +1,4 @@
-"""The folder of one run: where its files are, what an earlier start left there, and from where to go on.
+"""The folder of one run: where its files are, what an earlier start left there, and from where to continue.
 
 `config.yaml  environment.json  metrics.jsonl  events.jsonl  transcripts/  samples/  eval/  checkpoints/`.
 Nothing here knows models or episodes.
@@ -27,7 +27,7 @@ _FILE_OF_A_STEP = re.compile(r"step_(\d+)(?:\.jsonl(?:\.gz)?|_t.*\.json)(\.parti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder:
-    """`RunFolder.open(config)` decides from which checkpoint to go on, and writes nothing."""
+    """`RunFolder.open(config)` decides from which checkpoint to continue, and writes nothing."""
 
     path: Path
     resume_from: Path | None

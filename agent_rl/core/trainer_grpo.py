@@ -201,7 +201,7 @@ class GRPOTrainer:
             self.save_checkpoint()
         saved = "no checkpoint yet" if self._saved_step is None else f"that of step {self._saved_step}"
         output.message(
-            f"Interrupted after step {self.step}; checkpoint kept in {self._run.checkpoints}: {saved}; "
+            f"Interrupted after step {self.step}; checkpoint saved in {self._run.checkpoints}: {saved}; "
             "continue with checkpoint.resume=auto"
         )
         self._events.write("interrupt", self.step, checkpoint_step=self._saved_step)
@@ -240,7 +240,7 @@ class GRPOTrainer:
                 self._episode_log.write_samples(self.step, groups, update, report=output.message)
                 self.save_checkpoint()
                 raise TrainingStoppedError(
-                    f"stopped after step {self.step} by the alarm on {alarm.metric}; the checkpoint is kept in "
+                    f"stopped after step {self.step} by the alarm on {alarm.metric}; the checkpoint is in "
                     f"{self._run.checkpoints}"
                 )
         if any(alarm.action == "rollback" for alarm in fired):
@@ -289,7 +289,7 @@ class GRPOTrainer:
         return self._evaluation.evaluate(self.step, temperature)
 
     def save_checkpoint(self) -> None:
-        """Keep the weights and everything needed to go on from the last whole step; nothing if that was done.
+        """Save the weights and everything needed to continue from the last whole step, unless that was done.
 
         Every process calls it.
         """
@@ -326,7 +326,7 @@ class GRPOTrainer:
         torch.save(get_rng_state(), folder / _rng_file(self._backend.rank))
 
     def _restore(self, path: Path) -> None:
-        """Go on from a checkpoint; the policy was already loaded from there."""
+        """Continue from a checkpoint; the policy was already loaded from there."""
         state = load_state(path, self._backend)
         self._load_learned(path, state)
         self._source.load_state_dict(state["source"])

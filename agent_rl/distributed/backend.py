@@ -41,9 +41,9 @@ class OptimizerStep:
 class Backend(Processes):
     """The device and the processes of this run: `Backend("auto")`.
 
-    `device` is `auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`. `timeout_s` is how long a process waits
-    for the others before it gives up. Raises ConfigError for a device that is not there, and for settings of the
-    launcher that cannot work.
+    `device` is `auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`. A process waits `timeout_s` for the others,
+    then raises ProcessLostError. Raises ConfigError for a device that is not there, and for settings of the launcher
+    that cannot work.
     """
 
     def __init__(self, device: str = "auto", *, timeout_s: float = 1800.0) -> None:
@@ -203,7 +203,7 @@ class Backend(Processes):
                     places[name].copy_(tensor)
 
     def save_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Write what the optimizer needs to go on bit for bit into `folder/optimizer`; collective.
+        """Write what the optimizer needs to continue bit for bit into `folder/optimizer`; collective.
 
         Rank 0 writes the optimizer; with ZeRO each process writes its shard, which holds its share of the weights too.
         The folder must be one that all processes see.

@@ -1,6 +1,6 @@
 """Checkpoints that exist whole or not at all, of one process or of many.
 
-`step_00012/` holds `model/` (Hugging Face format), `trainer.pt` (everything else a run needs to go on), what each
+`step_00012/` holds `model/` (Hugging Face format), `trainer.pt` (everything else a run needs to continue), what each
 process wrote beside them, and `manifest.json` with the SHA-256 of every file. It is written beside its final name,
 flushed to disk, and renamed, so that no moment of power loss or `kill -9` leaves half of one. The processes of a run
 share one file system. What the state holds is the trainer's business.
@@ -185,7 +185,7 @@ def _way_out(path: Path, processes: Processes) -> str:
     whole = next((other for other in reversed(older) if _complaint(other, processes) is None), None)
     if whole is None:
         return "no older checkpoint beside it is whole; begin the run again under another run.name"
-    return f"remove {path} to go on from {whole.name}, which is whole"
+    return f"remove {path} to continue from {whole.name}, which is whole"
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -221,7 +221,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
     if len(state["cuda"]) != torch.cuda.device_count():
         raise CheckpointError(
             f"the checkpoint was made with {len(state['cuda'])} CUDA devices in sight, now there are "
-            f"{torch.cuda.device_count()}; go on with as many, or start another run from its model folder"
+            f"{torch.cuda.device_count()}; continue with as many, or start another run from its model folder"
         )
     torch.cuda.set_rng_state_all(state["cuda"])
 

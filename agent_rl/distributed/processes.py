@@ -49,8 +49,8 @@ class Processes:
                 raise
             raise ProcessLostError(
                 f"process {self.rank} of {self.num_processes} waited for {what}, but another process ended or did not "
-                f"answer within {self.timeout_s:g} s; look for the cause in the output of the others, then go on with "
-                "checkpoint.resume=auto"
+                f"answer within {self.timeout_s:g} s; look for the cause in the output of the others, then continue "
+                "with checkpoint.resume=auto"
             ) from None
 
     def barrier(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from agent_rl.errors import UserError
 from agent_rl.inference.base import Probe, Receipt
 
-_REMEDY = "restart the servers, if vLLM runs in servers, and go on with checkpoint.resume=auto"
+_REMEDY = "restart the servers, if vLLM runs in servers, and continue with checkpoint.resume=auto"
 
 
 class WeightSyncError(UserError):

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO: settings, one optimizer step, gathered weights, and the state that a shard keeps.
+"""DeepSpeed ZeRO: settings, one optimizer step, gathered weights, and the state of a shard.
 
 Sharding, reducing and offloading are DeepSpeed's own; this module only signals the end of a step and reads its
 state. It knows the engine and the optimizers of DeepSpeed 0.19 (`runtime/engine.py`, `runtime/zero/stage_1_and_2.py`,
@@ -110,7 +110,7 @@ def _check_file(path: Path) -> None:
 
 @contextmanager
 def sharded_loading(settings: dict[str, Any], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, Transformers shards every model that it loads; `load_whole` is how it goes on after."""
+    """Inside, Transformers shards every model that it loads; `load_whole` lifts this inside."""
     from transformers.integrations import HfDeepSpeedConfig
 
     own = copy.deepcopy(settings) | {"bf16": {"enabled": dtype == torch.bfloat16}}
@@ -219,7 +219,7 @@ def is_engine(module: torch.nn.Module) -> bool:
 
 
 def optimizer_state(engine: Any) -> dict[str, Any]:
-    """What this process's shard of the optimizer needs to go on: tensors and plain values only."""
+    """What this process's shard of the optimizer needs to continue: tensors and plain values only."""
     return {key: value for key, value in engine.optimizer.state_dict().items() if key not in _NOT_SAVED}
 
 

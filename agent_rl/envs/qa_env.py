@@ -54,7 +54,7 @@ class QAEnvOptions(BaseModel):
     besides."""
 
     def prompt(self, *, has_tools: bool) -> str | None:
-        """The first message of an episode: the default one asks for no tools where there are none."""
+        """The first message of an episode: the default one mentions no tools where there are none."""
         if has_tools or self.system_prompt is None or "system_prompt" in self.model_fields_set:
             return self.system_prompt
         return self.system_prompt.replace(_USE_TOOLS, "")

@@ -188,7 +188,7 @@ class LogprobModel(nn.Module):
     def forward(self, batch: Batch, ref: tuple[Tensor, Head] | None = None) -> Scores:
         """Scores of the batch's trained tokens; all tensors of the batch are on the model's device.
 
-        The entropy carries a gradient only when asked for at construction. `ref` is what `rows` of a reference gave; it
+        The entropy carries a gradient only when requested at construction. `ref` is what `rows` of a reference gave; it
         is read at this scorer's temperature. All ranks call the head equally often, whatever their share of trained
         tokens, because sharded weights are gathered by all at once; with none, gradients are 0 and not absent.
         """
@@ -226,7 +226,7 @@ class LogprobModel(nn.Module):
 
 
 def make_logprob_model(model: nn.Module, config: Config) -> LogprobModel:
-    """The scorer that a configuration asks for, with a critic where its estimator needs values.
+    """The configured scorer, with a critic where its estimator needs values.
 
     ConfigError when the critic should be a copy of a model that is split.
     """

@@ -1,6 +1,6 @@
 """Which samples are computed together: a step's samples become flat micro-batches, as many on every rank.
 
-Samples with the same prompt are kept together, so that the prompt is computed once. Every batch carries the
+Samples with the same prompt stay together, so that the prompt is computed once. Every batch carries the
 denominators of the whole step, so loss and gradient do not depend on the plan. The plan is a function of its arguments
 alone: every rank makes the whole plan and takes its part. Not here: the forward pass, columns of values, devices.
 """
@@ -96,9 +96,9 @@ def plan_micro_batches(
     chosen = range(len(samples)) if indices is None else indices
     trained = [index for index in chosen if any(samples[index].loss_mask)]
     counts = (sum(sum(samples[index].loss_mask) for index in trained), len(trained))
-    kept = [index for index in trained if not skip_zero_advantage or any(samples[index].advantages)]
+    selected = [index for index in trained if not skip_zero_advantage or any(samples[index].advantages)]
     shared = share_prompts and not padded
-    bins = _fill(_rows_of(samples, kept), max_tokens, _Bin(share=shared, pad=padded))
+    bins = _fill(_rows_of(samples, selected), max_tokens, _Bin(share=shared, pad=padded))
     num_turns = -(-len(bins) // num_ranks)
     bins += [_Bin(share=shared, pad=padded) for _ in range(num_turns * num_ranks - len(bins))]
     turns = _balance(bins, num_ranks)
@@ -121,10 +121,10 @@ def move_batch(batch: Batch, device: torch.device) -> Batch:
     return replace(batch, **{name: getattr(batch, name).to(device) for name in names})
 
 
-def _rows_of(samples: Sequence[TrainingSample], kept: Sequence[int]) -> list[_Row]:
+def _rows_of(samples: Sequence[TrainingSample], selected: Sequence[int]) -> list[_Row]:
     prompts: dict[tuple[int, ...], int] = {}
     rows = []
-    for index in kept:
+    for index in selected:
         sample = samples[index]
         num_prompt = sample.loss_mask.index(1)
         if num_prompt == 0:

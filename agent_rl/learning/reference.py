@@ -24,8 +24,8 @@ class Reference:
     def __init__(self, trained: nn.Module, frozen: nn.Module | None, config: Config, backend: Backend) -> None:
         """`frozen` is the reference; without one it is `trained`, a PeftModel, with its adapters switched off.
 
-        To be made before the trained module is prepared, and to be prepared after it. Raises ConfigError when
-        neither is to be had, or when the exact KL is asked for and weights are shards.
+        Make it before the trained module is prepared, and prepare it afterwards. Raises ConfigError when
+        neither is available, or when the exact KL is configured and weights are shards.
         """
         if frozen is None and not hasattr(trained, "disable_adapter"):
             raise ConfigError(

@@ -17,7 +17,7 @@ from agent_rl.rewards.base import reward
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _VERDICTS = (["yes"], ["no"], ["noanswer"])
-"""Answers that share no words with others, whatever else is said."""
+"""Answers that share no words with others, whatever else the text holds."""
 
 _BOX = "\\boxed{"
 _UNSIGNED = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -79,11 +79,11 @@ def token_f1(prediction: str, answer: str) -> tuple[float, float, float]:
 
     An answer of yes, no or noanswer, on either side, counts in full or not at all.
     """
-    said, expected = answer_tokens(prediction), answer_tokens(answer)
-    num_common = sum((Counter(said) & Counter(expected)).values())
-    if num_common == 0 or (said != expected and (said in _VERDICTS or expected in _VERDICTS)):
+    given, expected = answer_tokens(prediction), answer_tokens(answer)
+    num_common = sum((Counter(given) & Counter(expected)).values())
+    if num_common == 0 or (given != expected and (given in _VERDICTS or expected in _VERDICTS)):
         return 0.0, 0.0, 0.0
-    return 2 * num_common / (len(said) + len(expected)), num_common / len(said), num_common / len(expected)
+    return 2 * num_common / (len(given) + len(expected)), num_common / len(given), num_common / len(expected)
 
 
 def matches(prediction: str, answer: Any) -> float:
@@ -117,14 +117,14 @@ def math_reward_string_equal(prediction: str, answer: Any) -> dict[str, float]:
     Where the answer is a number (1,234.50, $72, 50%, 3/4), the last number of the prediction has to be it, without
     regard to commas, $, %, zeros that say nothing, and units behind it. A number that is only part of something does
     not count: 10^3, \\frac{3}{4}, 2\\sqrt{3}, 3 1/2, 5:30 and 10 - 7 say no number at all. Any other answer ("x^2",
-    "72 apples") has to be said as it is, without regard to case, spaces and $.
+    "72 apples") has to be repeated as it is, without regard to case, spaces and $.
     """
     right = float(any(_says(prediction, each) for each in accepted_answers(answer)))
     return {"reward": right, "success": right}
 
 
 def math_answer(text: str) -> str:
-    """What a reference answer asks for: "24 + 48 = 72 #### 72" -> "72", "$1,234.50" -> "1234.5", "x^2" -> "x^2"."""
+    """The value of a reference answer: "24 + 48 = 72 #### 72" -> "72", "$1,234.50" -> "1234.5", "x^2" -> "x^2"."""
     marked = _marked(text)
     value = _VALUE.fullmatch(_clean(marked))
     return _canonical(value.group()) if value else marked
@@ -144,10 +144,10 @@ def boxed(text: str) -> str | None:
 
 
 def _says(prediction: str, answer: str) -> bool:
-    expected, said = math_answer(answer), _marked(prediction)
+    expected, given = math_answer(answer), _marked(prediction)
     if _VALUE.fullmatch(expected):
-        return expected in (math_answer(prediction), _last_value(_clean(said)))
-    return bool(plain := _plain(said)) and plain == _plain(expected)
+        return expected in (math_answer(prediction), _last_value(_clean(given)))
+    return bool(plain := _plain(given)) and plain == _plain(expected)
 
 
 def _last_value(text: str) -> str | None:

@@ -35,7 +35,7 @@ class EpisodeLimits:
     """Tokens of one turn."""
     max_turns: int = 30
     max_tool_calls: int = 64
-    """Calls the environment may be asked to run; a message that would go over it is not run."""
+    """Most calls of an episode; a message that would exceed it is not run."""
     max_invalid_turns: int = 3
     """Turns in a row with only unreadable calls before the episode ends."""
     timeout_s: float = 300.0

@@ -237,7 +237,7 @@ def _is_report(judge: JobResult) -> bool:
 
 
 def _end_of(candidate: JobResult, lost: str) -> Status:
-    """How a candidate ended that the judge gave up: at a limit of the sandbox's, late, or by itself."""
+    """How a candidate ended that the judge stopped waiting for: at a limit of the sandbox's, late, or by itself."""
     if candidate.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT):
         return candidate.status
     return Status.TIMEOUT if lost == LATE else Status.CRASHED

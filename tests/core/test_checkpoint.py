@@ -184,7 +184,7 @@ def test_a_torn_file_is_refused_by_all_processes_whichever_of_them_reads_it(tmp_
     (path / name).write_text("torn")
     for error in in_two_processes(lambda two: load_state(path, two)):
         assert f"{path / name} is not what was saved" in str(error)
-        assert "go on from step_00001, which is whole" in str(error)
+        assert "continue from step_00001, which is whole" in str(error)
         assert error.is_everywhere
 
 
@@ -210,7 +210,7 @@ def test_the_newest_older_checkpoint_that_is_whole_is_offered_and_not_taken(tmp_
         save(tmp_path, step, keep=4)
     (tmp_path / "step_00004" / "trainer.pt").write_bytes(b"torn")
     (tmp_path / "step_00003" / "model" / "weights").unlink()
-    with pytest.raises(CheckpointError, match=r"remove \S+step_00004 to go on from step_00002, which is whole$"):
+    with pytest.raises(CheckpointError, match=r"remove \S+step_00004 to continue from step_00002, which is whole$"):
         load_state(tmp_path / "step_00004")
     assert latest_checkpoint(tmp_path) == tmp_path / "step_00004"
     (tmp_path / "step_00001" / "manifest.json").write_text("[]")

@@ -424,7 +424,7 @@ def test_ctrl_c_between_updates_keeps_the_last_whole_step(folder: Path, capsys: 
         trainer.train()
     (checkpoint,) = (folder / "runs/tiny/checkpoints").iterdir()
     assert checkpoint.name == f"step_{trainer.step:05d}"
-    assert f"Interrupted after step {trainer.step}; checkpoint kept in" in capsys.readouterr().out
+    assert f"Interrupted after step {trainer.step}; checkpoint saved in" in capsys.readouterr().out
     assert len(metrics_of(folder)) == trainer.step
 
 

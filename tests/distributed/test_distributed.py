@@ -250,7 +250,7 @@ def test_when_one_process_is_killed_the_other_ends_with_one_sentence(
     assert time.monotonic() - killed < 10
     assert ranks.log(0).splitlines() == [
         f"process 0 of 2 waited for {waited_for}, but another process ended or did not answer within "
-        f"{3 if program is wait_for_a_value else 60} s; look for the cause in the output of the others, then go on "
+        f"{3 if program is wait_for_a_value else 60} s; look for the cause in the output of the others, then continue "
         "with checkpoint.resume=auto"
     ]
 

@@ -96,14 +96,11 @@ def check_commands(config: list[str], folder: Path) -> None:
 
 def test_the_template_works_in_every_command(tmp_path: Path) -> None:
     check_commands(HELLO, tmp_path)
-    made = tmp_path / "tasks"
-    output_of("prepare-tasks", "--domain", "hello", "--output-dir", made)
-    for name in ("train.jsonl", "eval.jsonl"):
-        assert (made / name).read_bytes() == (ROOT / "dataset/hello_tasks" / name).read_bytes()
-    assert output_of("check-data", *HELLO, made / "eval.jsonl").count("32 of 32 (100.0 %)") == 4
-    words = ["--num-demonstrations", "32", "--hidden-size", "64", "--num-layers", "1"]
-    output_of("sft", "--domain", "hello", "--output-dir", tmp_path / "model", *words)
-    assert (tmp_path / "model" / "model.safetensors").is_file()
+    tasks = ROOT / "dataset/hello_tasks/eval.jsonl"
+    assert output_of("check-data", *HELLO, tasks).count("32 of 32 (100.0 %)") == 4
+    (tmp_path / "bad.jsonl").write_text('{"task_id": "1", "question": "2 + 3?", "answer": 5}\n')
+    assert all(part in error_of("check-data", *HELLO, tmp_path / "bad.jsonl") for part in ("bad.jsonl", "answer", "5"))
+    assert "calculator" in error_of("train", *HELLO, "tools.use=[]", "--preview-tasks", "1")
 
 
 def test_an_environment_of_ones_own_works_in_every_command_by_the_path_of_its_file(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 An episode succeeds as soon as `code_exec` runs a program that passes all tests. A reply without a call ends it, and its
 last fenced Python block is submitted as if by a last call. A reply without a block is a failure and gets no answer: a
-model that is asked again for code learns to wait for that. Rewards are given at the end and look at the last program.
+model that is prompted again for code learns to wait for that. Rewards are given at the end, for the last program.
 """
 
 import sys

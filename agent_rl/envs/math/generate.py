@@ -52,7 +52,7 @@ def reference(task: Task) -> str:
 
 def buggy(task: Task) -> str:
     """A believable wrong expression: the last step is forgotten, or the only one is another."""
-    return task["metadata"]["careless"]
+    return task["metadata"]["careless"]  # the key of the shipped task files
 
 
 def _new_row(

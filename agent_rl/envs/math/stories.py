@@ -20,7 +20,7 @@ GOODS = ("pens", "apples", "books", "cards", "cups", "stamps", "balls", "plants"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     parts: tuple[tuple[str, ...], ...]
-    """Sentences in order, each in one or more phrasings; the last one asks."""
+    """Sentences in order, each in one or more phrasings; the last one is the question."""
     right: Term
     buggy: Term
 
@@ -51,10 +51,10 @@ def shopping(level: int, rng: random.Random) -> Problem:
         note = (int(steps[-1].value) // 50 + 1) * 50
         parts.append((f"{name} pays with {note} dollars.", f"{name} gives the cashier {note} dollars."))
         steps.append(number(note) - steps[-1])
-        asked = ("How many dollars does {} get back?", "How much change in dollars does {} get?")
+        question = ("How many dollars does {} get back?", "How much change in dollars does {} get?")
     else:
-        asked = ("How many dollars does {} pay?", "What does {} pay in all, in dollars?")
-    return Problem(parts=(*parts, tuple(each.format(name) for each in asked)), right=steps[-1], buggy=steps[-2])
+        question = ("How many dollars does {} pay?", "What does {} pay in all, in dollars?")
+    return Problem(parts=(*parts, tuple(each.format(name) for each in question)), right=steps[-1], buggy=steps[-2])
 
 
 def sharing(level: int, rng: random.Random) -> Problem:
@@ -80,11 +80,11 @@ def sharing(level: int, rng: random.Random) -> Problem:
         right = (number(boxes) * size - gone) / friends
         buggy = number(boxes) * size / friends
     shared = "the rest" if level == 3 else f"all the {goods}"
-    asked = (
+    question = (
         f"{friends} friends share {shared} equally. How many {goods} does each friend get?",
         f"Then {friends} friends get {shared} in equal parts. How many {goods} is that for each friend?",
     )
-    return Problem(parts=(*parts, asked), right=right, buggy=buggy)
+    return Problem(parts=(*parts, question), right=right, buggy=buggy)
 
 
 def percentages(level: int, rng: random.Random) -> Problem:
@@ -93,19 +93,22 @@ def percentages(level: int, rng: random.Random) -> Problem:
     opening = (f"A {goods} costs {price} dollars.", f"The price of a {goods} is {price} dollars.")
     part = number(price) * percent / 100
     if level == 2:
-        asked = (f"How many dollars is {percent} percent of it?", f"How much is {percent} percent of that in dollars?")
-        return Problem(parts=(opening, asked), right=part, buggy=number(price) - percent)
+        question = (
+            f"How many dollars is {percent} percent of it?",
+            f"How much is {percent} percent of that in dollars?",
+        )
+        return Problem(parts=(opening, question), right=part, buggy=number(price) - percent)
     change = (f"It gets {percent} percent cheaper.", f"In the sale {percent} percent is taken off.")
     steps = [part, number(price) - part]
     if rng.random() < 0.5:
         change = (f"It gets {percent} percent dearer.", f"A tax of {percent} percent is added.")
         steps = [part, number(price) + part]
-    asked = ("What does it cost now, in dollars?", "How many dollars is the new price?")
+    question = ("What does it cost now, in dollars?", "How many dollars is the new price?")
     if level == 4:
         count = rng.randint(2, 9)
         steps.append(steps[-1] * count)
-        asked = (f"What do {count} of them cost now, in dollars?", f"How many dollars do {count} of them cost now?")
-    return Problem(parts=(opening, change, asked), right=steps[-1], buggy=steps[-2])
+        question = (f"What do {count} of them cost now, in dollars?", f"How many dollars do {count} of them cost now?")
+    return Problem(parts=(opening, change, question), right=steps[-1], buggy=steps[-2])
 
 
 def savings(level: int, rng: random.Random) -> Problem:
@@ -122,17 +125,17 @@ def savings(level: int, rng: random.Random) -> Problem:
         spent = rng.randint(5, 60)
         parts.append((f"Later {name} spends {spent} dollars.", f"Later {name} takes out {spent} dollars for a game."))
         steps.append(steps[-1] - spent)
-    asked = (
+    question = (
         f"How many dollars are there after {weeks} weeks?",
         f"How many dollars does {name} have after {weeks} weeks?",
     )
     if level >= 4:
-        asked = (
+        question = (
             f"After {weeks} weeks half of it goes to a sister. How many dollars does she get?",
             f"How many dollars is half of what is there after {weeks} weeks?",
         )
         steps.append(steps[-1] / 2)
-    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
+    return Problem(parts=(*parts, question), right=steps[-1], buggy=steps[-2])
 
 
 def tickets(level: int, rng: random.Random) -> Problem:
@@ -145,12 +148,12 @@ def tickets(level: int, rng: random.Random) -> Problem:
         (f"{adults} adults and {children} children come.", f"A group has {adults} adults and {children} children."),
     ]
     steps = [number(adults) * price + child_price, number(adults) * price + number(children) * child_price]
-    asked = ("How many dollars do they pay together?", "What do they pay in all, in dollars?")
+    question = ("How many dollars do they pay together?", "What do they pay in all, in dollars?")
     if level == 4:
         off = rng.randint(2, 12)
         parts.append((f"A coupon takes {off} dollars off the sum.", f"The whole group gets {off} dollars off."))
         steps.append(steps[-1] - off)
-    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
+    return Problem(parts=(*parts, question), right=steps[-1], buggy=steps[-2])
 
 
 def recipes(level: int, rng: random.Random) -> Problem:
@@ -163,11 +166,14 @@ def recipes(level: int, rng: random.Random) -> Problem:
     )
     one = number(people * each) / people
     if level == 1:
-        asked = (f"How many {unit} is that for each person?", f"How many {unit} of {what} does one person get?")
-        return Problem(parts=(opening, asked), right=one, buggy=number(people * each) - people)
+        question = (f"How many {unit} is that for each person?", f"How many {unit} of {what} does one person get?")
+        return Problem(parts=(opening, question), right=one, buggy=number(people * each) - people)
     steps = [one, one * guests]
     parts = [opening]
-    asked = (f"How many {unit} do {guests} people need?", f"How many {unit} of {what} are needed for {guests} people?")
+    question = (
+        f"How many {unit} do {guests} people need?",
+        f"How many {unit} of {what} are needed for {guests} people?",
+    )
     if level == 3:
         extra = rng.randint(1, 10) * 10
         parts.append(
@@ -176,9 +182,9 @@ def recipes(level: int, rng: random.Random) -> Problem:
                 f"However many people there are, {extra} {unit} come on top of that at the end.",
             )
         )
-        asked = (
+        question = (
             f"How many {unit} are needed in all for {guests} people?",
             f"How many {unit} of {what} do {guests} people need in all?",
         )
         steps.append(steps[-1] + extra)
-    return Problem(parts=(*parts, asked), right=steps[-1], buggy=steps[-2])
+    return Problem(parts=(*parts, question), right=steps[-1], buggy=steps[-2])

@@ -49,8 +49,8 @@ class SearchEnv(QAEnv):
     def step(self, message: Message) -> StepResult:
         num_known = len(self._history)
         result = super().step(message)
-        told = self._history[0 if result.terminated else num_known :]
-        return replace(result, info={**result.info, "search_history": told})
+        history = self._history[0 if result.terminated else num_known :]
+        return replace(result, info={**result.info, "search_history": history})
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
         super().on_result(call, result)

@@ -1,4 +1,4 @@
-"""What there is in an invented world: kinds of things, the facts of each kind, and how facts are told and asked for.
+"""An invented world: kinds of things, the facts of each kind, and the statements and questions about them.
 
 Every fact is a function: one thing, one value. So a chain of facts from a named thing has one answer, as long as the
 words fit one fact only: a person's school may be where they studied or what they lead.
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """`Fact(of="river", target="lake", told="flows into {}", noun="the lake at the end of {}", ...)`."""
+    """`Fact(of="river", target="lake", statements="flows into {}", noun="the lake at the end of {}", ...)`."""
 
     target: str
     """Kind of the value: another kind of thing, or `year`, `size`."""
-    told: tuple[str, ...]
+    statements: tuple[str, ...]
     """Verb phrases of a passage, with the value for `{}`."""
     noun: str
-    """Names the value by its owner, which stands for `{}`; empty for numbers, where no chain goes on."""
-    asked: tuple[str, ...]
+    """Names the value by its owner, which stands for `{}`; empty for numbers, which end a chain."""
+    questions: tuple[str, ...]
     """Questions for the value, with its owner for `{}`."""
     query: str
     """What to look for beside the owner's name."""
@@ -34,16 +34,22 @@ class Kind:
     facts: dict[str, Fact]
 
 
-def _year(told: tuple[str, ...], asked: tuple[str, ...], query: str) -> Fact:
-    return Fact(target="year", told=told, noun="", asked=asked, query=query)
+def _year(statements: tuple[str, ...], questions: tuple[str, ...], query: str) -> Fact:
+    return Fact(target="year", statements=statements, noun="", questions=questions, query=query)
 
 
-def _town(told: tuple[str, ...] = ("stands in {}", "is in {}"), asked: str = "In which town is {}?") -> Fact:
-    return Fact(target="town", told=told, noun="the town of {}", asked=(asked, "Which town has {}?"), query="town")
+def _town(statements: tuple[str, ...] = ("stands in {}", "is in {}"), questions: str = "In which town is {}?") -> Fact:
+    return Fact(
+        target="town",
+        statements=statements,
+        noun="the town of {}",
+        questions=(questions, "Which town has {}?"),
+        query="town",
+    )
 
 
-def _person(role: str, told: tuple[str, ...], asked: tuple[str, ...]) -> Fact:
-    return Fact(target="person", told=told, noun=f"the {role} of {{}}", asked=asked, query=role)
+def _person(role: str, statements: tuple[str, ...], questions: tuple[str, ...]) -> Fact:
+    return Fact(target="person", statements=statements, noun=f"the {role} of {{}}", questions=questions, query=role)
 
 
 KINDS: dict[str, Kind] = {
@@ -54,24 +60,24 @@ KINDS: dict[str, Kind] = {
         facts={
             "birthplace": Fact(
                 target="town",
-                told=("was born in {}", "comes from {}"),
+                statements=("was born in {}", "comes from {}"),
                 noun="the birthplace of {}",
-                asked=("In which town was {} born?", "Where was {} born?"),
+                questions=("In which town was {} born?", "Where was {} born?"),
                 query="born",
             ),
             "year": _year(("was born in the year {}",), ("In which year was {} born?",), "year born"),
             "school": Fact(
                 target="school",
-                told=("studied at {}", "went to {}"),
+                statements=("studied at {}", "went to {}"),
                 noun="the school where {} studied",
-                asked=("At which school did {} study?", "Which school did {} go to?"),
+                questions=("At which school did {} study?", "Which school did {} go to?"),
                 query="studied school",
             ),
             "employer": Fact(
                 target="company",
-                told=("works for {}", "is employed by {}"),
+                statements=("works for {}", "is employed by {}"),
                 noun="the company that employs {}",
-                asked=("For which company does {} work?", "Which company employs {}?"),
+                questions=("For which company does {} work?", "Which company employs {}?"),
                 query="works company",
             ),
         },
@@ -83,17 +89,17 @@ KINDS: dict[str, Kind] = {
         facts={
             "river": Fact(
                 target="river",
-                told=("lies on {}", "is a port on {}"),
+                statements=("lies on {}", "is a port on {}"),
                 noun="the river of {}",
-                asked=("On which river does {} lie?", "Which river does {} lie on?"),
+                questions=("On which river does {} lie?", "Which river does {} lie on?"),
                 query="river",
             ),
             "mayor": _person("mayor", ("has {} as its mayor", "is led by its mayor {}"), ("Who is the mayor of {}?",)),
             "neighbour": Fact(
                 target="town",
-                told=("has {} as its northern neighbour",),
+                statements=("has {} as its northern neighbour",),
                 noun="the northern neighbour of {}",
-                asked=("What is the northern neighbour of {}?", "Which town is the northern neighbour of {}?"),
+                questions=("What is the northern neighbour of {}?", "Which town is the northern neighbour of {}?"),
                 query="northern neighbour",
             ),
             "founded": _year(
@@ -108,23 +114,23 @@ KINDS: dict[str, Kind] = {
         facts={
             "lake": Fact(
                 target="lake",
-                told=("flows into {}", "ends in {}"),
+                statements=("flows into {}", "ends in {}"),
                 noun="the lake at the end of {}",
-                asked=("Into which lake does {} flow?", "In which lake does {} end?"),
+                questions=("Into which lake does {} flow?", "In which lake does {} end?"),
                 query="flows lake",
             ),
             "mountain": Fact(
                 target="mountain",
-                told=("rises on {}", "has its source on {}"),
+                statements=("rises on {}", "has its source on {}"),
                 noun="the source mountain of {}",
-                asked=("On which mountain does {} rise?", "On which mountain is the source of {}?"),
+                questions=("On which mountain does {} rise?", "On which mountain is the source of {}?"),
                 query="rises mountain",
             ),
             "length": Fact(
                 target="size",
-                told=("is {} kilometres long",),
+                statements=("is {} kilometres long",),
                 noun="",
-                asked=("How many kilometres long is {}?",),
+                questions=("How many kilometres long is {}?",),
                 query="kilometres long",
             ),
         },
@@ -136,9 +142,9 @@ KINDS: dict[str, Kind] = {
         facts={
             "depth": Fact(
                 target="size",
-                told=("is {} metres deep",),
+                statements=("is {} metres deep",),
                 noun="",
-                asked=("How many metres deep is {}?",),
+                questions=("How many metres deep is {}?",),
                 query="metres deep",
             ),
             "explorer": _person("explorer", ("was explored by {}",), ("Who explored {}?",)),
@@ -151,9 +157,9 @@ KINDS: dict[str, Kind] = {
         facts={
             "height": Fact(
                 target="size",
-                told=("is {} metres high",),
+                statements=("is {} metres high",),
                 noun="",
-                asked=("How many metres high is {}?",),
+                questions=("How many metres high is {}?",),
                 query="metres high",
             ),
             "climber": _person("first climber", ("was first climbed by {}",), ("Who first climbed {}?",)),
@@ -178,9 +184,9 @@ KINDS: dict[str, Kind] = {
         facts={
             "town": Fact(
                 target="town",
-                told=("has its seat in {}", "is based in {}"),
+                statements=("has its seat in {}", "is based in {}"),
                 noun="the home town of {}",
-                asked=("In which town is {} based?", "Where is the seat of {}?"),
+                questions=("In which town is {} based?", "Where is the seat of {}?"),
                 query="based seat",
             ),
             "founder": _person("founder", ("was founded by {}",), ("Who founded {}?", "Who is the founder of {}?")),
@@ -197,9 +203,9 @@ KINDS: dict[str, Kind] = {
             ),
             "maker": Fact(
                 target="company",
-                told=("is made by {}", "is built by {}"),
+                statements=("is made by {}", "is built by {}"),
                 noun="the company that makes {}",
-                asked=("Which company makes {}?", "By which company is {} made?"),
+                questions=("Which company makes {}?", "By which company is {} made?"),
                 query="made company",
             ),
             "year": _year(("was first shown in {}",), ("In which year was {} first shown?",), "first shown"),
@@ -213,9 +219,9 @@ KINDS: dict[str, Kind] = {
             "author": _person("author", ("was written by {}",), ("Who wrote {}?", "Who is the author of {}?")),
             "setting": Fact(
                 target="town",
-                told=("is set in {}", "tells of {}"),
+                statements=("is set in {}", "tells of {}"),
                 noun="the setting of {}",
-                asked=("In which town is {} set?", "Which town is the setting of {}?"),
+                questions=("In which town is {} set?", "Which town is the setting of {}?"),
                 query="set town",
             ),
             "year": _year(("was printed in {}",), ("In which year was {} printed?", "When was {} printed?"), "printed"),
@@ -250,9 +256,9 @@ KINDS: dict[str, Kind] = {
             "director": _person("director", ("has {} as its director",), ("Who is the director of {}?",)),
             "exhibit": Fact(
                 target="invention",
-                told=("shows {}",),
+                statements=("shows {}",),
                 noun="the main exhibit of {}",
-                asked=("What is the main exhibit of {}?", "Which invention does {} show?"),
+                questions=("What is the main exhibit of {}?", "Which invention does {} show?"),
                 query="shows",
             ),
         },

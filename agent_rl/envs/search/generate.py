@@ -1,6 +1,6 @@
 """Seeded questions about an invented world: rows for `search_qa`, the same bytes for the same seed on any machine.
 
-A question names one thing and asks for what is one, two or three facts away from it, each in another passage.
+A question names one thing and expects the value that is one, two or three facts away from it, each in another passage.
 Questions to train on (`train`) and held out (`eval`) are about one world. A quarter of its facts are held out: each
 question of `eval` ends with one of them, and no question of `train` passes one. Those of demonstrations (`sft`) are
 about other worlds, with other names. Not here: searching.
@@ -22,13 +22,13 @@ _ATTEMPTS = 2000
 
 
 def fingerprint_of(name: str, chain: Sequence[str]) -> str:
-    """16 hex digits of what is asked, whatever the words."""
+    """16 hex digits of the question's meaning, whatever its words."""
     return fingerprint([name, *chain])
 
 
 def split_of(path: Sequence[str], chain: Sequence[str]) -> Split | None:
     """Which set of a shipped world a question belongs to, by the things on its way and the fact that leads on from
-    each; None where it passes a fact held out and goes on."""
+    each; None where it passes a fact held out and continues."""
     *earlier, last = [int(fingerprint_of(name, [fact]), 16) % 4 == 0 for name, fact in zip(path, chain, strict=True)]
     return "eval" if last else None if any(earlier) else "train"
 
@@ -113,7 +113,7 @@ def _row(world: World, path: list[str], chain: list[str], answer: str, rng: rand
     owner = path[0]
     for info in infos[:-1]:
         owner = info.noun.format(owner)
-    question = rng.choice(infos[-1].asked).format(owner)
+    question = rng.choice(infos[-1].questions).format(owner)
     earlier = " ".join(world.texts[name] for name in path[:-1])
     comes_back = len({*path, answer}) <= len(path)
     if comes_back or answer in earlier or any(name in question for name in (*path[1:], answer)):

@@ -62,10 +62,10 @@ def _facts(name: str, kind: str, by_kind: dict[str, list[str]], rng: random.Rand
 
 def _text(name: str, kind: str, facts: dict[str, str], rng: random.Random) -> str:
     """`Velmar is a town. It lies on Balden River and was founded in 1804.`"""
-    told = [rng.choice(KINDS[kind].facts[fact].told).format(value) for fact, value in facts.items()]
-    rng.shuffle(told)
+    statements = [rng.choice(KINDS[kind].facts[fact].statements).format(value) for fact, value in facts.items()]
+    rng.shuffle(statements)
     subject = name.rsplit(maxsplit=1)[-1] if kind == "person" else "It"
-    lines = [f"{name} is {rng.choice(KINDS[kind].called)}.", f"{subject} {' and '.join(told[:2])}."]
-    if told[2:]:
-        lines.append(f"{subject} {' and '.join(told[2:])}.")
+    lines = [f"{name} is {rng.choice(KINDS[kind].called)}.", f"{subject} {' and '.join(statements[:2])}."]
+    if statements[2:]:
+        lines.append(f"{subject} {' and '.join(statements[2:])}.")
     return " ".join(lines)

@@ -77,7 +77,7 @@ class ActiveBatch:
             self._prefill(wave)
 
     def step(self) -> list[Request]:
-        """Sample one token for every row and decode the rows that go on; returns the requests that ended."""
+        """Sample one token for every row and decode the rows that continue; returns the requests that ended."""
         ids_B = self._sample()
         finished = [row for row, request in enumerate(self.requests) if request.finish_reason is not None]
         ended = [self.requests[row] for row in finished]
@@ -179,7 +179,7 @@ class ActiveBatch:
         return ids_B
 
     def _retire(self, finished: list[int], ids_B: Tensor) -> Tensor:
-        """Make rows idle; the last active rows take their places. Returns the ids of the rows that go on."""
+        """Make rows idle; the last active rows take their places. Returns the ids of the rows that continue."""
         order = list(range(len(self.requests)))
         for row in reversed(finished):
             last = len(self.requests) - 1

@@ -10,7 +10,7 @@ import numpy as np
 from agent_rl.inference.local.kv_cache import KeyValueCache
 
 MIN_SHARED = 16
-"""Fewest tokens worth copying from a slot that another request goes on using."""
+"""Fewest tokens worth copying from a slot that another request still uses."""
 
 
 class SlotTable:

@@ -38,7 +38,7 @@ class NCCLSender:
         self._members = Members(members.servers, members.addresses)
         self._source = StreamSource()
         offsets, world_size = rank_offsets(members)
-        self._client = EveryServer(self._members, offsets, timeout_s=timeout_s, give_up=self._give_up)
+        self._client = EveryServer(self._members, offsets, timeout_s=timeout_s, abort=self._abort)
         info = NCCLTrainerInitInfo(
             master_address=address_towards(members.addresses),
             master_port=free_port(),
@@ -64,7 +64,7 @@ class NCCLSender:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", r"Tensor '.*' has size .* exceeds buffer_size_bytes")
                 self._engine.send_weights()
-        except (RuntimeError, AssertionError) as error:  # of NCCL, or of a closed group after `_give_up`
+        except (RuntimeError, AssertionError) as error:  # of NCCL, or of a closed group after `_abort`
             raise self._client.failure or EngineError(f"sending weights by NCCL failed: {error}") from error
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class NCCLSender:
             "restart the servers"
         ) from outcome
 
-    def _give_up(self) -> None:
+    def _abort(self) -> None:
         """End the wait for a missing server; called while another thread waits in NCCL."""
         if self._engine is not None:
             self._engine.shutdown()
@@ -130,14 +130,14 @@ class EveryServer:
     """The calls that vLLM's engine makes to one server, made to all at the same time; all must succeed."""
 
     def __init__(
-        self, members: Members, offsets: dict[str, int], *, timeout_s: float, give_up: Callable[[], None]
+        self, members: Members, offsets: dict[str, int], *, timeout_s: float, abort: Callable[[], None]
     ) -> None:
         self.failure: EngineError | None = None
         """Of the two calls that run beside NCCL in another thread."""
         self._members = members
         self._offsets = offsets
         self._timeout_s = timeout_s
-        self._give_up = give_up
+        self._abort = abort
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._beside_nccl(
@@ -172,7 +172,7 @@ class EveryServer:
     def _fail(self, error: EngineError) -> None:
         if self.failure is None:
             self.failure = error
-            self._give_up()
+            self._abort()
 
     def _post(self, path: str, json: Any = None) -> None:
         post = self._members.servers.post

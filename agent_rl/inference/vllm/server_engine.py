@@ -196,7 +196,7 @@ class ServerEngine:
         name, folder = self._adapter
 
         def load(address: str) -> Any:
-            if name in self._adapters_at(address):  # of a run that is gone on with
+            if name in self._adapters_at(address):  # of a run that was resumed
                 self._servers.post(address, "/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_QUICK_S)
             self._servers.post(address, "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
             return self._servers.post(
@@ -247,7 +247,7 @@ def _label(members: Members, label: str) -> None:
 def _check_alike(probe: Probe, expected: Probe, *, max_gap: float) -> None:
     """WeightSyncError when a server samples other tokens than another did, or the same with other log-probs.
 
-    ServerAnswer with the same seed, they may only differ after one that rounding decided.
+    With the same seed, they may only differ after a token that rounding decided.
     """
     for place, (token_id, expected_id) in enumerate(zip(probe.token_ids, expected.token_ids, strict=True)):
         if token_id != expected_id and place > 0:

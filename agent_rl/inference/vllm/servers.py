@@ -94,7 +94,7 @@ class VLLMServers:
         self._pool.rejoin = rejoin
 
     def hold(self) -> None:
-        """From now on `complete` waits before it sends a request, until `release`; all other methods go on.
+        """From now on `complete` waits before it sends a request, until `release`; no other method waits.
 
         Earlier requests are answered, but with tokens of newer weights only after `release`.
         """

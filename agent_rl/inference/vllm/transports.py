@@ -150,7 +150,7 @@ def receipts_of(answers: Mapping[str, Any]) -> list[Receipt]:
                 raise WeightSyncError(
                     f"two workers of {address} received different tensors: {differing[0]} has checksum "
                     f"{first.get(differing[0])} at one and {other.get(differing[0])} at the other; restart this server "
-                    "and go on with checkpoint.resume=auto"
+                    "and continue with checkpoint.resume=auto"
                 )
         receipts.append(Receipt(where=address, checksums=first))
     return receipts

@@ -64,8 +64,8 @@ def serve_modules(request: dict[str, Any], workdir: str) -> None:
 def judge_suite(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """Run pytest on `targets` with proxies for `modules` that call the other end of the link.
 
-    Beside the report of `run_tests`: `lost`, why the candidate was given up; `failures`, the first few answers that
-    were none; `opaque`, how often a test met an object where plain data is needed.
+    Beside the report of `run_tests`: `lost`, why the judge stopped waiting for the candidate; `failures`, the first few
+    answers that were none; `opaque`, how often a test met an object where plain data is needed.
     """
     remote = Remote(Link(socket.socket(fileno=LINK_FD)), call_s=request["call_s"], total_s=request["total_s"])
     install(remote, request["modules"])

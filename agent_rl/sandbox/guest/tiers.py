@@ -239,7 +239,7 @@ def _readable_by_anybody(path: str) -> bool:
 
 
 def _wait_outside() -> None:
-    """Go on as process 1 of the new namespace; the calling process stays outside and waits for its end."""
+    """Continue as process 1 of the new namespace; the calling process stays outside and waits for its end."""
     pid = os.fork()
     if pid:
         os.closerange(0, 64)  # the host must see end-of-file when process 1 dies

@@ -161,7 +161,7 @@ def test_no_wording_fits_a_second_thing_of_the_world() -> None:
     for world in (make_world(0), DEMO_WORLD):
         for name, kind in world.kinds.items():
             for fact, info in KINDS[kind].facts.items():
-                for wording in filter(None, (info.noun, *info.asked)):
+                for wording in filter(None, (info.noun, *info.questions)):
                     meant = answers(world, name, info.target, wording)
                     assert meant <= {world.facts[name][fact]}, (wording, name, meant)
 
@@ -184,7 +184,7 @@ def test_a_wording_that_fits_two_things_is_noticed(kind: str, target: str, wordi
 
 def test_no_two_facts_of_a_kind_are_asked_for_in_the_same_words() -> None:
     for kind, info in KINDS.items():
-        wordings = [each for fact in info.facts.values() for each in {fact.noun, *fact.asked} if each]
+        wordings = [each for fact in info.facts.values() for each in {fact.noun, *fact.questions} if each]
         assert len(set(wordings)) == len(wordings), kind
 
 

@@ -38,7 +38,7 @@ def serve(options: ServeOptions, *, start_timeout_s: float = 900.0, say: Say = p
     """Addresses of servers that answer; they are watched until the block ends.
 
     UserError for options that cannot be served, and for a server that does not start; at the end of the block also
-    when all were given up meanwhile.
+    when none of them runs any more.
     """
     plans = plan_servers(options, gpus=visible_gpus())
     supervisor = ServerSupervisor(plans, say=say)
@@ -127,8 +127,8 @@ class ServerSupervisor:
             return
         self._servers.remove(server)
         failure = (
-            f"the server on port {server.plan.port} died {MAX_DEATHS + 1} times within {WITHIN_S:g} s and is given up, "
-            f"{len(self._servers)} go on; {server.last_words()}"
+            f"the server on port {server.plan.port} died {MAX_DEATHS + 1} times within {WITHIN_S:g} s and is not "
+            f"restarted; {len(self._servers)} still run; {server.last_words()}"
         )
         if not self._servers:
             raise UserError(failure)

@@ -208,7 +208,7 @@ def _pack_tied_heads(model: nn.Module) -> None:
     """Prepare heads that share the embeddings' weight for sampling, which vLLM's reload omits on CPUs.
 
     There a head computes with a packed copy, made when weights are loaded into it; a tied one is loaded into the
-    embeddings alone, and without this would go on with the copy of the old weights.
+    embeddings alone, and without this would use the copy of the old weights.
     """
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
