@@ -187,7 +187,7 @@ def run_in_chunks(
     finished = {record["task_id"] for record in done}
     open_positions = [position for position, task in enumerate(tasks) if task["task_id"] not in finished]
     if finished:
-        report(f"{len(finished)} of {len(tasks)} tasks were evaluated before; going on with {len(open_positions)}")
+        report(f"{len(finished)} of {len(tasks)} tasks were evaluated before; continuing with {len(open_positions)}")
     started, num_open = time.monotonic(), len(open_positions)
     for first in range(0, num_open, chunk):
         positions = open_positions[first : first + chunk]

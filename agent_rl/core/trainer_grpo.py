@@ -258,7 +258,7 @@ class GRPOTrainer:
         state = load_state(path, self._backend) if path else {"step": self.step}
         self._events.write("rollback", self.step, to_step=state["step"], checkpoint=path, rate_factor=self._rate_factor)
         if path is None:
-            output.message("there is no checkpoint to go back to; going on with half the learning rate")
+            output.message("there is no checkpoint to go back to; continuing with half the learning rate")
             return
         self._source.rewind(state["step"])
         self._backend.on_main(lambda: (remove_later_checkpoints(path), self._run.remove_later(state["step"])))
@@ -275,7 +275,7 @@ class GRPOTrainer:
         """One step: advantages, loss, optimizer, new weights for the sampler. Counts as a step even when skipped.
 
         Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
-        `optim/skipped` is 1 when nothing was learned because no group had signal, or loss or gradient was not finite.
+        `optim/skipped` is 1 when nothing was learned: all groups had zero variance, or loss or gradient was not finite.
         """
         return self._update(groups).metrics
 

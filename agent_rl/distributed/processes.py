@@ -16,7 +16,7 @@ from agent_rl.errors import UserError
 
 T = TypeVar("T")
 
-_kept: list[Any] = []
+_closed: list[Any] = []
 """Process groups that were closed."""
 
 
@@ -109,5 +109,5 @@ class Processes:
             # Without it one process can still be sending when the other is gone, and aborts at exit.
             self.barrier()
             # Freed later, the group would join its threads with the interpreter's lock held, which they may want.
-            _kept.append(dist.group.WORLD)
+            _closed.append(dist.group.WORLD)
             dist.destroy_process_group()

@@ -81,7 +81,7 @@ class WeightSync:
         receipts = self.together(lambda: self._load(stream, version))
         load_s = time.perf_counter() - began_loading
         checksums, gather_s = self._backend.broadcast_object((stream.checksums, stream.gather_s))
-        gap = self._go_on(receipts, checksums, version, trainer_logprobs)
+        gap = self._resume(receipts, checksums, version, trainer_logprobs)
         return {
             "sync/total_s": time.perf_counter() - started,
             "sync/load_s": load_s,
@@ -116,7 +116,7 @@ class WeightSync:
         receipts = self.together(lambda: self._receiver.load_adapter(path, version))
         load_s = time.perf_counter() - began_loading
         ((checksums, num_bytes),) = sent
-        gap = self._go_on(receipts, checksums, version, trainer_logprobs)
+        gap = self._resume(receipts, checksums, version, trainer_logprobs)
         if self._backend.is_main_process:
             for old in folder.iterdir():
                 if re.fullmatch(r"adapter_\d+", old.name) and old != path:
@@ -161,7 +161,7 @@ class WeightSync:
             raise _not_written(path, version, error) from None
         return [({name: checksum(t) for name, t in tensors.items()}, sum(t.nbytes for t in tensors.values()))]
 
-    def _go_on(
+    def _resume(
         self, receipts: list[Receipt], checksums: Mapping[str, str], version: int, trainer_logprobs: TrainerLogprobs
     ) -> float:
         """Resume with the received weights, verify them, and release the completions; returns the largest gap."""

@@ -61,7 +61,7 @@ class EpisodeCancelledError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _GivenUp:
+class _Cancel:
     """Ends a completion early: the whole rollout was cancelled, or the episode's deadline has passed."""
 
     rollout: threading.Event | None
@@ -93,8 +93,8 @@ def run_episode(
     an exception.
     """
     started = time.monotonic()
-    given_up = _GivenUp(cancelled, started + limits.timeout_s)
-    episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, given_up=given_up)
+    cancel = _Cancel(cancelled, started + limits.timeout_s)
+    episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, cancel=cancel)
     error: str | None = None
     try:
         stop_reason = episode.run(task)
@@ -128,7 +128,7 @@ class _Episode:
         seed: int,
         limits: EpisodeLimits,
         temperature: float,
-        given_up: _GivenUp,
+        cancel: _Cancel,
     ) -> None:
         self.turns: list[Turn] = []
         self.initial_messages: tuple[Message, ...] = ()
@@ -140,7 +140,7 @@ class _Episode:
         self._seed = seed
         self._limits = limits
         self._temperature = temperature
-        self._given_up = given_up
+        self._cancel = cancel
         self._context_ids: list[int] = []
         self._num_calls = 0
         self._num_invalid_in_a_row = 0
@@ -202,8 +202,8 @@ class _Episode:
             stop_token_ids=self._policy.chat_format.stop_token_ids,
             seed=derive_seed(self._seed, len(self.turns)),
         )
-        completion = self._policy.generate([*self._context_ids, *new_ids], sampling, self._given_up)
-        if self._given_up.is_rollout_over():
+        completion = self._policy.generate([*self._context_ids, *new_ids], sampling, self._cancel)
+        if self._cancel.is_rollout_over():
             raise EpisodeCancelledError
         return completion
 

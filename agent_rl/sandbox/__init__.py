@@ -18,24 +18,14 @@ if TYPE_CHECKING:
     from agent_rl.sandbox.session import Session, SessionEnded
     from agent_rl.sandbox.workspace import Workspace, WorkspaceError
 
-_HOMES = {
-    "CallGrader": "graders",
-    "Capability": "limits",
-    "Case": "graders",
-    "Limits": "limits",
-    "MutationGrader": "graders",
-    "RunResult": "limits",
-    "Sandbox": "sandbox",
-    "Session": "session",
-    "SessionEnded": "session",
-    "SplitPytestGrader": "graders",
-    "Status": "limits",
-    "StdioCase": "graders",
-    "StdioGrader": "graders",
-    "Verdict": "graders",
-    "Workspace": "workspace",
-    "WorkspaceError": "workspace",
+_MODULES = {
+    "graders": ("CallGrader", "Case", "MutationGrader", "SplitPytestGrader", "StdioCase", "StdioGrader", "Verdict"),
+    "limits": ("Capability", "Limits", "RunResult", "Status"),
+    "sandbox": ("Sandbox",),
+    "session": ("Session", "SessionEnded"),
+    "workspace": ("Workspace", "WorkspaceError"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CallGrader",

@@ -80,15 +80,10 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """What came back from one job. All of it comes from the process that ran the job."""
+class RunResult:
+    """One run of a program. For the model to read; an exit code is not a verdict."""
 
     status: Status
-    result: Any = None
-    """The job's JSON value when `status` is OK, else None."""
-    items: tuple[Any, ...] = ()
-    """What a job that is a generator yielded so far, also when it was killed later."""
-    error: str | None = None
     exit_code: int | None = None
     """Exit code of the process, negative for a signal; None when it was killed at a limit."""
     stdout: str = ""
@@ -101,25 +96,17 @@ class JobResult:
     max_rss_mb: float = 0.0
     """Peak resident memory of the largest process."""
     files: dict[str, bytes] = field(default_factory=dict)
-    """Regular files collected after every process was dead."""
+    """Regular files that `collect` requested, read after every process was dead."""
     tier: str = ""
     enforced: frozenset[Capability] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """One run of a program. For the model to read; an exit code is not a verdict."""
+class JobResult(RunResult):
+    """What came back from one job. All of it comes from the process that ran the job."""
 
-    status: Status
-    exit_code: int | None
-    """As the shell would show it, negative for a signal; None when it was killed at a limit."""
-    stdout: str
-    stderr: str
-    truncated: bool
-    wall_s: float
-    cpu_s: float
-    max_rss_mb: float
-    files: dict[str, bytes]
-    """Files the program left that `collect` requested; only regular ones ever come back."""
-    tier: str
-    enforced: frozenset[Capability]
+    result: Any = None
+    """The job's JSON value when `status` is OK, else None."""
+    items: tuple[Any, ...] = ()
+    """What a job that is a generator yielded so far, also when it was killed later."""
+    error: str | None = None

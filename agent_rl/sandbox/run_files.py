@@ -7,7 +7,7 @@ anything is read; nothing is read while the run may still write.
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from agent_rl.sandbox.guest.run import DESCRIPTORS
@@ -179,19 +179,9 @@ def run_result(job: JobResult) -> RunResult:
         status = Status.OK if exit_code == 0 else Status.NONZERO
     elif status is Status.CRASHED and exit_code is not None:  # os._exit, exec, a signal
         status = Status.OK if exit_code == 0 else Status.NONZERO
-    return RunResult(
-        status=status,
-        exit_code=exit_code,
-        stdout=job.stdout,
-        stderr=job.stderr or (job.error or "" if status is Status.ERROR else ""),
-        truncated=job.truncated,
-        wall_s=job.wall_s,
-        cpu_s=job.cpu_s,
-        max_rss_mb=job.max_rss_mb,
-        files=job.files,
-        tier=job.tier,
-        enforced=job.enforced,
-    )
+    stderr = job.stderr or (job.error or "" if status is Status.ERROR else "")
+    same = {part.name: getattr(job, part.name) for part in fields(RunResult)}
+    return RunResult(**same | {"status": status, "exit_code": exit_code, "stderr": stderr})
 
 
 def _fill(fd: int, data: bytes) -> None:

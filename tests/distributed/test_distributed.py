@@ -255,7 +255,7 @@ def test_when_one_process_is_killed_the_other_ends_with_one_sentence(
     ]
 
 
-def test_a_process_that_hangs_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
+def test_a_process_that_hangs_ends_the_others_after_the_time_limit(tmp_path: Path) -> None:
     ranks = start_ranks(wait_for_a_value, tmp_path / "flag", folder=tmp_path, num=2)
     ranks.processes[0].join(30)
     assert ranks.processes[0].exitcode == 2, ranks.log(0)

@@ -8,7 +8,6 @@ Not here: text, chat formats, stop strings, top-k and top-p, more than one proce
 
 import threading
 from collections.abc import Sequence
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -122,9 +121,7 @@ class GenerationEngine:
     def __enter__(self) -> "GenerationEngine":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:

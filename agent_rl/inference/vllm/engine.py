@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -34,49 +33,20 @@ class VLLMEngine:
 
     is_shared = False
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        dtype: str,
-        max_context: int,
-        max_batch_size: int,
-        max_cached_tokens: int | None = None,
-        gpu_memory_share: float = 0.5,
-        sleep: bool = True,
-        lora_rank: int = 0,
-        seed: int = 0,
-        where: str = "process 0",
-    ) -> None:
+    def __init__(self, options: EngineOptions, *, where: str = "process 0") -> None:
         """Start vLLM and the thread; all processes of a process group do so at the same time.
 
-        `model` is a folder or a hub name, `dtype` "float32" or "bfloat16". `max_batch_size` completions run at
-        the same time; `max_context` is the window in tokens. The key/value cache holds `max_cached_tokens`; default:
-        `max_batch_size * max_context`, on a GPU what is left of `gpu_memory_share` of its memory. Without `sleep`,
-        the method `sleep` does nothing. A `lora_rank` above 0 makes room for the adapters of `load_adapter`.
         Raises ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
         """
         self.weight_version = 0
         self._where = where
-        self._max_context = max_context
-        self._lora_rank = lora_rank
+        self._max_context = options.max_context
+        self._lora_rank = options.lora_rank
         self._owns_process_group = not dist.is_initialized()
-        self._engine = start_vllm(
-            EngineOptions(
-                model=model,
-                dtype=dtype,
-                max_context=max_context,
-                max_batch_size=max_batch_size,
-                max_cached_tokens=max_cached_tokens,
-                gpu_memory_share=gpu_memory_share,
-                sleep=sleep,
-                lora_rank=lora_rank,
-                seed=seed,
-            )
-        )
+        self._engine = start_vllm(options)
         self._vocab_size = self._engine.vllm_config.model_config.get_vocab_size()
         self._gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
-        self._can_sleep = sleep and self._gpu is not None
+        self._can_sleep = options.sleep and self._gpu is not None
         self._is_asleep = False
         self._torn: str | None = None
         """Why the weights must not be used; None if they are whole."""
@@ -217,9 +187,7 @@ class VLLMEngine:
     def __enter__(self) -> "VLLMEngine":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def _sample(

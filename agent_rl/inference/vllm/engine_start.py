@@ -41,17 +41,24 @@ _CPU_BLOCK, _GPU_BLOCK = 128, 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The arguments of `VLLMEngine`."""
+    """Options of `VLLMEngine`."""
 
     model: str
+    """A folder or a hub name."""
     dtype: str
+    """`float32` or `bfloat16`."""
     max_context: int
+    """The window in tokens."""
     max_batch_size: int
-    max_cached_tokens: int | None
-    gpu_memory_share: float
-    sleep: bool
-    lora_rank: int
-    seed: int
+    """Completions that run at the same time."""
+    max_cached_tokens: int | None = None
+    """Size of the key/value cache; None: `max_batch_size * max_context`, on a GPU the rest of `gpu_memory_share`."""
+    gpu_memory_share: float = 0.5
+    sleep: bool = True
+    """Without it the engine's `sleep` does nothing."""
+    lora_rank: int = 0
+    """Above 0 makes room for the adapters of `load_adapter`."""
+    seed: int = 0
 
 
 def start_vllm(options: EngineOptions) -> "LLMEngine":

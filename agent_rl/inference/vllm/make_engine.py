@@ -11,7 +11,7 @@ from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 from agent_rl.inference.base import RemoteEngine
-from agent_rl.inference.vllm.engine_start import check_installed
+from agent_rl.inference.vllm.engine_start import EngineOptions, check_installed
 from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.servers import VLLMServers
 from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport
@@ -75,8 +75,8 @@ def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransp
 def _in_process(config: Config, backend: Backend, source: str) -> "VLLMEngine":
     from agent_rl.inference.vllm.engine import VLLMEngine
 
-    return VLLMEngine(
-        source,
+    options = EngineOptions(
+        model=source,
         dtype=config.model.dtype,
         max_context=config.policy.max_context,
         max_batch_size=config.policy.max_batch_size,
@@ -85,5 +85,5 @@ def _in_process(config: Config, backend: Backend, source: str) -> "VLLMEngine":
         sleep=config.engine.sleeps,
         lora_rank=config.model.lora.rank,
         seed=config.run.seed,
-        where=f"process {backend.rank}",
     )
+    return VLLMEngine(options, where=f"process {backend.rank}")

@@ -73,7 +73,7 @@ class ServerEngine:
         self._lock = threading.Lock()
         """Held while a server rejoins."""
         self._is_changing = False
-        servers.rejoin = self.rejoin
+        servers.pool.rejoin = self.rejoin
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         return self._servers.complete(prompt_ids, sampling, cancel)
@@ -142,8 +142,8 @@ class ServerEngine:
             if self._adapter is not None:
                 self._members.call(self._forget_old_adapters)
             _label(self._members, self._label)
-        self._servers.weight_version = self.weight_version = version
-        self._servers.weight_label = self._label
+        self._servers.pool.weight_version = self.weight_version = version
+        self._servers.pool.weight_label = self._label
         if self._transport is not None:
             self._members.post("/resume", timeout_s=_QUICK_S)
             self._members.call(self._check_it_has_them)

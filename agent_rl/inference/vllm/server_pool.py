@@ -56,8 +56,15 @@ class ServerPool:
         self.weight_version: int | None = None
         """Version of the weights that the owner last sent; None before."""
         self.weight_label: str | None = None
-        """An up-to-date server's label for them; None before, when any is accepted."""
+        """An up-to-date server's label for them; None before, when any is accepted.
+
+        Set it when servers may sample again: a server that comes back with others is brought up to date by `rejoin`.
+        """
         self.rejoin: Callable[[str], bool] | None = None
+        """Loads the present weights into the server of an address, on a thread of its own; None: not needed.
+
+        True on success. False or an error: the server stays out and is tried again.
+        """
         self._start_timeout_s = start_timeout_s
         self._uses = itertools.count(1)
         self._came_up = asyncio.Event()

@@ -7,9 +7,8 @@ what happens when weights change (`server_engine.py`), starting servers (`launch
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from types import TracebackType
 from typing import Any, TypeVar
 
 from agent_rl.errors import EngineError
@@ -54,44 +53,12 @@ class VLLMServers:
         self._is_released = asyncio.Event()
         """Not set while held."""
         self._is_released.set()
-        self._pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s)
+        self.pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s)
+        """Its owner sets `weight_version`, `weight_label` and `rejoin` there."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._pool.start(), self._loop).result()
-
-    @property
-    def weight_version(self) -> int | None:
-        """Version of the weights that the owner last sent to all; None before the first."""
-        return self._pool.weight_version
-
-    @weight_version.setter
-    def weight_version(self, version: int | None) -> None:
-        self._pool.weight_version = version
-
-    @property
-    def weight_label(self) -> str | None:
-        """The label of the weights of an up-to-date server; None before the first sync, when any is accepted.
-
-        Set it when servers may sample again: a server that comes back with others is brought up to date by `rejoin`.
-        """
-        return self._pool.weight_label
-
-    @weight_label.setter
-    def weight_label(self, label: str | None) -> None:
-        self._pool.weight_label = label
-
-    @property
-    def rejoin(self) -> Callable[[str], bool] | None:
-        """Loads the present weights into a server that came back; True on success. None: not needed.
-
-        Called with the address, on a thread of its own. False or an error: it stays out and is tried again.
-        """
-        return self._pool.rejoin
-
-    @rejoin.setter
-    def rejoin(self, rejoin: Callable[[str], bool] | None) -> None:
-        self._pool.rejoin = rejoin
+        asyncio.run_coroutine_threadsafe(self.pool.start(), self._loop).result()
 
     def hold(self) -> None:
         """From now on `complete` waits before it sends a request, until `release`; no other method waits.
@@ -122,7 +89,7 @@ class VLLMServers:
             token_ids=(),
             logprobs=(),
             finish_reason=FinishReason.CANCELLED,
-            weight_version=self.weight_version or 0,
+            weight_version=self.pool.weight_version or 0,
         )
 
     def probe(
@@ -147,7 +114,7 @@ class VLLMServers:
         async def check_all() -> None:
             checks = [
                 check_server(
-                    self._pool,
+                    self.pool,
                     address,
                     start_timeout_s=self._start_timeout_s,
                     max_context=max_context,
@@ -165,7 +132,7 @@ class VLLMServers:
         `timeout_s` is `request_timeout_s` unless given.
         """
         timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
-        return self._run(self._pool.call(address, "GET", path, timeout_s=timeout_s))
+        return self._run(self.pool.call(address, "GET", path, timeout_s=timeout_s))
 
     def post(
         self,
@@ -193,8 +160,8 @@ class VLLMServers:
         """
 
         async def post_to_each() -> dict[str, Any]:
-            await self._pool.wait_for_one()
-            up = [server.address for server in self._pool.servers.values() if server.is_up]
+            await self.pool.wait_for_one()
+            up = [server.address for server in self.pool.servers.values() if server.is_up]
             posts = [self._post(address, path, json, params, timeout_s) for address in up]
             answers = await asyncio.gather(*posts, return_exceptions=True)
             for answer in answers:
@@ -218,9 +185,7 @@ class VLLMServers:
     def __enter__(self) -> "VLLMServers":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def _run(self, work: "Coroutine[Any, Any, _Result]", cancel: Cancel | None = None) -> _Result | None:
@@ -245,7 +210,7 @@ class VLLMServers:
         self, address: str, path: str, json: Any, params: Mapping[str, Any] | None, timeout_s: float | None
     ) -> Any:
         timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
-        return await self._pool.call(address, "POST", path, timeout_s=timeout_s, json=json, params=params)
+        return await self.pool.call(address, "POST", path, timeout_s=timeout_s, json=json, params=params)
 
     async def _complete(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
         losses: list[str] = []
@@ -265,33 +230,33 @@ class VLLMServers:
 
     async def _attempt(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
         server = await self._pick()
-        expected, adapter = self._pool.weight_label, self.adapter
+        expected, adapter = self.pool.weight_label, self.adapter
         try:
-            answer = await self._pool.request(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
+            answer = await self.pool.request(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
         except UnknownAdapterError as error:
             if adapter == self.adapter:  # otherwise the next adapter came in between
-                self._pool.mark_down(server, str(error))
+                self.pool.mark_down(server, str(error))
             raise
         read = read_answer(server.address, answer, sampling)
         if not read.labels <= {expected}:  # it arrived after the pause: its weights may not be verified yet
             await self._is_released.wait()
-        others = read.labels - {expected, self._pool.weight_label}
-        if others and expected is not None and self._pool.rejoin is not None:
+        others = read.labels - {expected, self.pool.weight_label}
+        if others and expected is not None and self.pool.rejoin is not None:
             # A new process took the place of the server between two looks at its health.
             problem = f"samples with the weights {min(others)!r}, sent were {expected!r}"
-            self._pool.mark_down(server, problem)
+            self.pool.mark_down(server, problem)
             raise ServerLostError(f"{server.address} {problem}")
-        return make_completion(read, version_if_none=self._pool.weight_version or 0)
+        return make_completion(read, version_if_none=self.pool.weight_version or 0)
 
     async def _pick(self) -> ServerState:
         while True:
             await self._is_released.wait()
-            server = await self._pool.pick()
+            server = await self.pool.pick()
             if self._is_released.is_set():  # otherwise they were held while no server was up
                 return server
 
     async def _end(self) -> None:
-        await self._pool.close()
+        await self.pool.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

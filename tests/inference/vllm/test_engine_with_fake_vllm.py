@@ -17,6 +17,7 @@ from agent_rl.errors import EngineError, UserError
 from agent_rl.inference.vllm import engine as engine_module
 from agent_rl.inference.vllm.engine import VLLMEngine
 from agent_rl.inference.vllm.engine_requests import EngineRequest
+from agent_rl.inference.vllm.engine_start import EngineOptions
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 SLOW = 3
@@ -97,7 +98,8 @@ def make(vllm: FakeVLLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     monkeypatch.setattr(engine_module, "adapter_request", lambda number, _folder: SimpleNamespace(lora_int_id=number))
 
     def make(**options: Any) -> VLLMEngine:
-        made.append(VLLMEngine("model", dtype="float32", max_context=1000, max_batch_size=4, **options))
+        sizes = {"dtype": "float32", "max_context": 1000, "max_batch_size": 4}
+        made.append(VLLMEngine(EngineOptions(model="model", **sizes, **options)))
         return made[-1]
 
     yield make

@@ -68,14 +68,14 @@ def test_servers_are_asked_in_order_and_end_up_the_same(servers: FakeServers, sa
         order = ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version", "/resume"]
         assert list(dict.fromkeys(server.calls)) == order
         assert (server.label, server.is_paused) == ("4/1", False)
-    assert sampler.weight_version == servers.weight_version == 4
-    assert servers.weight_label == "4/1"
+    assert sampler.weight_version == servers.pool.weight_version == 4
+    assert servers.pool.weight_label == "4/1"
 
 
 def test_a_version_that_is_sent_again_has_another_label(servers: FakeServers, sampler: ServerEngine) -> None:
     for version, label in ((4, "4/1"), (5, "5/2"), (4, "4/3")):
         sync(sampler, version)
-        assert servers.weight_label == servers.servers[A].label == label
+        assert servers.pool.weight_label == servers.servers[A].label == label
 
 
 def test_completions_are_held_by_every_process(servers: FakeServers, sampler: ServerEngine) -> None:
@@ -146,11 +146,11 @@ def test_another_process_takes_tensors_off_and_takes_note(servers: FakeServers, 
     assert follower.load(tensors, 3) == []
     assert list(tensors) == []
     follower.resume(3)
-    assert (servers.weight_version, servers.weight_label, servers.adapter) == (3, "3/1", None)
+    assert (servers.pool.weight_version, servers.pool.weight_label, servers.adapter) == (3, "3/1", None)
     assert follower.load_adapter(tmp_path, 4) == []
     follower.resume(4)
-    assert (servers.weight_version, servers.weight_label, servers.adapter) == (4, "4/2", "adapter-4")
-    assert servers.rejoin(A) is False
+    assert (servers.pool.weight_version, servers.pool.weight_label, servers.adapter) == (4, "4/2", "adapter-4")
+    assert servers.pool.rejoin(A) is False
     assert servers.servers[A].calls == []
 
 
@@ -180,7 +180,7 @@ def test_a_server_that_comes_back_gets_the_present_weights(servers: FakeServers,
     sync(sampler, 1)
     sync(sampler, 2, factor=3.0)
     servers.servers[B].start()
-    assert servers.rejoin(B) is True
+    assert servers.pool.rejoin(B) is True
     back = servers.servers[B]
     assert torch.equal(back.weights["embed"], torch.tensor([3.0, 6.0]))
     assert (back.label, back.is_paused) == ("2/2", False)
@@ -193,23 +193,23 @@ def test_a_server_that_comes_back_gets_the_present_adapter(
 ) -> None:
     sync_adapter(sampler, tmp_path / "one", 1)
     servers.servers[A].start()
-    assert servers.rejoin(A) is True
+    assert servers.pool.rejoin(A) is True
     assert servers.servers[A].adapters == {"adapter-1": str(tmp_path / "one")}
 
 
 def test_a_server_does_not_rejoin_while_weights_change_nor_before_they_were_proven(
     servers: FakeServers, sampler: ServerEngine
 ) -> None:
-    assert servers.rejoin(B) is False
+    assert servers.pool.rejoin(B) is False
     sampler.pause()
     sampler.load(iter(WEIGHTS.items()), 1)
     sampler.flush()
     sampler.resume(1)
-    assert servers.rejoin(B) is False
+    assert servers.pool.rejoin(B) is False
     sampler.probe(PROMPT, **OPTIONS)
-    assert servers.rejoin(B) is True
+    assert servers.pool.rejoin(B) is True
     sampler.pause()
-    assert servers.rejoin(B) is False
+    assert servers.pool.rejoin(B) is False
 
 
 def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sampler: ServerEngine) -> None:
@@ -224,7 +224,7 @@ def test_weights_change_only_when_a_server_has_rejoined(servers: FakeServers, sa
         return post(called, json)
 
     back.post = wait
-    rejoining = threading.Thread(target=servers.rejoin, args=(B,))
+    rejoining = threading.Thread(target=servers.pool.rejoin, args=(B,))
     rejoining.start()
     assert reached.wait(10)
     changing = threading.Thread(target=sync, args=(sampler, 2))
@@ -263,8 +263,8 @@ def test_a_server_that_starts_again_after_its_receipt_is_not_believed(
     assert [probe.where for probe in sampler.probe(PROMPT, **OPTIONS)] == [A]
     assert lost.label == "default"
     del lost.post
-    assert servers.rejoin(B) is True
-    assert lost.label == servers.weight_label == "1/1"
+    assert servers.pool.rejoin(B) is True
+    assert lost.label == servers.pool.weight_label == "1/1"
 
 
 def test_with_every_server_started_again_the_change_fails(servers: FakeServers, sampler: ServerEngine) -> None:
@@ -278,7 +278,7 @@ def test_a_server_that_starts_again_as_it_rejoins_stays_out(servers: FakeServers
     sync(sampler, 1)
     start_again_before(servers.servers[B], "/resume")
     with pytest.raises(WeightSyncError, match="no longer has weights 1"):
-        servers.rejoin(B)
+        servers.pool.rejoin(B)
     assert servers.servers[B].is_paused
 
 
@@ -336,7 +336,7 @@ def test_a_server_that_samples_otherwise_stays_out_and_paused(
     servers.servers[B].start()
     servers.servers[B].logprob_shift = shift
     with pytest.raises(WeightSyncError, match=f"b:8000 came back and does not sample from weights 1: .*{sentence}"):
-        servers.rejoin(B)
+        servers.pool.rejoin(B)
     assert servers.servers[B].is_paused
 
 
@@ -346,7 +346,7 @@ def test_a_server_that_reads_other_weights_stays_out(
     sync(sampler, 1)
     save_file({"embed": torch.zeros(2)}, tmp_path / "weights/version_1/weights_00000.safetensors")
     with pytest.raises(WeightSyncError, match="b:8000 did not receive weights 1 as they were sent: embed has checksum"):
-        servers.rejoin(B)
+        servers.pool.rejoin(B)
     assert servers.servers[B].is_paused
 
 
@@ -354,5 +354,5 @@ def test_a_server_whose_weights_cannot_be_had_again_waits_paused(servers: FakeSe
     sync(sampler, 1)
     servers.servers[B].start()
     sampler._transport = NCCLTransport()
-    assert servers.rejoin(B) is False
+    assert servers.pool.rejoin(B) is False
     assert servers.servers[B].is_paused

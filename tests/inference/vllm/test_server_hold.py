@@ -48,7 +48,7 @@ def test_a_request_that_waited_for_a_server_before_it_was_held_goes_on_waiting(s
         time.sleep(0.1)
         client.hold()
         server.start()
-        wait_for(lambda: client._pool.servers[server.address].is_up)
+        wait_for(lambda: client.pool.servers[server.address].is_up)
         time.sleep(0.2)
         assert not waiting.done() and not server.bodies
         client.release()
@@ -75,11 +75,11 @@ def test_tokens_of_weights_that_are_not_proven_yet_wait_until_they_are(server):
     server.behave = lambda body: "later"
     server.label = "3/7"
     with client_of(server) as client, ThreadPoolExecutor(1) as pool:
-        client.weight_label, client.rejoin = "3/7", pytest.fail
+        client.pool.weight_label, client.pool.rejoin = "3/7", pytest.fail
         waiting = pool.submit(client.complete, PROMPT, SAMPLING)
         wait_for(lambda: server.bodies)
         client.hold()
-        server.label = client.weight_label = "4/8"
+        server.label = client.pool.weight_label = "4/8"
         server.release.set()
         wait_for(lambda: server.counts["served"])
         time.sleep(0.2)
@@ -93,7 +93,7 @@ def test_what_was_sampled_before_the_weights_changed_is_answered_while_held(serv
     server.behave = lambda body: "later"
     server.label = "3/7"
     with client_of(server) as client, ThreadPoolExecutor(1) as pool:
-        client.weight_label = "3/7"
+        client.pool.weight_label = "3/7"
         waiting = pool.submit(client.complete, PROMPT, SAMPLING)
         wait_for(lambda: server.bodies)
         client.hold()

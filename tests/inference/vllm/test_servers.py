@@ -248,7 +248,7 @@ def test_a_new_process_with_old_weights_serves_only_after_it_was_brought_up_to_d
 
     server.label = "4/9"
     with client_of(server) as client:
-        client.weight_label, client.rejoin = "4/9", rejoin
+        client.pool.weight_label, client.pool.rejoin = "4/9", rejoin
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
         server.stop()
         with ThreadPoolExecutor(1) as pool:
@@ -265,7 +265,7 @@ def test_a_server_that_cannot_be_brought_up_to_date_stays_out_and_is_named(serve
         raise EngineError("no space left")
 
     with client_of(server, start_timeout_s=1.0) as client:
-        client.weight_label, client.rejoin = "4/9", rejoin
+        client.pool.weight_label, client.pool.rejoin = "4/9", rejoin
         restart(server)
         with pytest.raises(EngineError, match=r"could not load the present weights.*no space left"):
             client.complete(PROMPT, SAMPLING)
@@ -277,7 +277,7 @@ def test_the_same_process_that_comes_back_needs_no_weights(server):
     server.behave = lambda body: failures.pop() if failures else "serve"
     server.label = "4/9"
     with client_of(server) as client:
-        client.weight_label, client.rejoin = "4/9", pytest.fail
+        client.pool.weight_label, client.pool.rejoin = "4/9", pytest.fail
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
     assert len(server.bodies) == 2
 
@@ -293,7 +293,7 @@ def test_a_server_that_comes_back_paused_has_missed_something(server):
     server.behave = lambda body: failures.pop() if failures else "serve"
     server.label, server.is_paused = "4/9", True
     with client_of(server) as client:
-        client.weight_label, client.rejoin = "4/9", rejoin
+        client.pool.weight_label, client.pool.rejoin = "4/9", rejoin
         client.complete(PROMPT, SAMPLING)
     assert calls == [server.address]
 
@@ -308,7 +308,7 @@ def test_a_server_with_other_weights_that_nobody_saw_come_is_known_by_its_comple
         return True
 
     with client_of(server) as client:
-        client.weight_label, client.rejoin = "4/9", rejoin
+        client.pool.weight_label, client.pool.rejoin = "4/9", rejoin
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
     assert len(server.bodies) == 2
 
@@ -321,7 +321,7 @@ def test_a_server_that_does_not_know_the_adapter_is_a_new_process(server):
 
     server.behave = lambda body: (404, {"error": {"message": "The model `run-7` does not exist."}})
     with client_of(server) as client:
-        client.adapter, client.weight_label, client.rejoin = "run-7", "4/9", rejoin
+        client.adapter, client.pool.weight_label, client.pool.rejoin = "run-7", "4/9", rejoin
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
 
 
@@ -334,9 +334,9 @@ def test_a_request_that_is_overtaken_by_the_next_adapter_asks_for_that_one(serve
 
     server.behave = behave
     with client_of(server) as client:
-        client.adapter, client.weight_label, client.rejoin = "run-7", "default", pytest.fail
+        client.adapter, client.pool.weight_label, client.pool.rejoin = "run-7", "default", pytest.fail
         client.complete(PROMPT, SAMPLING)
-        assert client._pool.servers[server.address].problem == "no request yet"
+        assert client.pool.servers[server.address].problem == "no request yet"
     assert [body["model"] for body in server.bodies] == ["run-7", "run-8"]
 
 

@@ -227,7 +227,7 @@ def test_a_server_killed_in_the_middle_of_sixteen_completions_comes_back_and_non
         client.post(address, "/update_weight_version", {"new_version": "4/2"})
         return True
 
-    client.weight_label, client.rejoin = "4/2", rejoin
+    client.pool.weight_label, client.pool.rejoin = "4/2", rejoin
     leaders, members = group_of(launcher)
     assert len(leaders) == 1 and len(members) >= 4
     with ThreadPoolExecutor(16) as pool:

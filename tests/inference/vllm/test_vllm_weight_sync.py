@@ -88,7 +88,7 @@ class Setup:
         try:
             return self.syncing(sampler).sync(self.model, self.version, trainer_logprobs=self.logprobs)
         finally:
-            self.servers.rejoin = self.sampler.rejoin
+            self.servers.pool.rejoin = self.sampler.rejoin
 
     def gap(self) -> float:
         """Of a completion after another prompt than the probe's."""
@@ -250,7 +250,7 @@ def test_fifty_syncs_take_no_more_memory_and_disk_than_one(setup: Setup) -> None
 
 
 def test_a_server_that_was_killed_rejoins_with_the_present_weights_and_gets_the_next(setup: Setup) -> None:
-    rejoin, rejoined = setup.servers.rejoin, []
+    rejoin, rejoined = setup.servers.pool.rejoin, []
 
     def note(address: str) -> bool:
         has_rejoined = rejoin(address)
@@ -258,16 +258,16 @@ def test_a_server_that_was_killed_rejoins_with_the_present_weights_and_gets_the_
             rejoined.append(setup.servers.get(address, "/weight_info")["weight_version"])
         return has_rejoined
 
-    setup.servers.rejoin = note
-    old_label = setup.servers.weight_label
+    setup.servers.pool.rejoin = note
+    old_label = setup.servers.pool.weight_label
     os.killpg(os.getpgid(setup.pids()[0]), signal.SIGKILL)
     setup.learn()
     # The only server: waits until it is back, and has rejoined with the old weights.
     assert setup.sync()["sync/probe_gap"] < MAX_GAP
     assert rejoined == [old_label]
     assert setup.gap() < MAX_GAP
-    assert setup.servers.get(setup.address, "/weight_info") == {"weight_version": setup.servers.weight_label}
-    assert setup.servers.weight_label != old_label
+    assert setup.servers.get(setup.address, "/weight_info") == {"weight_version": setup.servers.pool.weight_label}
+    assert setup.servers.pool.weight_label != old_label
 
 
 # Adapters
@@ -354,16 +354,17 @@ def test_an_adapter_that_is_not_the_trainers_is_found(adapted: Any) -> None:
 
 def test_an_engine_inside_the_process_is_sent_weights_in_the_same_way(setup: Setup) -> None:
     from agent_rl.inference.vllm.engine import VLLMEngine
+    from agent_rl.inference.vllm.engine_start import EngineOptions
 
     class Forgetful(VLLMEngine):
-        """Says that it received all, and goes on with what it has."""
+        """Reports that it received all, and keeps its old weights."""
 
         def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
             stream: WeightStream = tensors
             stream.drain()
             return [Receipt(where=self._where, checksums=stream.checksums)]
 
-    with VLLMEngine(str(MODEL), dtype="float32", max_context=512, max_batch_size=4) as engine:
+    with VLLMEngine(EngineOptions(model=str(MODEL), dtype="float32", max_context=512, max_batch_size=4)) as engine:
         for _ in range(2):
             setup.learn()
             assert setup.sync(engine)["sync/probe_gap"] < MAX_GAP

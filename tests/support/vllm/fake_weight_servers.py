@@ -76,6 +76,7 @@ class FakeServers:
     def __init__(self) -> None:
         self.servers = {A: FakeServer(), B: FakeServer()}
         self.addresses = (A, B)
+        self.pool = self
         self.rejoin: Callable[[str], bool] | None = None
         self.weight_version: int | None = None
         self.weight_label: str | None = None

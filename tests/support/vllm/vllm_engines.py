@@ -28,8 +28,9 @@ EXACT = 1e-3
 
 def open_engine(**options: Any) -> "VLLMEngine":
     from agent_rl.inference.vllm.engine import VLLMEngine
+    from agent_rl.inference.vllm.engine_start import EngineOptions
 
-    return VLLMEngine(MODEL, dtype="float32", max_context=WINDOW, max_batch_size=8, **options)
+    return VLLMEngine(EngineOptions(model=MODEL, dtype="float32", max_context=WINDOW, max_batch_size=8, **options))
 
 
 def shipped_model(engine: "VLLMEngine") -> nn.Module:
