@@ -106,15 +106,13 @@ def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: floa
                 phases={"generation": serving, "weight sync": serving + receiving(job)},
             )
         )
-        if (room := server_tokens(job, gpu)) < job.config.policy.max_context:
-            problems.append(
-                f"the cache of a server holds {room:,} tokens, fewer than one window of policy.max_context "
-                f"{job.config.policy.max_context:,}, so that vLLM does not start"
-            )
-    elif (room := engine_tokens(job, gpu)) < job.config.policy.max_context:
+        where, room = "a server", server_tokens(job, gpu)
+    else:
+        where, room = "the engine inside each process", engine_tokens(job, gpu)
+    if room < (window := job.config.policy.max_context):
         problems.append(
-            f"the cache of the engine inside each process holds {max(room, 0):,} tokens, fewer than one window of "
-            f"policy.max_context {job.config.policy.max_context:,}, so that it does not start"
+            f"the cache of {where} holds {max(room, 0):,} tokens, fewer than one window of policy.max_context "
+            f"{window:,}, so that it does not start"
         )
     places.append(Place(name="machine's memory", count=layout.num_machines, capacity=machine_memory, phases=machine))
     if num_gpus is not None and layout.num_gpus > num_gpus:

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from agent_rl.errors import UserError
@@ -26,13 +27,16 @@ class CheckStatus(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MachineCheck:
-    """`MachineCheck(name="disk", status=CheckStatus.OK, text="12.0 GiB free")`; a failure's text has the remedy."""
+    """`ok("disk", "12.0 GiB free")`; a failure's text has the remedy."""
 
-    name: str
     status: CheckStatus
+    name: str
     text: str
+
+
+ok, warning, failed = (partial(MachineCheck, status) for status in CheckStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,18 +44,6 @@ class FoundGpu:
     name: str
     memory: float
     """Bytes."""
-
-
-def ok(name: str, text: str) -> MachineCheck:
-    return MachineCheck(name=name, status=CheckStatus.OK, text=text)
-
-
-def warning(name: str, text: str) -> MachineCheck:
-    return MachineCheck(name=name, status=CheckStatus.WARNING, text=text)
-
-
-def failed(name: str, text: str) -> MachineCheck:
-    return MachineCheck(name=name, status=CheckStatus.FAILED, text=text)
 
 
 def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None) -> MachineCheck:
@@ -184,9 +176,8 @@ def check_port(port: int) -> MachineCheck:
 
 def check_compilers() -> MachineCheck:
     """Check for the compiler of DeepSpeed's CPU Adam, which `offload_optimizer` needs."""
-    missing = [name for name in ("g++",) if shutil.which(name) is None]
-    if missing:
-        return failed("compiler", f"{missing[0]} is missing, which DeepSpeed needs to build its CPU Adam; install it")
+    if shutil.which("g++") is None:
+        return failed("compiler", "g++ is missing, which DeepSpeed needs to build its CPU Adam; install it")
     return ok("compiler", "g++ is installed, for DeepSpeed's CPU Adam")
 
 

@@ -41,6 +41,7 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
     scored = [episode for episode in episodes if episode.is_scored]
     if not scored:
         raise ValueError("no episode was scored")
+    rewards = _rewards(scored)
     names = sorted({name for episode in scored for name in episode.reward_parts})
     parts = {name: fmean(e.reward_parts.get(name, 0.0) for e in scored) for name in names if name != "success"}
     weighted = {name: parts[name] / weight for name, weight in (part_weights or {}).items() if weight and name in parts}
@@ -51,11 +52,7 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
         "num_env_errors": len(episodes) - len(scored),
         "success": success_of(scored),
         "by": {name: groups for name in GROUPINGS if len(groups := _grouped(scored, name)) > 1},
-        "reward": {
-            "mean": fmean(_reward(e) for e in scored),
-            "min": min(map(_reward, scored)),
-            "max": max(map(_reward, scored)),
-        },
+        "reward": {"mean": fmean(rewards), "min": min(rewards), "max": max(rewards)},
         "components": {**weighted, **shares},
         "parts": parts,
         "pass_at_k": mean_pass_at_k(scored),
@@ -122,11 +119,6 @@ def _place(label: str) -> tuple[int, float, str]:
     if label in _DIFFICULTIES:
         return 0, _DIFFICULTIES.index(label), label
     return (1, float(label), label) if label.removeprefix("-").isdecimal() else (2, 0.0, label)
-
-
-def _reward(episode: Episode) -> float:
-    assert episode.reward is not None, "only scored episodes have a reward"
-    return episode.reward
 
 
 def _mean(episodes: Sequence[Episode], value_of: Callable[[Episode], float | None]) -> float | None:
@@ -246,20 +238,19 @@ def compare(before: Sequence[Episode], after: Sequence[Episode], where: str) -> 
     mean, low, high = paired_means(
         *([_rewards(group) for group in side.values()] for side in (common.before, common.after))
     )
-    rates = {task_id: _task_rate(common.after[task_id]) - _task_rate(group) for task_id, group in common.before.items()}
+    then, now = (
+        {task_id: fmean(e.is_success for e in group) for task_id, group in side.items()}
+        for side in (common.before, common.after)
+    )
     return {
         **asdict(change),
         "change": change.change,
         "is_real": change.is_real,
         "sentence": change.sentence,
         "reward_change": {"mean": mean, "low": low, "high": high},
-        "gained": [task_id for task_id, rate in rates.items() if rate > 0],
-        "lost": [task_id for task_id, rate in rates.items() if rate < 0],
+        "gained": [task_id for task_id, rate in then.items() if now[task_id] > rate],
+        "lost": [task_id for task_id, rate in then.items() if now[task_id] < rate],
     }
-
-
-def _task_rate(episodes: Sequence[Episode]) -> float:
-    return fmean(episode.is_success for episode in episodes)
 
 
 def _rewards(episodes: Sequence[Episode]) -> list[float]:

@@ -26,27 +26,29 @@ from agent_rl.modeling.onednn import has_onednn, product
 from agent_rl.modeling.sharding import full_shape
 
 _TERA = 1e12
-_PEAKS: tuple[tuple[str, float, float, float], ...] = (
-    # Words of `torch.cuda.get_device_name`, then dense 1e12 operations/s in 16 bits, TF32 and float32: NVIDIA's data
-    # sheets, without sparsity. GeForce cards: with float32 accumulation. The first that is found counts.
-    ("GB200", 2500.0, 1250.0, 80.0),
-    ("B200", 2250.0, 1100.0, 75.0),
-    ("H200 NVL", 835.0, 417.0, 60.0),
-    ("H200", 989.0, 494.0, 67.0),
-    ("GH200", 989.0, 494.0, 67.0),
-    ("H100 PCIe", 756.0, 378.0, 51.0),
-    ("H100 NVL", 835.0, 417.0, 60.0),
-    ("H100", 989.0, 494.0, 67.0),
-    ("A100", 312.0, 156.0, 19.5),
-    ("L40S", 362.0, 183.0, 91.6),
-    ("L40", 181.0, 90.5, 90.5),
-    ("L4", 121.0, 60.0, 30.3),
-    ("A40", 149.7, 74.8, 37.4),
-    ("A10G", 70.0, 35.0, 31.5),
-    ("A10", 125.0, 62.5, 31.2),
-    ("RTX 5090", 209.5, 104.8, 104.8),
-    ("RTX 4090", 165.2, 82.6, 82.6),
-    ("RTX 3090", 71.0, 35.6, 35.6),
+GPUS: tuple[tuple[str, float, float, float, float | None, float | None], ...] = (
+    # Words of the name; dense 1e12 operations/s in 16 bits, TF32 and float32: NVIDIA's data sheets, without sparsity,
+    # GeForce cards with float32 accumulation; GiB that PyTorch can use (the maker's GB without the driver's share) and
+    # 1e12 bytes/s of memory, None where unknown. The first row whose words are all in the name counts.
+    ("GB200", 2500.0, 1250.0, 80.0, None, None),
+    ("B200", 2250.0, 1100.0, 75.0, 178.0, 8.0),
+    ("H200 NVL", 835.0, 417.0, 60.0, 139.0, 4.8),
+    ("H200", 989.0, 494.0, 67.0, 139.0, 4.8),
+    ("GH200", 989.0, 494.0, 67.0, 94.0, 4.0),
+    ("H100 PCIe", 756.0, 378.0, 51.0, 79.0, 2.0),
+    ("H100 NVL", 835.0, 417.0, 60.0, 93.0, 3.9),
+    ("H100", 989.0, 494.0, 67.0, 79.0, 3.35),
+    ("A100 40GB", 312.0, 156.0, 19.5, 39.0, 1.55),
+    ("A100", 312.0, 156.0, 19.5, 79.0, 2.0),
+    ("L40S", 362.0, 183.0, 91.6, 44.0, 0.86),
+    ("L40", 181.0, 90.5, 90.5, None, None),
+    ("L4", 121.0, 60.0, 30.3, 22.0, 0.3),
+    ("A40", 149.7, 74.8, 37.4, 44.0, 0.7),
+    ("A10G", 70.0, 35.0, 31.5, 22.0, 0.6),
+    ("A10", 125.0, 62.5, 31.2, None, None),
+    ("RTX 5090", 209.5, 104.8, 104.8, 31.0, 1.79),
+    ("RTX 4090", 165.2, 82.6, 82.6, 23.5, 1.01),
+    ("RTX 3090", 71.0, 35.6, 35.6, 23.5, 0.94),
 )
 
 
@@ -117,12 +119,16 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
 
 def gpu_peak_flops(name: str, dtype: torch.dtype, *, uses_tf32: bool) -> float | None:
     """The maker's dense figure for the GPU of that name; None for one that is not in the table, and for laptops."""
-    if "Laptop" in name:
+    if (row := gpu_row(name)) is None:
         return None
-    for known, half, tf32, single in _PEAKS:
-        if re.search(rf"\b{known}\b", name):
-            return _TERA * (half if dtype in (torch.bfloat16, torch.float16) else tf32 if uses_tf32 else single)
-    return None
+    _, half, tf32, single, *_ = row
+    return _TERA * (half if dtype in (torch.bfloat16, torch.float16) else tf32 if uses_tf32 else single)
+
+
+def gpu_row(name: str) -> tuple[str, float, float, float, float | None, float | None] | None:
+    """The row of `GPUS` of the GPU of that name; None as of `gpu_peak_flops`."""
+    words = set(re.findall(r"\w+", name))
+    return None if "Laptop" in words else next((row for row in GPUS if words.issuperset(row[0].split())), None)
 
 
 @cache

@@ -56,7 +56,7 @@ def open_trackers(
                 folder.mkdir(parents=True, exist_ok=True)
                 trackers.append(open_tracker(**options, resume_from_step=resume_from_step))
             except Exception as error:  # the trackers' boundary: their packages may raise anything
-                remedy = f"{_REMEDIES[name]}, or " if name in _REMEDIES else ""
+                remedy = f"{_BUILT_IN[name][1]}, or " if name in _BUILT_IN else ""
                 raise ConfigError(
                     f"log.trackers: {name} did not start ({_short(error)}); {remedy}take {name} out"
                 ) from error
@@ -189,27 +189,23 @@ def open_trackio(
     return service.start(trackio.init(project=project, name=name, config=config, resume="allow", embed=False))
 
 
-_REQUIREMENTS = {
-    "tensorboard": "requirements.txt",
-    "wandb": "requirements-trackers.txt",
-    "trackio": "requirements-trackers.txt",
+_BUILT_IN = {
+    "tensorboard": ("requirements.txt", "make the run's folder writable"),
+    "wandb": ("requirements-trackers.txt", "run `wandb login`, or set WANDB_MODE=offline to send the run later"),
+    "trackio": ("requirements-trackers.txt", "let TRACKIO_DIR name a folder that can be written"),
 }
-_REMEDIES = {
-    "tensorboard": "make the run's folder writable",
-    "wandb": "run `wandb login`, or set WANDB_MODE=offline to send the run later",
-    "trackio": "let TRACKIO_DIR name a folder that can be written",
-}
+"""Where the package of a tracker is listed, and what to do when it does not start."""
 
 
 def _check_package(name: str) -> None:
     """Refuse a built-in tracker whose package is not installed."""
-    if name not in _REQUIREMENTS:
+    if name not in _BUILT_IN:
         return
     spec = find_spec(name)
     # A folder of that name, such as wandb leaves behind, looks like a package without a file.
     if spec is None or spec.origin is None:
         raise ConfigError(
-            f"log.trackers: the package {name} is not installed; run pip install -r {_REQUIREMENTS[name]}, "
+            f"log.trackers: the package {name} is not installed; run pip install -r {_BUILT_IN[name][0]}, "
             f"or take {name} out"
         )
 

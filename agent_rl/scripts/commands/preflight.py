@@ -18,7 +18,7 @@ def main(
     """Look at GPUs, packages, data, model, memory, disk, ports, interpreters and the sandbox."""
     from agent_rl.errors import UserError
     from agent_rl.planning.machine import read_machine
-    from agent_rl.planning.preflight import CheckStatus, MachineCheck
+    from agent_rl.planning.preflight import CheckStatus
     from agent_rl.planning.preflight_run import all_checks, read_run_here
 
     resolved = read_config(config, overrides or [])
@@ -29,12 +29,8 @@ def main(
     except UserError as error:
         why_not = str(error)
     counts = dict.fromkeys(CheckStatus, 0)
-
-    def show(check: MachineCheck) -> None:
+    for check in all_checks(resolved, run, why_not):
         counts[check.status] += 1
         print(f"{check.status:8} {check.name}: {check.text}", flush=True)
-
-    for check in all_checks(resolved, run, why_not):
-        show(check)
     print(", ".join(f"{number} {status}" for status, number in counts.items()))
     raise typer.Exit(1 if counts[CheckStatus.FAILED] else 0)
