@@ -1,6 +1,6 @@
 """The public names of the package and their homes; `__init__.py` imports each on first use."""
 
-from agent_rl.agent.agent_types import make_chat_format as make_chat_format
+from agent_rl.agent.chat_format import make_chat_format as make_chat_format
 from agent_rl.agent.messages import Message as Message
 from agent_rl.agent.messages import ToolCall as ToolCall
 from agent_rl.agent.messages import ToolSpec as ToolSpec

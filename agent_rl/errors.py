@@ -18,7 +18,7 @@ class UserError(AgentRLError):
     """Something the caller can fix; shown as one line, exit code 2."""
 
     is_everywhere = False
-    """Whether all processes of a run raise it, so that one of them may speak for all."""
+    """Whether all processes of a run raise it, so that one of them may report for all."""
 
 
 class ConfigError(UserError):

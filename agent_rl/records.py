@@ -1,7 +1,7 @@
 """The glossary: every record that crosses from one stage of a step to the next. No behaviour lives here.
 
 Suffixes of shapes in this package: `_G` one entry per episode of a group, `_T` per token, `_B` per sample of a batch.
-Names say who computed a thing: `sampling_logprobs` (the policy, when it sampled the token), `trainer_logprobs`
+Names tell who computed a thing: `sampling_logprobs` (the policy, when it sampled the token), `trainer_logprobs`
 (the trainer, on the same ids), `ref_logprobs` (a frozen reference).
 """
 

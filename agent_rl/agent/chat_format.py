@@ -20,6 +20,7 @@ from agent_rl.agent.segments import SegmentEncoder, TextSegment
 from agent_rl.agent.token_texts import token_texts
 from agent_rl.agent.tool_parser import LLAMA_OPEN, MISTRAL_OPEN, CallStyle, dump_call, parse_tool_calls, write_calls
 from agent_rl.errors import UserError
+from agent_rl.registry import CHAT_FORMATS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -205,3 +206,11 @@ def _tools_block(tools: Sequence[ToolSpec]) -> tuple[TextSegment, ...]:
     """The tools as Qwen2.5's template lists them, for templates that cannot."""
     lines = [f"\n{json.dumps(tool.to_openai(), ensure_ascii=False)}" for tool in tools]
     return (TextSegment(TOOLS_HEADER, True), TextSegment("".join(lines), False), TextSegment(TOOLS_FOOTER, True))
+
+
+def make_chat_format(tokenizer: "PreTrainedTokenizerBase", agent_type: str = "hf") -> ChatFormat:
+    """Make the format of an `agent.type` for a model with this tokenizer.
+
+    ConfigError for an unknown type, UserError for a tokenizer that `ChatFormat` refuses.
+    """
+    return CHAT_FORMATS.get(agent_type)(tokenizer)

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 PYTHON = frozenset({"py", "python", "python3"})
-"""First words, in small letters, of what a fence says about Python."""
+"""First words, in small letters, of a fence's language for Python."""
 _MAX_INDENT = 3
 _FENCE = re.compile("`{3,}|~{3,}")
 _CLOSING = re.compile(r"( *)(`{3,}|~{3,})[ \t\r]*")

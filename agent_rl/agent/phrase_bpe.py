@@ -3,8 +3,8 @@ r"""A byte-level BPE for one domain: whole words first, then whole phrases, in o
 A from-scratch model of a few million parameters needs short sequences (boilerplate folded into few tokens) and
 names it can copy (a package name, a unit, a digit is the same token wherever it stands). So merges are chosen in
 two stages. Stage 1 is the usual BPE inside word pieces. Stage 2 joins neighbouring tokens found together in at
-least `min_document_share` of the documents, or of those of one kind: what most documents say becomes one token, what
-one task says stays apart.
+least `min_document_share` of the documents, or of those of one kind: what most documents share becomes one token, what
+one task alone has stays apart.
 
 Why one merge list is enough. Encoding cuts a text into *lines* (`_LINE`), not words, and applies all merges by rank.
 Stage-1 merges still cannot join two words: no stage-1 merge spans two pieces of `_WORD`, by the characters at the

@@ -7,7 +7,7 @@
 As a `Message`: the thought is `reasoning`; an action is the one call, with empty `content`; `content` is the bare final
 answer, so an environment sees no difference to other agents. The first `Action:` or `Final Answer:` at the start of a
 line decides. Nothing behind the arguments is acted on: an observation there is the model's own invention, and
-`reply_end` says where it begins. A reply without either is the final answer as it stands. Arguments are a JSON object
+`reply_end` tells where it begins. A reply without either is the final answer as it stands. Arguments are a JSON object
 for every tool: which tool takes one string is not known here, so plain text is refused with a sentence. Results come
 back as `Observation: ...`.
 Markers are read in any case, with spaces in front of the colon and Markdown's marks around them, and names of tools
@@ -158,7 +158,7 @@ def closes_action(text: str) -> bool:
 
 
 def _find_action(text: str, marker: re.Match[str]) -> tuple[str, int, int]:
-    """Name of the action at `marker`, start and end of its arguments; BrokenCallError says what is wrong with it."""
+    """Name of the action at `marker`, start and end of its arguments; BrokenCallError names what is wrong with it."""
     if marker["input"]:
         raise BrokenCallError("no_name", f"No {_ACTION} with the name of a tool stands in front of {_INPUT}")
     following = _MARKER.search(text, marker.end())

@@ -1,6 +1,6 @@
 """A chat format whose calls are plain text by rules that the prompt explains, for any chat template.
 
-What a kind of agent has to say is a prompt and a parser: the rules, how a reply is written by them, how it is read
+A kind of agent is a prompt and a parser: the rules, how a reply is written by them, how it is read
 again. The rest is `ChatFormat`'s: contents stay plain text, and what was sampled is never encoded again.
 Not here: any rules (`react_format.py`, `code_format.py`).
 """

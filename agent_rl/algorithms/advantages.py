@@ -1,10 +1,10 @@
-"""Advantages of one group: the rewards of its episodes in, one advantage per episode out.
+"""Advantages of one group: the rewards of its episodes in, one advantage per episode out; a penalty on long ones.
 
 Pure functions on small tensors, computed in float64. A zero-variance group gets exactly 0, so that rounding is
 never divided by a tiny standard deviation. A reward of None or NaN could not be scored: it is left out of the
 statistics and its advantage is 0. Infinite rewards and rewards that are not one-dimensional raise ValueError.
 Not here: advantages per token (`token_advantages.py`), a whole step (`estimators.py`).
-Shape suffix `_G`: one entry per episode of the group.
+Shape suffixes: `_G` episode of the group, `_E` episode of the step.
 """
 
 import math
@@ -139,3 +139,14 @@ def _to_float64(rewards_G: Rewards) -> tuple[torch.Tensor, torch.Tensor]:
     if values_G.isinf().any():
         raise ValueError(f"a reward is infinite: {values_G.tolist()}; an episode that cannot be scored has reward None")
     return values_G, ~values_G.isnan()
+
+
+def overlong_penalty(num_tokens_E: torch.Tensor, *, max_tokens: int, buffer: int) -> torch.Tensor:
+    """What to add to the rewards of episodes of so many tokens: from 0 down to -1, float64 [E].
+
+    0 up to `max_tokens - buffer`, then falling linearly to -1 at `max_tokens`, and -1 beyond.
+    ConfigError when `buffer` is not from 1 to `max_tokens`. Formula: Yu et al. 2025 (DAPO, equation 13).
+    """
+    if not 1 <= buffer <= max_tokens:
+        raise ConfigError(f"the overlong buffer is {buffer} tokens, expected from 1 to the budget of {max_tokens}")
+    return ((max_tokens - buffer - num_tokens_E.double()) / buffer).clamp(-1.0, 0.0)

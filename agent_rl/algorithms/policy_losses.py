@@ -1,4 +1,4 @@
-"""Policy losses per token, by name, and how far the trainer is from the policy that sampled.
+"""Policy losses and a critic's loss per token, and how far the trainer is from the policy that sampled.
 
 A loss of your own is one decorated function (`@policy_loss_function`). Pure functions on tensors: whatever stands
 where the mask is 0, infinities and NaN included, changes no loss and no gradient. A row must hold all trained tokens
@@ -163,3 +163,24 @@ def _check_dual_clip(dual_clip: float) -> None:
         raise ConfigError(
             f"dual_clip is {dual_clip}, expected a number above 1, as 3, or none; see algorithm.dual_clip"
         )
+
+
+def value_loss(
+    values_BT: torch.Tensor,
+    old_values_BT: torch.Tensor,
+    returns_BT: torch.Tensor,
+    mask_BT: torch.Tensor,
+    *,
+    clip: float,
+) -> torch.Tensor:
+    """Clipped squared error per token [B, T], to be minimised; value and gradient 0 where the mask is 0.
+
+    `0.5 * max((V - R)**2, (clip(V, V_before - clip, V_before + clip) - R)**2)` with V_before the value by the critic
+    before the step's first update (`old_values_BT`). `clip` infinity is the plain squared error.
+    Formula: Schulman et al. 2017, as in OpenAI baselines.
+    """
+    masked_BT = ~mask_BT.bool()
+    columns = (values_BT, old_values_BT, returns_BT)
+    values_BT, before_BT, returns_BT = (column.masked_fill(masked_BT, 0.0) for column in columns)
+    clipped_BT = values_BT.clamp(before_BT - clip, before_BT + clip)
+    return torch.maximum((values_BT - returns_BT).square(), (clipped_BT - returns_BT).square()) / 2

@@ -58,9 +58,9 @@ class MCPServerConfig(Section):
     """A server of the Model Context Protocol, whose tools are offered beside the others."""
 
     command: tuple[str, ...] = ()
-    """Program and arguments of a server that speaks over its standard streams."""
+    """Program and arguments of a server on its standard streams."""
     url: str | None = None
-    """Address of a server that speaks streamable HTTP."""
+    """Address of a server with streamable HTTP."""
     include: tuple[str, ...] = ()
     """Only these of its tools; empty: all."""
     sandbox: bool = True

@@ -13,7 +13,7 @@ from types import FrameType
 
 
 def is_first_process_here() -> bool:
-    """Whether this process speaks for all that a launcher started on this machine: what one finds, all find."""
+    """Whether this process reports for all that a launcher started on this machine: what one finds, all find."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 

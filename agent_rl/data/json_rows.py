@@ -89,7 +89,7 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class _RefusedError(Exception):
-    """JSON that readers understand differently; the text says what and what to do."""
+    """JSON that readers understand differently; the text names it and the remedy."""
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> Row:

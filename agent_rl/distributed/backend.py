@@ -2,7 +2,7 @@
 
 Device, processes, autocast, backward, the optimizer step and full weights go through here, so the code above is the
 same for one laptop process and for eight GPUs. Which of the three it is, the launcher decides: `python` starts one
-process; `torchrun` and `accelerate launch` start several, with DDP or, when the launcher's file says so, DeepSpeed.
+process; `torchrun` and `accelerate launch` start several, with DDP or, when the launcher's file requests it, DeepSpeed.
 Not here: the model, the loss, what is trained on which process, checkpoints as a whole.
 """
 
@@ -176,7 +176,7 @@ class Backend(Processes):
     def full_state_dict(self, module: torch.nn.Module, *, trained_only: bool = False) -> dict[str, torch.Tensor]:
         """Whole weights and buffers of `module` (prepared, or a part of one) on the CPU of rank 0; {} elsewhere.
 
-        Collective. Names are those of the module before `prepare`. `trained_only` leaves out what wants no gradient.
+        Collective. Names are those of the module before `prepare`. `trained_only` leaves out what needs no gradient.
         """
         full: dict[str, torch.Tensor] = {}
         named = self.unwrap(module).state_dict(keep_vars=True).items()

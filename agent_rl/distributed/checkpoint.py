@@ -228,9 +228,9 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 def _remove(path: Path) -> None:
     # Renamed first: a checkpoint half deleted must not look like a torn one.
-    doomed = path.with_name(f"{_PARTIAL}{path.name}")
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)
+    removed = path.with_name(f"{_PARTIAL}{path.name}")
+    os.rename(path, removed)
+    shutil.rmtree(removed)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

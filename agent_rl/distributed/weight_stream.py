@@ -117,7 +117,7 @@ def _tensors_of(module: nn.Module) -> list[tuple[str, Tensor]]:
     state = {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if name not in left_out}
     names: dict[int, str] = {}
     for name, tensor in state.items():
-        # The pointer says nothing: all shards of ZeRO-3 have the same.
+        # The pointer does not identify it: all shards of ZeRO-3 have the same.
         first = names.setdefault(id(tensor), name)
         if first in tied and name not in tied:
             names[id(tensor)] = name

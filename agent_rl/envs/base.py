@@ -47,7 +47,7 @@ class Solution:
 
     name: str
     messages: tuple[Message, ...]
-    """What the assistant says, turn by turn."""
+    """The assistant's messages, turn by turn."""
     succeeds: bool
     evidence: tuple[str, ...] = ()
     """Answers, one of which must occur in a reply of the environment, or the episode is no success; empty: no check."""

@@ -140,7 +140,7 @@ class QAEnvFactory(EnvFactory):
         ]
 
     def lookups(self, task: Task) -> tuple[Message, ...]:
-        """What a scripted solution says before it answers: it calculates `metadata.expression`, where there is one."""
+        """A scripted solution's messages before the answer: it calculates `metadata.expression`, where there is one."""
         expression = _expression(task)
         call = ToolCall(name=calculator.name, arguments={"expression": expression})
         return (Message.assistant("", (call,)),) if expression else ()

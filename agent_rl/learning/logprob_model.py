@@ -41,7 +41,7 @@ class Scores(NamedTuple):
     entropies: Tensor
     """Entropy in nats of the distribution of the id."""
     values: Tensor | None
-    """What the critic says of the state before the id; None without a critic."""
+    """The critic's value of the state before the id; None without a critic."""
     full_kl: Tensor | None
     """KL in nats to the reference over the whole vocabulary; None without a reference."""
 
@@ -114,7 +114,7 @@ class FlatModel:
 
 
 class ValueHead(nn.Module):
-    """`ValueHead(256)(hidden_Nd)`; says 0 until it is trained, so that a fresh critic changes no advantage."""
+    """`ValueHead(256)(hidden_Nd)`; gives 0 until it is trained, so that a fresh critic changes no advantage."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ class ValueHead(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden_Nd: Tensor) -> Tensor:
-        """Values, float32 [N], computed in the precision of the head's weights whatever autocast says."""
+        """Values, float32 [N], computed in the precision of the head's weights whatever autocast is."""
         weight = self.linear.weight
         with torch.autocast(weight.device.type, enabled=False):
             return self.linear(hidden_Nd.to(weight.dtype))[:, 0].float()

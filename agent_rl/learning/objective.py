@@ -14,9 +14,8 @@ from torch import Tensor
 
 from agent_rl.algorithms.aggregation import aggregate_loss
 from agent_rl.algorithms.corrections import importance_weights, mismatch_metrics
-from agent_rl.algorithms.critic import value_loss
 from agent_rl.algorithms.kl import kl_penalty
-from agent_rl.algorithms.policy_losses import ratio_metrics, token_policy_loss
+from agent_rl.algorithms.policy_losses import ratio_metrics, token_policy_loss, value_loss
 from agent_rl.config import Config
 from agent_rl.learning.logprob_model import Scores
 from agent_rl.records import Batch

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from agent_rl.algorithms.advantages import overlong_penalty
 from agent_rl.algorithms.estimators import StepRewards, estimate
-from agent_rl.algorithms.shaping import overlong_penalty
 from agent_rl.config import AlgorithmConfig
 from agent_rl.errors import ConfigError
 from agent_rl.records import StopReason, TrainingSample, Trajectory, TrajectoryGroup, Turn

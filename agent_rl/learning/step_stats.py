@@ -135,7 +135,7 @@ class StepStats:
         ]
 
     def metrics(self) -> dict[str, float]:
-        """Means over updates; without an update only what says so."""
+        """Means over updates; without an update only counts."""
         num_updates = len(self.grad_norms)
         metrics = {
             "batch/num_micro_batches": float(self.num_batches),

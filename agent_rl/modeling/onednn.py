@@ -3,7 +3,7 @@
 PyTorch sends float32 products on a CPU to MKL, which on CPUs other than Intel's does not use AVX-512; oneDNN, which
 PyTorch carries along, does. Same formula, other rounding.
 Everything that is not float32 on a CPU is computed as by `nn.Linear`. Not here: products of few rows without gradient
-(`agent_rl/inference/local/linear.py`).
+(`agent_rl/inference/local/kernels.py`).
 """
 
 from typing import Any

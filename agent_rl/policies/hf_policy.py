@@ -143,7 +143,7 @@ def _add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed:
 
 
 def _base_of_adapter(folder: Path, lora: LoraConfig) -> str:
-    """Name of the model that the adapters in `folder` were trained on; they must be what `lora` says."""
+    """Name of the model that the adapters in `folder` were trained on; they must match `lora`."""
     path = folder / ADAPTER_FILE
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))

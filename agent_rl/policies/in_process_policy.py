@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
-from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import AgentType
 from agent_rl.inference.base import Cancel
 from agent_rl.inference.local.engine import GenerationEngine

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import AgentType
 from agent_rl.inference.base import Cancel, RemoteEngine
 from agent_rl.policies.policy import BasePolicy

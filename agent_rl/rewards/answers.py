@@ -111,15 +111,15 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
 
 @reward("math_reward_string_equal")
 def math_reward_string_equal(prediction: str, answer: Any) -> dict[str, float]:
-    """1.0 when the prediction says an accepted answer, which is success too, else 0.0. Both are read after "####" or
+    """1.0 when the prediction gives an accepted answer, which is success too, else 0.0. Both are read after "####" or
     inside \\boxed{}.
 
     Where the answer is a number (1,234.50, $72, 50%, 3/4), the last number of the prediction has to be it, without
-    regard to commas, $, %, zeros that say nothing, and units behind it. A number that is only part of something does
-    not count: 10^3, \\frac{3}{4}, 2\\sqrt{3}, 3 1/2, 5:30 and 10 - 7 say no number at all. Any other answer ("x^2",
+    regard to commas, $, %, insignificant zeros, and units behind it. A number that is only part of something does
+    not count: 10^3, \\frac{3}{4}, 2\\sqrt{3}, 3 1/2, 5:30 and 10 - 7 give no number at all. Any other answer ("x^2",
     "72 apples") has to be repeated as it is, without regard to case, spaces and $.
     """
-    right = float(any(_says(prediction, each) for each in accepted_answers(answer)))
+    right = float(any(_gives(prediction, each) for each in accepted_answers(answer)))
     return {"reward": right, "success": right}
 
 
@@ -143,7 +143,7 @@ def boxed(text: str) -> str | None:
     return None
 
 
-def _says(prediction: str, answer: str) -> bool:
+def _gives(prediction: str, answer: str) -> bool:
     expected, given = math_answer(answer), _marked(prediction)
     if _VALUE.fullmatch(expected):
         return expected in (math_answer(prediction), _last_value(_clean(given)))
@@ -162,7 +162,7 @@ def _last_value(text: str) -> str | None:
 
 
 def _marked(text: str) -> str:
-    """The part of a text that says the answer, if it says which."""
+    """The part of a text that is marked as the answer; all of it where none is."""
     last = text.rpartition("####")[2]
     return boxed(last) or last.strip()
 

@@ -7,7 +7,7 @@
 The parameters of a function are filled by their names: `prediction` (text of the final answer), `trajectory` (all
 messages, `tuple[Message, ...]`), `task` (the row), what the environment lends, and any key of the row. Parameters with
 a default may stay unfilled; `**kwargs` takes all there is. A function gives a number, or a mapping with `reward` and
-other numbers to log; None says that this episode cannot be scored.
+other numbers to log; None means that this episode cannot be scored.
 Not here: the functions (`answers.py`, `code.py`), what ends an episode, what an answer is (`envs/`).
 """
 
@@ -155,7 +155,7 @@ class RewardSum:
 
         Parts are `<name>` (weight x reward), `<name>/<key>` for what else a function gave (not weighted), and
         `success`: that of the first function that gives one, else whether the first function's reward is full.
-        The sum is None when a function gave None (`unscored` says which). UserError, with the reward's name, when a
+        The sum is None when a function gave None (`unscored` names it). UserError, with the reward's name, when a
         function raises or gives no finite number; what the sandbox raises stays what it is.
         """
         given = {**task, **resources, "prediction": prediction, "trajectory": trajectory, "task": task}

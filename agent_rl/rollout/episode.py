@@ -53,7 +53,7 @@ class EpisodeLimits:
 
 
 class EnvFailureError(Exception):
-    """The environment failed; the text says how."""
+    """The environment failed; the text is the reason."""
 
 
 class EpisodeCancelledError(Exception):

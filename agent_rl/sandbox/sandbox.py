@@ -120,7 +120,7 @@ class Sandbox:
             arguments = (self._python, self._tiers[0], self._jobs, self._memory_base)
             server = self._spawner.submit(ServerProcess.spawn, *arguments).result()
             try:
-                server.greet(self._start_timeout_s)
+                server.wait_for_hello(self._start_timeout_s)
                 reason = server.hello.get("unavailable")
                 if "error" in server.hello:
                     raise SandboxError(f"{self._jobs} failed to load in {self._python}: {server.hello['error']}")

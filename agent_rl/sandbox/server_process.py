@@ -119,7 +119,7 @@ class ServerProcess:
             theirs.close()
         return cls(process, Channel(ours), log)
 
-    def greet(self, timeout_s: float) -> None:
+    def wait_for_hello(self, timeout_s: float) -> None:
         """Wait for the hello, which comes after the preload."""
         try:
             self.hello = json.loads(self.channel.receive(time.monotonic() + timeout_s))

@@ -70,7 +70,7 @@ def preview(config: Config, count: int) -> None:
     from rich.markup import escape
     from rich.panel import Panel
 
-    from agent_rl.agent.agent_types import make_chat_format
+    from agent_rl.agent.chat_format import make_chat_format
     from agent_rl.data.curriculum import make_curriculum
     from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.opening import open_environment

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import AgentType
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.registry import make_env_factory

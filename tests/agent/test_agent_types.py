@@ -10,8 +10,7 @@ from fakes import save_tiny_model, tiny_config
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent_rl.agent.agent_types import make_chat_format
-from agent_rl.agent.chat_format import ChatFormat
+from agent_rl.agent.chat_format import ChatFormat, make_chat_format
 from agent_rl.agent.code_format import read_blocks
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.react_format import read_step

@@ -9,7 +9,7 @@ from chat_templates import FAMILIES, text_of, tokenizer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.agent.messages import Message
 from agent_rl.agent.react_format import closes_action
 from agent_rl.envs.base import AgentEnv, StepResult, Task, ToolEnv

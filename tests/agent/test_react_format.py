@@ -6,7 +6,7 @@ from chat_templates import format_of, text_of, tokenizer_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.react_format import read_step, write_step
 from agent_rl.errors import UserError

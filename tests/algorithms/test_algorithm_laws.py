@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from agent_rl.algorithms.aggregation import AGGREGATIONS, aggregate_loss
 from agent_rl.algorithms.corrections import CORRECTIONS, importance_weights, mismatch_metrics
-from agent_rl.algorithms.critic import value_loss
 from agent_rl.algorithms.estimators import StepRewards, estimate
 from agent_rl.algorithms.kl import kl_penalty
-from agent_rl.algorithms.policy_losses import ratio_metrics, token_policy_loss
+from agent_rl.algorithms.policy_losses import ratio_metrics, token_policy_loss, value_loss
 
 GROUP_RELATIVE = sorted(set(ESTIMATORS) - {"remax", "reinforce_plus_plus", "gae"})
 OPTIONS = {"part_weights": {"right": 1.0, "short": 0.5}, "gamma": 0.9, "lam": 0.8}

@@ -8,10 +8,15 @@ from algorithm_fixtures import ADVANTAGES, MASK, PROX, SAMPLING, TRAINER, close
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent_rl.algorithms.advantages import overlong_penalty
 from agent_rl.algorithms.aggregation import AGGREGATIONS, aggregate_loss
-from agent_rl.algorithms.critic import value_loss
-from agent_rl.algorithms.policy_losses import policy_loss, policy_loss_function, ratio_metrics, token_policy_loss
-from agent_rl.algorithms.shaping import overlong_penalty
+from agent_rl.algorithms.policy_losses import (
+    policy_loss,
+    policy_loss_function,
+    ratio_metrics,
+    token_policy_loss,
+    value_loss,
+)
 from agent_rl.errors import ConfigError
 from agent_rl.registry import POLICY_LOSSES
 

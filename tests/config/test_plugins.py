@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agent_rl.agent.agent_types import make_chat_format
+from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import Config, load_config
 from agent_rl.errors import ConfigError
 from agent_rl.registry import (

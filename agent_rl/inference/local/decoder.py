@@ -11,9 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_rl.inference.local.attention import attend
+from agent_rl.inference.local.kernels import add_linear, attend, gated, linear
 from agent_rl.inference.local.kv_cache import CachePass
-from agent_rl.inference.local.linear import add_linear, gated, linear
 from agent_rl.modeling.onednn import num_spare_rows
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from torch import nn
 
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, check_request, fail_all
-from agent_rl.inference.local.batch import ActiveBatch, Request
+from agent_rl.inference.local.batch import ActiveBatch, Request, sample_uniforms
 from agent_rl.inference.local.make_decoder import make_decoder
-from agent_rl.inference.local.sampling import sample_uniforms
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 

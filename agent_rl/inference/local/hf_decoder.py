@@ -1,6 +1,6 @@
 """Any Hugging Face causal LM as a decoder, through the cache and mask arguments that Transformers gives every model.
 
-The model's own code runs, adapters included; it stores keys and values through a `Cache`, and a mask says what each
+The model's own code runs, adapters included; it stores keys and values through a `Cache`, and a mask defines what each
 token may see. If the model's attention can be exchanged, ours replaces it, which does not repeat the keys of grouped
 heads. At the start the decoder is compared with a plain forward pass; a model with other results is refused.
 Not here: models whose layers keep a state instead of keys and values.
@@ -16,7 +16,7 @@ from transformers import Cache
 from transformers.modeling_utils import AttentionInterface
 
 from agent_rl.errors import ConfigError
-from agent_rl.inference.local.attention import attend
+from agent_rl.inference.local.kernels import attend
 from agent_rl.inference.local.kv_cache import CachePass, KeyValueCache
 from agent_rl.modeling.hf_causal_lm import sliding_window, split_causal_lm
 

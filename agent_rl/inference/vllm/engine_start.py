@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from agent_rl.errors import ConfigError, UserError
+from agent_rl.inference.vllm.server.settings import LORA_RANKS
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -101,7 +102,7 @@ def stop_vllm(engine: "LLMEngine", *, owns_process_group: bool) -> None:
 
 
 def check_installed() -> None:
-    """ConfigError that says what to install where vLLM is missing."""
+    """ConfigError that names what to install where vLLM is missing."""
     found = importlib.util.find_spec("vllm")
     # A folder that happens to be called vllm is found too, as a package without a file.
     if found is None or found.origin is None:
@@ -162,17 +163,13 @@ def _arguments(options: EngineOptions, cache_bytes: int | None) -> dict[str, Any
     if cache_bytes is not None:
         arguments["kv_cache_memory_bytes"] = cache_bytes
     if options.lora_rank:
-        arguments |= {"enable_lora": True, "max_lora_rank": _vllm_rank(options.lora_rank), "max_loras": 1}
+        rank = min(rank for rank in LORA_RANKS if rank >= options.lora_rank)
+        arguments |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": 1}
     if on_gpu:
         return arguments | {"gpu_memory_utilization": options.gpu_memory_share, "enable_sleep_mode": options.sleep}
     # On CPUs compiling takes longer than it saves, and a request whose prompt is computed in parts must have no seed.
     whole_prompts = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(options.max_context, 4096)}
     return arguments | {"enforce_eager": True} | whole_prompts
-
-
-def _vllm_rank(rank: int) -> int:
-    """The smallest adapter size of vLLM's that holds `rank`."""
-    return next(size for size in (1, 8, 16, 32, 64, 128, 256, 320, 512) if size >= rank)
 
 
 @contextmanager

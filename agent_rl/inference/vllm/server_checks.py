@@ -1,6 +1,6 @@
 """Checks that a server can serve this run. Called once, before the first completion.
 
-Every finding is a ConfigError about `vllm.servers` that says how to start the server instead.
+Every finding is a ConfigError about `vllm.servers` that names how to start the server instead.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ what happens when weights change (`server_engine.py`), starting servers (`launch
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, TypeVar
 
@@ -131,29 +131,13 @@ class VLLMServers:
 
         `timeout_s` is `request_timeout_s` unless given.
         """
-        timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
-        return self._run(self.pool.call(address, "GET", path, timeout_s=timeout_s))
+        return self._run(self._call("GET", address, path, timeout_s=timeout_s))
 
-    def post(
-        self,
-        address: str,
-        path: str,
-        json: Any = None,
-        *,
-        params: Mapping[str, Any] | None = None,
-        timeout_s: float | None = None,
-    ) -> Any:
-        """As `get`."""
-        return self._run(self._post(address, path, json, params, timeout_s))
+    def post(self, address: str, path: str, json: Any = None, **options: Any) -> Any:
+        """As `get`; `options` are `timeout_s`, and `params` for those of the address."""
+        return self._run(self._call("POST", address, path, json=json, **options))
 
-    def post_all(
-        self,
-        path: str,
-        json: Any = None,
-        *,
-        params: Mapping[str, Any] | None = None,
-        timeout_s: float | None = None,
-    ) -> dict[str, Any]:
+    def post_all(self, path: str, json: Any = None, **options: Any) -> dict[str, Any]:
         """Post to all servers that are up, at the same time; the answers by address.
 
         Waits for all, then raises the first EngineError. With no server up it waits for one as `complete` does.
@@ -162,7 +146,7 @@ class VLLMServers:
         async def post_to_each() -> dict[str, Any]:
             await self.pool.wait_for_one()
             up = [server.address for server in self.pool.servers.values() if server.is_up]
-            posts = [self._post(address, path, json, params, timeout_s) for address in up]
+            posts = [self._call("POST", address, path, json=json, **options) for address in up]
             answers = await asyncio.gather(*posts, return_exceptions=True)
             for answer in answers:
                 if isinstance(answer, BaseException):
@@ -206,11 +190,9 @@ class VLLMServers:
         finally:
             future.cancel()
 
-    async def _post(
-        self, address: str, path: str, json: Any, params: Mapping[str, Any] | None, timeout_s: float | None
-    ) -> Any:
+    async def _call(self, method: str, address: str, path: str, *, timeout_s: float | None = None, **what: Any) -> Any:
         timeout_s = self._request_timeout_s if timeout_s is None else timeout_s
-        return await self.pool.call(address, "POST", path, timeout_s=timeout_s, json=json, params=params)
+        return await self.pool.call(address, method, path, timeout_s=timeout_s, **what)
 
     async def _complete(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
         losses: list[str] = []

@@ -1,6 +1,6 @@
 """Program: a warm, single-threaded process that runs each request in a fresh fork. Standard library only.
 
-Speaks length-prefixed JSON on the socket it gets as stdin: names of jobs, limits, descriptors, exits. A jobs module
+Exchanges length-prefixed JSON on the socket it gets as stdin: names of jobs, limits, descriptors, exits. A jobs module
 does the heavy imports and defines `JOBS: dict[str, Callable[[request, workdir], JSON]]`; it may define `ABOUT` and
 `prepare(workdir)`, called once. What a run is given and what it answers passes the server by, in files of memory that
 the host shares with that run alone.

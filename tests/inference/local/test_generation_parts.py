@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from agent_rl.inference.local.attention import attend
+from agent_rl.inference.local.kernels import add_linear, attend, gated, linear
 from agent_rl.inference.local.kv_cache import CachePass, KeyValueCache
-from agent_rl.inference.local.linear import add_linear, gated, linear
 
 INF = math.inf
 

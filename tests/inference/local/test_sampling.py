@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_rl.inference.local.sampling import sample_tokens, sample_uniforms
+from agent_rl.inference.local.batch import sample_tokens, sample_uniforms
 
 
 def test_a_uniform_number_picks_the_token_whose_share_of_the_unit_interval_it_falls_into() -> None:

@@ -80,11 +80,11 @@ class ServerSupervisor:
         while not all(server.is_up for server in self._servers):
             for server in self._servers:
                 if server.has_ended():
-                    raise UserError(f"the server on port {server.plan.port} did not start; {server.last_words()}")
-                self._greet(server)
+                    raise UserError(f"the server on port {server.plan.port} did not start; {server.log_excerpt()}")
+                self._report_if_up(server)
             if time.monotonic() > deadline:
                 late = next(server for server in self._servers if not server.is_up)
-                raise UserError(f"{late.plan.address} did not answer within {timeout_s:g} s; {late.last_words()}")
+                raise UserError(f"{late.plan.address} did not answer within {timeout_s:g} s; {late.log_excerpt()}")
             time.sleep(_POLL_S)
 
     def watch(self, stop: threading.Event) -> None:
@@ -95,10 +95,10 @@ class ServerSupervisor:
         while not stop.wait(_POLL_S):
             for server in list(self._servers):
                 if server.has_ended():
-                    self._bury(server)
+                    self._handle_death(server)
                 elif server.process is None and time.monotonic() >= server.next_start:
                     server.spawn()
-                self._greet(server)
+                self._report_if_up(server)
 
     def close(self) -> None:
         """End all servers and everything that they started."""
@@ -113,14 +113,14 @@ class ServerSupervisor:
         for server in self._servers:
             server.process = None
 
-    def _greet(self, server: "_Server") -> None:
+    def _report_if_up(self, server: "_Server") -> None:
         if server.process is not None and not server.is_up and server.answers():
             server.is_up = True
             where = f"GPU {', '.join(server.plan.devices)}" if server.plan.devices else "CPU"
             self._say(f"{server.plan.address} answers ({where}, log in {server.plan.log_path})")
 
-    def _bury(self, server: "_Server") -> None:
-        delay_s = server.bury()
+    def _handle_death(self, server: "_Server") -> None:
+        delay_s = server.record_death()
         if delay_s is not None:
             log_path = server.plan.log_path
             self._say(f"{server.plan.address} died; it is started again in {delay_s:g} s (log in {log_path})")
@@ -128,7 +128,7 @@ class ServerSupervisor:
         self._servers.remove(server)
         failure = (
             f"the server on port {server.plan.port} died {MAX_DEATHS + 1} times within {WITHIN_S:g} s and is not "
-            f"restarted; {len(self._servers)} still run; {server.last_words()}"
+            f"restarted; {len(self._servers)} still run; {server.log_excerpt()}"
         )
         if not self._servers:
             raise UserError(failure)
@@ -178,7 +178,7 @@ class _Server:
         finally:
             connection.close()
 
-    def bury(self) -> float | None:
+    def record_death(self) -> float | None:
         """Record a death; the wait before the next start, or None if there were too many."""
         _kill_group(self.process)
         self.process, self.is_up = None, False
@@ -190,7 +190,7 @@ class _Server:
         self.next_start = now + delay_s
         return delay_s
 
-    def last_words(self) -> str:
+    def log_excerpt(self) -> str:
         """The first error in the log since the last start, the cause of the others, and the end of the log."""
         text = _read_tail(self.plan.log_path, self._log_start)
         lines = [line for line in text.splitlines() if line.strip()]

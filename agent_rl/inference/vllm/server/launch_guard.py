@@ -2,7 +2,7 @@
 
     python launch_guard.py COMMAND...    (leader of a process group of its own, standard input a pipe from the launcher)
 
-It starts the command in its own group and waits. When the pipe closes, because the launcher wants it or is dead, the
+It starts the command in its own group and waits. When the pipe closes, because the launcher closed it or is dead, the
 command gets a signal to end; when the command has ended, for any reason, the rest of the group is killed, this
 program with it. Standard library only, because it is run by its path.
 Not here: starting a server again (`launch.py`).

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from agent_rl.errors import ConfigError, UserError
-from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE, ServerSettings, name_of
+from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE, LORA_RANKS, ServerSettings, name_of
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[4]
-_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Largest ranks that vLLM can be started for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +130,7 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
         flags["--weight-transfer-config"] = json.dumps({"backend": NCCL_BACKEND})
     lora_rank = 0
     if options.lora_rank:
-        lora_rank = min(rank for rank in _LORA_RANKS if rank >= options.lora_rank)
+        lora_rank = min(rank for rank in LORA_RANKS if rank >= options.lora_rank)
         switches.append("--enable-lora")
         flags["--max-lora-rank"] = lora_rank
         flags["--max-loras"] = 1
@@ -166,8 +164,8 @@ def _environment(options: ServeOptions, devices: Sequence[str], *, is_folder: bo
 
 def _check_model(options: ServeOptions) -> bool:
     """Whether the model is a folder; ConfigError for a model that cannot be served."""
-    if options.lora_rank > _LORA_RANKS[-1]:
-        raise ConfigError(f"--lora-rank {options.lora_rank}: vLLM serves adapters up to rank {_LORA_RANKS[-1]}")
+    if options.lora_rank > LORA_RANKS[-1]:
+        raise ConfigError(f"--lora-rank {options.lora_rank}: vLLM serves adapters up to rank {LORA_RANKS[-1]}")
     folder = Path(options.model)
     if not folder.exists():
         if options.model.startswith((".", "/", "~")) or options.model.count("/") > 1:

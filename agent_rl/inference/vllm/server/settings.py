@@ -11,6 +11,8 @@ from agent_rl.errors import ConfigError
 
 GPU_MEMORY_SHARE = 0.85
 """Share of each GPU that a server takes by default."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest adapter ranks that vLLM can be started for."""
 _PREFIX = "settings/"
 
 

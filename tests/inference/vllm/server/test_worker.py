@@ -195,7 +195,7 @@ def test_the_cache_is_whole_blocks_and_one_that_stays_empty(changes: dict[str, A
     assert engine_start._cache_bytes(options(**changes), SHAPE, on_gpu=False) == expected
 
 
-def test_a_gpus_cache_is_what_its_share_leaves_unless_it_is_said() -> None:
+def test_a_gpus_cache_is_what_its_share_leaves_unless_it_is_set() -> None:
     assert engine_start._cache_bytes(options(), SHAPE, on_gpu=True) is None
     assert engine_start._cache_bytes(options(max_cached_tokens=300), SHAPE, on_gpu=True) == (19 + 1) * 16 * TOKEN
 
@@ -206,7 +206,8 @@ def test_no_cache_is_smaller_than_a_window() -> None:
 
 
 def test_the_adapters_rank_is_one_that_vllm_has() -> None:
-    assert [engine_start._vllm_rank(rank) for rank in (1, 2, 8, 9, 512)] == [1, 8, 8, 16, 512]
+    started = [engine_start._arguments(options(lora_rank=rank), None) for rank in (1, 2, 8, 9, 512)]
+    assert [arguments["max_lora_rank"] for arguments in started] == [1, 8, 8, 16, 512]
 
 
 def test_what_vllm_changes_of_its_process_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
