@@ -29,7 +29,7 @@ class Change:
 
 def nearest_change(run: "PlannedRun") -> Change | None:
     """The first single change that fits, else the one that comes closest; None if there is none to try."""
-    closest: Change | None = None
+    tried: list[Change] = []
     for text, changed in _changes(run):
         try:
             found = changed.check_fit()
@@ -43,13 +43,8 @@ def nearest_change(run: "PlannedRun") -> Change | None:
         )
         if change.fits:
             return change
-        if closest is None or _distance(change) < _distance(closest):
-            closest = change
-    return closest
-
-
-def _distance(change: Change) -> tuple[int, float]:
-    return change.num_problems, -change.lowest
+        tried.append(change)
+    return min(tried, key=lambda each: (each.num_problems, -each.lowest), default=None)
 
 
 def _changes(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:

@@ -7,28 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from agent_rl.errors import ConfigError
-from agent_rl.planning.engines import (
-    engine_in_update,
-    engine_items,
-    engine_tokens,
-    receiving,
-    server_items,
-    server_tokens,
-)
+from agent_rl.planning import engines, memory
 from agent_rl.planning.gpus import Gpu
 from agent_rl.planning.machine import GIB
-from agent_rl.planning.memory import (
-    CPU_BASE,
-    CPU_RETAINED,
-    Item,
-    Job,
-    loading,
-    resident,
-    step_items,
-    transient,
-    weight_file_bytes,
-    weight_sync,
-)
+from agent_rl.planning.memory import Item, Job
 
 PROGRAM = 4 * GIB
 """Memory of a process's Python and libraries, and of its share of the sandbox."""
@@ -97,18 +79,18 @@ def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: floa
     places = [Place(name="GPU that trains", count=layout.num_processes, capacity=gpu.memory, phases=device)]
     problems = []
     if layout.num_servers:
-        serving = server_items(job, gpu)
+        serving = engines.server_items(job, gpu)
         places.append(
             Place(
                 name="GPU that serves",
                 count=layout.num_servers * layout.tensor_parallel,
                 capacity=gpu.memory,
-                phases={"generation": serving, "weight sync": serving + receiving(job)},
+                phases={"generation": serving, "weight sync": serving + engines.receiving(job)},
             )
         )
-        where, room = "a server", server_tokens(job, gpu)
+        where, room = "a server", engines.server_tokens(job, gpu)
     else:
-        where, room = "the engine inside each process", engine_tokens(job, gpu)
+        where, room = "the engine inside each process", engines.engine_tokens(job, gpu)
     if room < (window := job.config.policy.max_context):
         problems.append(
             f"the cache of {where} holds {max(room, 0):,} tokens, fewer than one window of policy.max_context "
@@ -121,15 +103,15 @@ def fit(job: Job, gpu: Gpu | None, *, num_gpus: int | None, machine_memory: floa
 
 
 def _trainer_phases(job: Job, gpu: Gpu | None) -> Phases:
-    stays = resident(job)
-    base = Item("libraries", CPU_BASE if gpu is None else job.overhead)
+    stays = memory.resident(job)
+    base = Item("libraries", memory.CPU_BASE if gpu is None else job.overhead)
     before_steps = [item for item in stays if not item.name.startswith("AdamW")]
-    update, step = transient(job), step_items(job)
-    asleep = engine_in_update(job, gpu)
-    generating = engine_items(job, gpu)
-    gathered = weight_sync(job)
+    update, step = memory.transient(job), memory.step_items(job)
+    asleep = engines.engine_in_update(job, gpu)
+    generating = engines.engine_items(job, gpu)
+    gathered = memory.weight_sync(job)
     return {
-        "start": [base, *before_steps, *loading(job), *generating],
+        "start": [base, *before_steps, *memory.loading(job), *generating],
         "generation": [base, *stays, *generating],
         "update": [base, *stays, *asleep, *(update if total(update) >= total(step) else step)],
         "weight sync": [base, *stays, *gathered, *generating],
@@ -154,7 +136,7 @@ def _machine_phases(job: Job, phases: Phases) -> Phases:
             own.append(Item("programs", PROGRAM * (num + layout.num_servers), "machine"))
         if in_memory:
             versions = 2 if name == "weight sync" else 1
-            own.append(Item("weight files", versions * weight_file_bytes(job), "machine"))
+            own.append(Item("weight files", versions * memory.weight_file_bytes(job), "machine"))
         found[name] = [*own, alone[name]] if name in alone else own
     return found
 
@@ -169,7 +151,7 @@ def _shared_out(items: Sequence[Item], num: int) -> list[Item]:
 
 
 def _retained(job: Job, phases: Phases) -> Phases:
-    share = CPU_RETAINED[job.layout.zero_stage == 3]
+    share = memory.CPU_RETAINED[job.layout.zero_stage == 3]
     return {
         name: [*items, Item("freed, but retained by the process", share * total(items))]
         for name, items in phases.items()

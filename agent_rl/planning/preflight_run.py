@@ -17,28 +17,12 @@ from agent_rl.envs.check_data import check_reference
 from agent_rl.envs.opening import open_environment
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import AgentRLError, UserError
+from agent_rl.planning import preflight
 from agent_rl.planning.fit import Fit
 from agent_rl.planning.machine import GIB, Machine
 from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
 from agent_rl.planning.plan import PlannedRun, read_run
-from agent_rl.planning.preflight import (
-    FoundGpu,
-    MachineCheck,
-    attempt,
-    check_compilers,
-    check_disk,
-    check_gpus,
-    check_memory,
-    check_packages,
-    check_port,
-    check_server,
-    failed,
-    hub_unreachable,
-    is_cached,
-    machine_memory,
-    ok,
-    warning,
-)
+from agent_rl.planning.preflight import FoundGpu, MachineCheck, failed, ok, warning
 from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 
 _LAUNCHER_PORT = 29500
@@ -47,32 +31,32 @@ _LAUNCHER_PORT = 29500
 def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Iterator[MachineCheck]:
     """Run the cheap ones first. `run` is None if it cannot be planned, for the reason `why_not`."""
     gpus = find_gpus()
-    yield check_packages(requirement_files(config, run, has_gpus=bool(gpus)))
-    yield check_gpus(
+    yield preflight.check_packages(requirement_files(config, run, has_gpus=bool(gpus)))
+    yield preflight.check_gpus(
         gpus,
         wanted=gpus_wanted(config, run),
         memory=run.gpu.memory if run is not None and run.gpu is not None else 0.0,
         driver=driver_version(),
     )
-    yield attempt("training tasks", lambda: _tasks(config, config.data.train_path))
+    yield preflight.attempt("training tasks", lambda: _tasks(config, config.data.train_path))
     if config.eval.temperatures:
-        yield attempt("held-out tasks", lambda: _tasks(config, config.data.eval_path))
+        yield preflight.attempt("held-out tasks", lambda: _tasks(config, config.data.eval_path))
     yield check_model(config)
     if run is None:
         yield failed("plan", why_not)
     else:
         yield from planned(run)
-    yield from (check_server(address) for address in config.engine.servers)
+    yield from (preflight.check_server(address) for address in config.engine.servers)
     if run is not None and run.layout.num_processes > 1:
-        yield check_port(_LAUNCHER_PORT)
+        yield preflight.check_port(_LAUNCHER_PORT)
     if run is not None and run.layout.offload_optimizer:
-        yield check_compilers()
+        yield preflight.check_compilers()
     yield from check_environment(config)
 
 
 def read_run_here(config_path: Path, overrides: Sequence[str], machine: Machine) -> PlannedRun:
     """Read a run on this machine and its memory; without GPUs, a run that requires none is planned for the CPU."""
-    here = machine.model_copy(update={"memory_gib": machine_memory() / GIB})
+    here = machine.model_copy(update={"memory_gib": preflight.machine_memory() / GIB})
     run = read_run(config_path, overrides, here)
     if find_gpus() or gpus_wanted(run.job.config, run):
         return run
@@ -109,7 +93,7 @@ def check_model(config: Config) -> MachineCheck:
     if source.endswith(".pth"):
         return ok("model", source) if Path(source).is_file() else failed("model", f"{source} does not exist")
     try:
-        if not is_folder(source) and not is_cached(source) and (why := hub_unreachable()):
+        if not is_folder(source) and not preflight.is_cached(source) and (why := preflight.hub_unreachable()):
             return failed("model", f"{source} is not in the cache, and the hub cannot be reached ({why}); download it")
         if is_folder(source):
             files = [path for kind in ("*.safetensors", "*.bin") for path in Path(source).glob(kind)]
@@ -203,15 +187,15 @@ def planned(run: PlannedRun) -> Iterator[MachineCheck]:
     weights = 2 * weight_file_bytes(run.job)
     folder = config.engine.weight_folder
     if folder is None and weights:
-        yield check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")
+        yield preflight.check_disk(config.run.output_dir, checkpoints + weights, what="checkpoints and weight files")
         return
-    yield check_disk(config.run.output_dir, checkpoints)
+    yield preflight.check_disk(config.run.output_dir, checkpoints)
     if weights:
         remedy = f"set {config.policy.type}.weight_folder to a folder that trainer and servers see"
-        yield check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
+        yield preflight.check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
 
 
 def _memory(found: Fit, run: PlannedRun) -> MachineCheck:
     place = found.places[-1]  # the machine, or the processes on it
     num = run.layout.processes_per_machine if run.gpu is None else 1
-    return check_memory(num * place.need, machine_memory())
+    return preflight.check_memory(num * place.need, preflight.machine_memory())

@@ -22,21 +22,11 @@ from agent_rl.config import Config, load_config
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import ConfigError, DataError, UserError
+from agent_rl.reports import summary
 from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines
 from agent_rl.reports.page import render, transcripts
 from agent_rl.reports.plots import evaluation_plots, save_png, svg_uri
 from agent_rl.reports.redacted import redacted
-from agent_rl.reports.summary import (
-    FAILURE_MODES,
-    compare,
-    dropped,
-    figure_rows,
-    figure_table,
-    group_rows,
-    group_table,
-    percent,
-    summarize,
-)
 from agent_rl.telemetry.files import whole_file, write_json, write_text
 from agent_rl.telemetry.trajectory_json import json_line
 
@@ -314,10 +304,10 @@ def write_report(
         "format": FORMAT,
         "settings": folder.settings(),
         "environment": folder.environment(),
-        "summary": summarize(episodes, part_weights=weights),
+        "summary": summary.summarize(episodes, part_weights=weights),
         "baseline_name": name,
-        "baseline": summarize(others, part_weights=weights) if others else None,
-        "comparison": compare(others, episodes, str(name)) if others else None,
+        "baseline": summary.summarize(others, part_weights=weights) if others else None,
+        "comparison": summary.compare(others, episodes, str(name)) if others else None,
     }
     folder.write_data(report, episodes)
     _print(report)
@@ -330,12 +320,13 @@ def write_report(
 def _print(report: dict[str, Any]) -> None:
     figures, protocol, baseline = report["summary"], report["settings"]["protocol"], report["baseline"]
     console = Console()
-    console.print(group_table(figures, baseline))
-    console.print(figure_table(figures, baseline))
+    console.print(summary.group_table(figures, baseline))
+    console.print(summary.figure_table(figures, baseline))
+    success, samples = figures["success"], protocol["samples"]
     lines = [
-        f"Solved {percent(figures['success'])} % of {figures['success']['num_tasks']} tasks, {protocol['samples']} "
-        f"episode{'s' * (protocol['samples'] > 1)} each, temperature {protocol['temperature']:g}.",
-        *dropped(figures, baseline),
+        f"Solved {summary.percent(success)} % of {success['num_tasks']} tasks, {samples} episode{'s' * (samples > 1)} "
+        f"each, temperature {protocol['temperature']:g}.",
+        *summary.dropped(figures, baseline),
     ]
     if report["comparison"]:
         lines.append(f"Against {report['baseline_name']}: {report['comparison']['sentence']}")
@@ -352,20 +343,20 @@ def evaluation_page(
     """The page of what `write_report` makes; `meanings` explains failure modes."""
     figures, baseline, comparison = report["summary"], report["baseline"], report["comparison"]
     columns = ["baseline"] if baseline else []
-    sections = dict(figure_rows(figures, baseline))
-    modes = sections.pop(FAILURE_MODES, [])
+    sections = dict(summary.figure_rows(figures, baseline))
+    modes = sections.pop(summary.FAILURE_MODES, [])
     success = []
-    for name, ours, other in group_rows(figures, baseline):
-        before = [percent(other) if other else ""] if baseline else []
-        success.append((name, ours["num_tasks"], ours["num_episodes"], *before, percent(ours)))
+    for name, ours, other in summary.group_rows(figures, baseline):
+        before = [summary.percent(other) if other else ""] if baseline else []
+        success.append((name, ours["num_tasks"], ours["num_episodes"], *before, summary.percent(ours)))
     shown, num_left_out = transcripts(episodes)
     return render(
         "evaluation.html",
         title=f"Evaluation of {report['settings']['model']['name']}",
         **report["settings"],
         environment=report.get("environment"),
-        solved=percent(figures["success"]),
-        dropped=dropped(figures, baseline),
+        solved=summary.percent(figures["success"]),
+        dropped=summary.dropped(figures, baseline),
         comparison=comparison,
         baseline_name=report["baseline_name"],
         method=_METHODS[comparison["method"]] if comparison else None,

@@ -8,7 +8,7 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agent_rl.reports.summary import Figures, group_rows
 from agent_rl.telemetry.trajectory_json import Episode
@@ -19,13 +19,20 @@ if TYPE_CHECKING:
 
 INK, ACCENT, SECOND, FAINT = "#333333", "#2c6e9b", "#d98032", "#c9d3da"
 """Text and lines, the value, the value it is compared with, the background. Readable without colours too."""
-WIDTH_IN = 6.4
 Interval = tuple[float, float, float]
 """Value, low, high."""
 
 
-def new_figure(height_in: float, *, width_in: float = WIDTH_IN) -> tuple["Figure", "Axes"]:
-    """An empty figure with one plain pair of axes."""
+def new_figure(
+    height_in: float,
+    *,
+    x: str,
+    y: str = "",
+    grid: Literal["x", "y"] = "y",
+    grid_width: float = 0.6,
+    width_in: float = 6.4,
+) -> tuple["Figure", "Axes"]:
+    """An empty figure with one plain pair of axes, their labels, and lines across the axis `grid`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -36,6 +43,9 @@ def new_figure(height_in: float, *, width_in: float = WIDTH_IN) -> tuple["Figure
         axes.spines[side].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9, length=0)
     axes.set_axisbelow(True)
+    axes.set_xlabel(x, color=INK, fontsize=9)
+    axes.set_ylabel(y, color=INK, fontsize=9)
+    axes.grid(axis=grid, color=FAINT, linewidth=grid_width)
     return figure, axes
 
 
@@ -55,7 +65,7 @@ def rate_marks(groups: Mapping[str, Interval], *, label: str, others: Mapping[st
     """Shares in [0, 1] as marks with their intervals, first on top; `others` (a baseline) as hollow ones below each."""
     others = others or {}
     shift = 0.16 if others else 0.0
-    figure, axes = new_figure(0.7 + (0.36 if others else 0.27) * max(1, len(groups)))
+    figure, axes = new_figure(0.7 + (0.36 if others else 0.27) * max(1, len(groups)), x=label, grid="x")
     for place, name in enumerate(groups):
         _mark(axes, place - shift, groups[name], colour=ACCENT, filled=True)
         if name in others:
@@ -63,8 +73,6 @@ def rate_marks(groups: Mapping[str, Interval], *, label: str, others: Mapping[st
     axes.set_yticks(range(len(groups)), [_plain(name) for name in groups])
     axes.set_ylim(len(groups) - 0.4, -0.6)
     axes.set_xlim(-2, 102)
-    axes.set_xlabel(label, color=INK, fontsize=9)
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
     return figure
 
 
@@ -77,7 +85,7 @@ def _mark(axes: "Axes", at: float, interval: Interval, *, colour: str, filled: b
 def count_bars(counts: Mapping[str, int], *, label: str, others: Mapping[str, int] | None = None) -> "Figure":
     """Horizontal bars of counts with the number behind each, first on top; `others` beside them where given."""
     height = 0.38 if others is not None else 0.6
-    figure, axes = new_figure(0.7 + (0.42 if others is not None else 0.3) * max(1, len(counts)))
+    figure, axes = new_figure(0.7 + (0.42 if others is not None else 0.3) * max(1, len(counts)), x=label, grid="x")
     for place, (name, count) in enumerate(counts.items()):
         shown = [(place - height / 2, count, ACCENT)] if others is not None else [(place, count, ACCENT)]
         if others is not None:
@@ -90,26 +98,21 @@ def count_bars(counts: Mapping[str, int], *, label: str, others: Mapping[str, in
     axes.invert_yaxis()
     axes.margins(x=0.08)
     axes.set_xlim(left=0)
-    axes.set_xlabel(label, color=INK, fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
     return figure
 
 
-def histogram(values: Sequence[float], *, label: str, unit: str, num_bins: int = 24) -> "Figure":
+def histogram(values: Sequence[float], *, label: str, unit: str) -> "Figure":
     """How often values fall where; `unit` is what is counted."""
-    figure, axes = new_figure(2.4)
-    axes.hist(values, bins=num_bins, color=ACCENT, alpha=0.85, edgecolor="white", linewidth=0.6)
-    axes.set_xlabel(label, color=INK, fontsize=9)
-    axes.set_ylabel(unit, color=INK, fontsize=9)
+    figure, axes = new_figure(2.4, x=label, y=unit)
+    axes.hist(values, bins=24, color=ACCENT, alpha=0.85, edgecolor="white", linewidth=0.6)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.grid(axis="y", color=FAINT, linewidth=0.6)
     return figure
 
 
 def pass_curve(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
     """pass@k over k, one line per name."""
-    figure, axes = new_figure(2.6)
+    figure, axes = new_figure(2.6, x="k", y="pass@k in %")
     styles = ((ACCENT, "o-"), (SECOND, "s--"))
     for (name, curve), (colour, style) in zip(curves.items(), styles, strict=False):
         axes.plot(list(curve), [100 * value for value in curve.values()], style, color=colour, label=_plain(name))
@@ -117,9 +120,6 @@ def pass_curve(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(k) for k in ticks])
     axes.set_ylim(0, 100)
-    axes.set_xlabel("k", color=INK, fontsize=9)
-    axes.set_ylabel("pass@k in %", color=INK, fontsize=9)
-    axes.grid(axis="y", color=FAINT, linewidth=0.6)
     if len(curves) > 1:
         axes.legend(frameon=False, fontsize=9)
     return figure

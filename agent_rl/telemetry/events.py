@@ -17,7 +17,6 @@ Not here: when something happened (the trainer), metrics (`metrics.py`).
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agent_rl.errors import DataError
-from agent_rl.telemetry.files import plain, whole_lines
+from agent_rl.telemetry.files import finite, plain, whole_lines
 
 EventKind = Literal["start", "resume", "evaluation", "checkpoint", "alarm", "rollback", "interrupt", "end"]
 EVENTS_FILE = "events.jsonl"
@@ -62,7 +61,7 @@ class EventLog:
         if not self._enabled:
             return
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        record = {"time": time, "step": step, "kind": kind, "facts": {k: _finite(v) for k, v in facts.items()}}
+        record = {"time": time, "step": step, "kind": kind, "facts": {k: finite(v) for k, v in facts.items()}}
         line = json.dumps(record, ensure_ascii=True, allow_nan=False, default=plain).encode() + b"\n"
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +99,3 @@ def _event(line: bytes, where: str) -> Event:
         raise DataError(
             f"{where}: not an event with time, step, kind ({kinds}) and facts; remove the line to read the rest"
         ) from None
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,6 +1,7 @@
 """Files that are complete or absent. Not here: checkpoints, which are also flushed to disk."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -54,6 +55,11 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON file, with `plain` values for what JSON does not know."""
     write_text(path, json.dumps(record, indent=2, ensure_ascii=False, default=plain) + "\n")
+
+
+def finite(value: Any) -> Any:
+    """The value for JSON, which has no infinite numbers and no NaN: None instead of these."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plain(value: object) -> float | str:

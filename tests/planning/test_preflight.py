@@ -88,7 +88,7 @@ def test_weight_files_count_where_they_are_written(tmp_path, monkeypatch):
     def wanted(*overrides: str) -> list[tuple[str, int]]:
         seen = []
         monkeypatch.setattr(
-            "agent_rl.planning.preflight_run.check_disk",
+            "agent_rl.planning.preflight.check_disk",
             lambda folder, size, **_: seen.append((str(folder), round(size / GIB))) or ok("disk", ""),
         )
         machine = read_machine(Path("configs/machines/8xh100.yaml"))
@@ -200,7 +200,7 @@ def test_what_is_missing_fails_by_name(tmp_path):
 def test_a_machine_without_gpus_fails_for_the_run_on_eight(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("agent_rl.planning.preflight_run.driver_version", lambda: None)
-    monkeypatch.setattr("agent_rl.planning.preflight_run.hub_unreachable", lambda: "no network in tests")
+    monkeypatch.setattr("agent_rl.planning.preflight.hub_unreachable", lambda: "no network in tests")
     result = CliRunner().invoke(
         app,
         [

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_rl.reports.plots import ACCENT, FAINT, INK, SECOND, new_figure
+from agent_rl.reports.plots import ACCENT, INK, SECOND, new_figure
 from agent_rl.reports.run.data import HeldOutEvaluation, Run
 from agent_rl.reports.run.evidence import ALARM_LIMITS, measured
 from agent_rl.telemetry.statistics import wilson_interval
@@ -24,7 +24,6 @@ NEAR_LIMIT = 0.1
 """An alarm's limit is shown when values come as near to it as this factor; else it would flatten the curve."""
 _LINES = ((ACCENT, "-"), (SECOND, "--"), (INK, ":"), ("#7a4f9a", "-."), ("#4d7c4a", (0, (4, 1, 1, 1, 1, 1))))
 _AREAS = (("#2c6e9b", ""), ("#a9cbe0", "///"), ("#e6b17e", "..."), ("#8a8f94", "xxx"), ("#f1e3c4", "\\\\\\"))
-_WIDTH_IN, _HEIGHT_IN = 4.4, 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ def plot(panel: Panel, run: Run, other: Run | None = None) -> "Figure":
     """The plot of a run that has series for the panel, with the running mean of another one behind it where given."""
     metrics = with_other_time(run.metrics)
     series = series_of(panel, metrics)
-    figure, axes = new_figure(_HEIGHT_IN, width_in=_WIDTH_IN)
+    figure, axes = new_figure(2.5, width_in=4.4, x="step", y=panel.unit, grid_width=0.5)
     if panel.kind == "stack":
         _stack(axes, run.steps, series)
     else:
@@ -168,9 +167,6 @@ def plot(panel: Panel, run: Run, other: Run | None = None) -> "Figure":
     if panel.is_log and any(value > 0 for values in series.values() for value in values):
         axes.set_yscale("log")
     axes.set_title(panel.title.replace("$", r"\$"), fontsize=10, color=INK, loc="left")
-    axes.set_xlabel("step", fontsize=9, color=INK)
-    axes.set_ylabel(panel.unit, fontsize=9, color=INK)
-    axes.grid(axis="y", color=FAINT, linewidth=0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(run.steps) == 1 and not (panel.held_out and run.evaluations) and other is None:
         axes.set_xticks(run.steps)

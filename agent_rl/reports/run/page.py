@@ -12,7 +12,6 @@ import yaml
 from agent_rl.reports.page import render
 from agent_rl.reports.plots import count_bars, svg_uri
 from agent_rl.reports.redacted import redacted
-from agent_rl.reports.run.changes import BeforeAfter, TaskPair
 from agent_rl.reports.run.curves import PANELS, Panel, is_zero, part_panels, plot, series_of, smoothing
 from agent_rl.reports.run.evidence import MIN_STEPS, measured
 from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts
@@ -27,6 +26,12 @@ MAX_ALARMS = 10
 def run_page(report: RunReport) -> str:
     """The whole document."""
     run, other = report.run, report.other
+    turned = [
+        (each, title, pairs)
+        for each in report.held_out
+        for title, pairs in (("Failed before, solved after", each.gained), ("Solved before, failed after", each.lost))
+        if pairs
+    ]
     return render(
         "run.html",
         title=f"{run.name}: report",
@@ -40,8 +45,11 @@ def run_page(report: RunReport) -> str:
         curves=list(_curves(report)) if run.steps else [],
         max_alarms=MAX_ALARMS,
         failures=list(_failures(report)),
-        turned=list(_turned(report.held_out)),
-        has_conversations=any(pair.after.messages for each in report.held_out for pair in (*each.gained, *each.lost)),
+        turned=turned,
+        max_pairs=MAX_PAIRS,
+        has_conversations=any(pair.after.messages for *_, pairs in turned for pair in pairs),
+        shared_start=shared_start,
+        reward_text=_reward,
         against=verdicts(report.against),
         settings=different_settings(run, other) if other else [],
         facts=facts(run),
@@ -109,52 +117,15 @@ def _failures(report: RunReport) -> Iterator[dict[str, Any]]:
         modes = sorted(before | after, key=lambda mode: -max(before.get(mode, 0), after.get(mode, 0)))
         if not modes:
             continue
-        counts = {mode: (before.get(mode, 0), after.get(mode, 0)) for mode in modes}
-        rows = [(mode, meanings.get(mode, ""), old, new, f"{new - old:+d}") for mode, (old, new) in counts.items()]
-        figure = count_bars(
-            {mode: old for mode, (old, _) in counts.items()},
-            label="tasks",
-            others={mode: new for mode, (_, new) in counts.items()},
-        )
+        counts = [(mode, before.get(mode, 0), after.get(mode, 0)) for mode in modes]
+        rows = [(mode, meanings.get(mode, ""), old, new, f"{new - old:+d}") for mode, old, new in counts]
+        figure = count_bars({mode: old for mode, old, _ in counts}, label="tasks", others=after)
         yield {
             "temperature": f"{each.after.temperature:g}",
             "num_tasks": each.change.num_tasks,
             "rows": rows,
             "uri": svg_uri(figure),
         }
-
-
-def _turned(compared: Sequence[BeforeAfter]) -> Iterator[dict[str, Any]]:
-    """Conversations of the tasks that changed, before beside after."""
-    for each in compared:
-        name = f"at temperature {each.after.temperature:g}"
-        for title, pairs in (
-            (f"Failed before, solved after, {name}", each.gained),
-            (f"Solved before, failed after, {name}", each.lost),
-        ):
-            if pairs:
-                others = [pair.after.task_id for pair in pairs[MAX_PAIRS:]]
-                yield {"title": title, "pairs": [_pair(p, each) for p in pairs[:MAX_PAIRS]], "others": others}
-
-
-def _pair(pair: TaskPair, compared: BeforeAfter) -> dict[str, Any]:
-    rewards = f"reward {_reward(pair.before)} to {_reward(pair.after)}"
-    start = shared_start(pair.before.messages, pair.after.messages)
-    sides = ((pair.before, compared.before.step), (pair.after, compared.after.step))
-    return {
-        "task_id": pair.after.task_id,
-        "tag": " · ".join(str(each) for each in (pair.after.family, pair.failure, rewards) if each),
-        "opening": pair.before.messages[:start],
-        "sides": [
-            {
-                "title": f"Step {step}: {'solved' if episode.is_success else 'failed'}, reward {_reward(episode)}, "
-                f"{episode.stop_reason}, {episode.num_turns} turns",
-                "problems": episode.problems,
-                "messages": episode.messages[start:],
-            }
-            for episode, step in sides
-        ],
-    }
 
 
 def shared_start(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> int:

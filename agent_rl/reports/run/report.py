@@ -6,7 +6,6 @@
 Not here: the page (`page.py`).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_a
 from agent_rl.reports.run.data import HeldOutEvaluation, Run, flatten
 from agent_rl.reports.run.evidence import Recommendation
 from agent_rl.reports.run.recommendations import recommend
+from agent_rl.telemetry.files import finite
 from agent_rl.telemetry.statistics import rate_text, wilson_interval
 
 _NOT_COMPARED = ("run.name", "run.output_dir", "checkpoint.resume")
@@ -231,11 +231,6 @@ def _evaluation_data(evaluation: HeldOutEvaluation) -> dict[str, Any]:
 def _pair_data(pair: TaskPair) -> dict[str, Any]:
     rewards = {"reward_before": pair.before.reward, "reward_after": pair.after.reward}
     return {"task_id": pair.after.task_id, "failure_mode": pair.failure} | rewards
-
-
-def finite(value: float) -> float | None:
-    """For JSON, which has no NaN."""
-    return value if math.isfinite(value) else None
 
 
 def _joined(*values: object) -> str:

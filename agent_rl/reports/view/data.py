@@ -23,20 +23,15 @@ _MAX_KEPT_BYTES = 200_000_000
 
 
 class RunSamples:
-    """`RunSamples.open(Path("runs/nat_grpo"))`; nothing is written. Thread-safe."""
+    """`RunSamples(Path("runs/nat_grpo"))`; nothing is written. Thread-safe. DataError for a folder that is no run."""
 
     def __init__(self, path: Path) -> None:
+        if not (path / "config.yaml").is_file():
+            raise DataError(f"{path} holds no config.yaml; give the folder of a run, such as runs/nat_grpo")
         self._path = path
         self._lock = threading.Lock()
         self._read: dict[Path, tuple[tuple[int, int], ViewedStep]] = {}
         """By file, with its time and size; the latest request comes last."""
-
-    @classmethod
-    def open(cls, path: Path) -> "RunSamples":
-        """DataError for a folder that is no run."""
-        if not (path / "config.yaml").is_file():
-            raise DataError(f"{path} holds no config.yaml; give the folder of a run, such as runs/nat_grpo")
-        return cls(path)
 
     def overview(self) -> dict[str, Any]:
         """The run's name, how often it saves samples (None if unknown), and the steps that it saved."""

@@ -23,7 +23,7 @@ NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the address
 
 def main(run: RunPath, port: Port = 0, host: Host = "127.0.0.1", no_browser: NoBrowser = False) -> None:
     """Serve a page about a run until Ctrl-C."""
-    with ViewServer(RunSamples.open(run), host=host, port=port) as server:
+    with ViewServer(RunSamples(run), host=host, port=port) as server:
         print(f"{run} is shown at {server.address} until Ctrl-C", flush=True)
         if not no_browser:  # in a thread, as a browser of the terminal holds its caller up; requests wait in line
             threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()

@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(run: Path) -> Iterator[ViewServer]:
-    with ViewServer(RunSamples.open(run), host="127.0.0.1", port=0) as server:
+    with ViewServer(RunSamples(run), host="127.0.0.1", port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -50,7 +50,7 @@ def fetch(server: ViewServer, target: str, *, method: str = "GET", **headers: st
 
 
 def test_the_overview_has_the_saved_steps_with_their_metrics(run: Path) -> None:
-    assert RunSamples.open(run).overview() == {
+    assert RunSamples(run).overview() == {
         "run": "tiny",
         "samples_every": 10,
         "steps": [{"step": 1, "reward": 0.5, "success": 0.5}, {"step": 10, "reward": None, "success": 0.25}],
@@ -61,11 +61,11 @@ def test_lines_that_are_no_metrics_of_a_step_are_left_out(run: Path) -> None:
     lines = ["[1]", '"reward/mean"', '{"reward/mean": 9}', '{"step": "1", "reward/mean": 9}', "[" * 100_000, "\xff"]
     with (run / "metrics.jsonl").open("a") as file:
         file.write("\n" + "\n".join(lines) + "\n")
-    assert RunSamples.open(run).overview()["steps"][0] == {"step": 1, "reward": 0.5, "success": 0.5}
+    assert RunSamples(run).overview()["steps"][0] == {"step": 1, "reward": 0.5, "success": 0.5}
 
 
 def test_a_step_is_summaries_and_the_ends_of_scales(run: Path) -> None:
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     step = samples.episodes(1)
     assert step["scales"] == {"advantage": 1.0, "log_ratio": pytest.approx(0.2)}
     assert step["episodes"][3] == {
@@ -93,7 +93,7 @@ def test_means_and_scales_are_of_tokens_that_counted(run: Path) -> None:
     cut_off = sample(loss_mask=[0] * 6, advantages=[None, None, 9.0, 9.0, None, 9.0])
     half = sample(loss_mask=[0, 0, 0, 1, 0, 1], trainer_logprobs=[None, None, -9.0, -2.75, None, "nan"])
     write_step(run, 2, [record(0, samples=[cut_off]), record(1, samples=[half])])
-    step = RunSamples.open(run).episodes(2)
+    step = RunSamples(run).episodes(2)
     assert [each["advantage"] for each in step["episodes"]] == [None, -0.25]  # (0.5 - 1) / 2
     assert step["scales"] == {"advantage": 1.0, "log_ratio": 0.25}  # -2.75 + 2.5; the other is not finite
 
@@ -103,7 +103,7 @@ def test_a_scale_ends_at_what_one_in_a_hundred_exceeds(run: Path) -> None:
     values = [0.5] * 198 + [70.0, -80.0]
     write_step(run, 2, [record(0, samples=[columns | {"loss_mask": [1] * 200, "advantages": values}])])
     write_step(run, 3, [record(0, samples=[columns | {"loss_mask": [1] * 200, "advantages": [0.0] * 199 + [-2.0]}])])
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     assert samples.episodes(2)["scales"]["advantage"] == 0.5
     assert samples.episodes(3)["scales"]["advantage"] == 2.0  # of nothing but one value
 
@@ -113,14 +113,14 @@ def test_a_scale_ends_at_what_one_in_a_hundred_exceeds(run: Path) -> None:
 )
 def test_success_may_be_unknown(run: Path, parts: dict[str, Any], success: bool | None) -> None:
     write_step(run, 2, [record(0, reward_parts=parts)])
-    assert RunSamples.open(run).episodes(2)["episodes"][0]["success"] is success
+    assert RunSamples(run).episodes(2)["episodes"][0]["success"] is success
 
 
 def test_whatever_is_shown_of_an_episode_is_found(run: Path) -> None:
     reply = {"role": "assistant", "content": "x", "reasoning": "Hmm", "info": {"note": {"list": ['"quoted"', 17]}}}
     labels = {"family": 4711, "flags": ["reads_tests"], "error": "the sandbox is gone", "stop_reason": "env_error"}
     write_step(run, 2, [record(0), record(1, messages=[reply], **labels)])
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     for text in ("hmm", '"QUOTED"', "17", "4711", "reads_tests", "sandbox is", "env_error"):
         assert samples.search(2, text) == [1], text
     assert samples.search(2, "task-0") == [0, 1]
@@ -128,14 +128,14 @@ def test_whatever_is_shown_of_an_episode_is_found(run: Path) -> None:
 
 
 def test_texts_are_found_in_messages_and_calls_in_any_case(run: Path) -> None:
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     assert samples.search(1, "IN EPISODE 2") == [2]
     assert samples.search(1, "2+3") == [0, 1, 2, 3]
     assert samples.search(1, "token_ids") == []
 
 
 def test_a_file_that_changes_is_read_again(run: Path) -> None:
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     assert len(samples.episodes(1)["episodes"]) == 4
     path = write_step(run, 1, [record(0)])
     os.utime(path, ns=(1, 1))
@@ -144,7 +144,7 @@ def test_a_file_that_changes_is_read_again(run: Path) -> None:
 
 def test_numbers_that_json_does_not_know_become_null(run: Path) -> None:
     write_step(run, 2, [record(0, reward=float("nan"))])
-    assert RunSamples.open(run).episode(2, 0)["reward"] is None
+    assert RunSamples(run).episode(2, 0)["reward"] is None
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_a_damaged_file_is_one_sentence(run: Path, content: bytes | None) -> Non
     path = write_step(run, 3, [{"step": 3}])
     if content is not None:
         path.write_bytes(content)
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     with pytest.raises(DataError, match="holds no episode" if content == b"" else "not a file of token samples"):
         samples.episodes(3)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no config\.yaml; give the folder of a run"):
-        RunSamples.open(tmp_path)
+        RunSamples(tmp_path)
 
 
 def test_the_server_gives_the_page_and_the_data(server: ViewServer) -> None:
@@ -256,7 +256,7 @@ def test_a_defect_is_an_answer_too(run: Path, capfd: pytest.CaptureFixture[str])
 def test_a_link_out_of_the_run_is_not_followed(run: Path, tmp_path: Path) -> None:
     secret = write_step(tmp_path / "other", 5, [record(0)])
     (run / "samples" / secret.name).symlink_to(secret)
-    samples = RunSamples.open(run)
+    samples = RunSamples(run)
     assert [row["step"] for row in samples.overview()["steps"]] == [1, 10]
     with pytest.raises(DataError, match="step 5 of tiny has no samples"):
         samples.episodes(5)
@@ -266,12 +266,12 @@ def test_a_whole_folder_behind_a_link_is_not_followed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "tiny", samples_every=0)
     write_step(tmp_path / "other", 5, [record(0)])
     (run / "samples").symlink_to(tmp_path / "other" / "samples")
-    assert RunSamples.open(run).overview()["steps"] == []
+    assert RunSamples(run).overview()["steps"] == []
 
 
 def test_a_run_may_itself_be_behind_a_link(run: Path, tmp_path: Path) -> None:
     (tmp_path / "newest").symlink_to(run)
-    assert len(RunSamples.open(tmp_path / "newest").overview()["steps"]) == 2
+    assert len(RunSamples(tmp_path / "newest").overview()["steps"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_scripts_in_a_text_would_not_run(server: ViewServer) -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such name"])
 def test_an_address_that_is_not_ours_is_refused(run: Path, host: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on --host {host} --port 0"):
-        ViewServer(RunSamples.open(run), host=host, port=0)
+        ViewServer(RunSamples(run), host=host, port=0)
 
 
 def command(*args: str, **environment: str) -> subprocess.Popen[str]:

@@ -35,7 +35,7 @@ def open_page(driver: Any) -> Iterator[Callable[..., Page]]:
     servers = []
 
     def open_run(run: Path | RunSamples, fragment: str = "") -> Page:
-        samples = RunSamples.open(run) if isinstance(run, Path) else run
+        samples = RunSamples(run) if isinstance(run, Path) else run
         server = ViewServer(samples, host="127.0.0.1", port=0)
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         servers.append(server)
