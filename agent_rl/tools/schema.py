@@ -1,156 +1,134 @@
-"""Checks a call's arguments against a tool's JSON schema and says in words what is wrong with them.
+"""Checks a call's arguments against a tool's JSON schema with `jsonschema` and says what is wrong with them.
 
-Any schema will do, also one that a stranger's server sends. Checked are required and unknown names, and of each value
-basic types, `enum`, `const`, `anyOf`, `oneOf`, `allOf`, `items`, nested properties, with `$ref` inside the schema.
-Not here: formats, patterns, ranges and the rest, which a tool has to refuse itself.
+Any schema will do, also one from a stranger's server: remote references are not fetched, malformed keywords ignored,
+and a check ends after `_MAX_VISITS` schemas. Does not: ranges, formats, and patterns, which may take years; the tool
+itself refuses those. `not` and `if` would be wrong without them; `oneOf` is checked as `anyOf`.
 """
 
 import json
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
+
+from jsonschema import Draft4Validator, Draft202012Validator, ValidationError
+from jsonschema.validators import create
+from referencing import Registry, Resource, Specification
 
 from agent_rl.errors import nearest
 
-_JSON_TYPES: dict[str, type | tuple[type, ...]] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "object": dict,
-    "array": list,
-    "null": type(None),
-}
-_MAX_DEPTH = 32
-_MAX_VISITS = 5_000
-_MAX_REFS = 16
-_MAX_CHOICES = 20
+_MAX_VISITS, _MAX_CHOICES = 5_000, 20
+_OPENING = {"patternProperties", "allOf", "anyOf", "oneOf", "$ref"}
+"""Keywords that may bring further properties."""
+_LIBRARY = Draft202012Validator.VALIDATORS
+_visits = threading.local()
+Errors = Iterator[ValidationError]
 
 
 def check_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> str | None:
     """Return what is wrong with `arguments` under a JSON schema, or None.
 
-    A name that the schema does not list is refused unless `additionalProperties` or a keyword that may bring further
-    properties allows it. Very deep or large values are checked in part.
+    An argument that the schema does not list is refused unless `additionalProperties` or a keyword that may bring
+    further properties allows it. Very deep or large values are checked in part.
     """
-    check = _Check(root=schema)
-    return check.object(arguments, check.resolved(schema), "", is_closed=True)
-
-
-@dataclass(slots=True)
-class _Check:
-    """One check; `path` names the place in the arguments, such as `points[0].x`."""
-
-    root: Any
-    visits_left: int = _MAX_VISITS
-
-    def value(self, value: Any, schema: Any, path: str, depth: int = 0) -> str | None:
-        self.visits_left -= 1
-        if depth > _MAX_DEPTH or self.visits_left < 0:
-            return None
-        schema = self.resolved(schema)
-        kinds = _kinds(schema)
-        if kinds and not any(_is_a(value, kind) for kind in kinds):
-            return _wrong_type(path, kinds, value)
-        choices = [schema["const"]] if "const" in schema else _list(schema, "enum")
-        if choices and not any(_equal(value, choice) for choice in choices):
-            return f"argument {path!r} must be {_listed(choices)}, got {_json(value)}"
-        for branch in _list(schema, "allOf"):
-            if complaint := self.value(value, branch, path, depth + 1):
-                return complaint
-        for key in ("anyOf", "oneOf"):
-            if complaint := self.any_of(value, _list(schema, key), path, depth):
-                return complaint
-        if isinstance(value, dict):
-            return self.object(value, schema, path, depth=depth)
-        return self.array(value, schema, path, depth) if isinstance(value, list) else None
-
-    def any_of(self, value: Any, branches: list[Any], path: str, depth: int) -> str | None:
-        complaints = [self.value(value, branch, path, depth + 1) for branch in branches]
-        if not complaints or None in complaints:
-            return None
-        kinds = [_kinds(self.resolved(branch)) for branch in branches]
-        fitting = [
-            complaint
-            for complaint, of_branch in zip(complaints, kinds, strict=True)
-            if not of_branch or any(_is_a(value, kind) for kind in of_branch)
-        ]
-        if not fitting:
-            return _wrong_type(path, list(dict.fromkeys(kind for of_branch in kinds for kind in of_branch)), value)
-        return fitting[0] if len(fitting) == 1 else f"argument {path!r} fits none of the forms that it may take"
-
-    def object(
-        self, value: dict[str, Any], schema: dict[str, Any], path: str, *, depth: int = 0, is_closed: bool = False
-    ) -> str | None:
-        """`is_closed`: unknown names are refused where the schema is silent about them."""
-        properties = schema.get("properties")
-        properties = properties if isinstance(properties, dict) else {}
-        for name in _list(schema, "required"):
-            if isinstance(name, str) and name not in value:
-                return f"argument {_joined(path, name)!r} is missing; expected {', '.join(properties)}"
-        others = schema.get("additionalProperties", not is_closed)
-        if any(key in schema for key in ("patternProperties", "allOf", "anyOf", "oneOf", "$ref")):
-            others = True
-        for name, item in value.items():
-            where = _joined(path, name)
-            if name not in properties and others is False:
-                expected = ", ".join(properties) or "none"
-                return f"unknown argument {where!r}{nearest(name, properties)}; expected: {expected}"
-            if complaint := self.value(item, properties.get(name, others), where, depth + 1):
-                return complaint
+    root = schema if isinstance(schema, dict) else {}
+    resolver = Registry().resolver_with_root(Resource(root, Specification.OPAQUE))
+    with suppress(Exception):  # no reference, or one that leads nowhere
+        root = {**resolver.lookup(root["$ref"]).contents, **{key: root[key] for key in root if key != "$ref"}}
+    _visits.left = _MAX_VISITS
+    try:
+        checker = _Checker({"additionalProperties": False, **root}, _resolver=resolver)
+        error = next(checker.iter_errors(arguments), None)
+    except RecursionError:
         return None
-
-    def array(self, value: list[Any], schema: dict[str, Any], path: str, depth: int) -> str | None:
-        first = _list(schema, "prefixItems")
-        for index, item in enumerate(value):
-            item_schema = first[index] if index < len(first) else schema.get("items")
-            if complaint := self.value(item, item_schema, f"{path}[{index}]", depth + 1):
-                return complaint
+    if error is None:
         return None
-
-    def resolved(self, schema: Any) -> dict[str, Any]:
-        """The schema with its `$ref` followed; one that leads nowhere stays in it, and what is no object is empty."""
-        for _ in range(_MAX_REFS):
-            if not isinstance(schema, dict):
-                return {}
-            target = self._at(schema.get("$ref"))
-            if not isinstance(target, dict):
-                return schema
-            schema = {**target, **{key: schema[key] for key in schema if key != "$ref"}}
-        return {}
-
-    def _at(self, pointer: Any) -> Any:
-        """What a JSON pointer into the schema, such as `#/$defs/Point`, leads to, or None."""
-        if not isinstance(pointer, str) or not pointer.startswith("#"):
-            return None
-        found = self.root
-        for part in pointer[1:].split("/")[1:]:
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path).removeprefix(".")
+    return f"{'unknown ' * (error.validator == 'additionalProperties')}argument {path!r}{error.message}"
 
 
-def _kinds(schema: dict[str, Any]) -> list[str]:
-    """The JSON types that `type` names; empty where it does not say, or says something unheard of."""
-    named = schema.get("type")
-    kinds = named if isinstance(named, list) else [named]
-    return kinds if all(isinstance(kind, str) and kind in _JSON_TYPES for kind in kinds) else []
+def _type(checker: Any, kinds: Any, value: Any, schema: Any) -> Errors:
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if not any(checker.is_type(value, kind) for kind in kinds):
+        text = f" must be a JSON {' or '.join(kinds)}, got {type(value).__name__}"
+        yield ValidationError(text, validator_value=kinds)
 
 
-def _is_a(value: Any, kind: str) -> bool:
-    is_bool_for_number = isinstance(value, bool) and kind in ("integer", "number")
-    return isinstance(value, _JSON_TYPES[kind]) and not is_bool_for_number
+def _enum(checker: Any, choices: Any, value: Any, schema: Any) -> Errors:
+    if choices and not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in choices):
+        texts = [_json(choice) for choice in choices[:_MAX_CHOICES]] + ["..."] * (len(choices) > _MAX_CHOICES)
+        listed = texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"
+        yield ValidationError(f" must be {listed}, got {_json(value)}")
 
 
-def _equal(value: Any, choice: Any) -> bool:
-    return value == choice and isinstance(value, bool) == isinstance(choice, bool)
+def _any_of(checker: Any, branches: Any, value: Any, schema: Any) -> Errors:
+    errors = [next(checker.descend(value, branch), None) for branch in branches]
+    if not errors or None in errors:
+        return
+    fitting = [error for error in errors if error.validator != "type" or error.path]
+    if not fitting:
+        kinds = dict.fromkeys(kind for error in errors for kind in error.validator_value)
+        yield from _type(checker, list(kinds), value, schema)
+    else:
+        yield fitting[0] if len(fitting) == 1 else ValidationError(" fits none of the forms that it may take")
 
 
-def _wrong_type(path: str, kinds: list[str], value: Any) -> str:
-    return f"argument {path!r} must be a JSON {' or '.join(kinds)}, got {type(value).__name__}"
+def _required(checker: Any, names: Any, value: Any, schema: Any) -> Errors:
+    for name in names if isinstance(value, dict) else ():
+        if name not in value:
+            yield ValidationError(f" is missing; expected {', '.join(schema.get('properties', {}))}", path=[name])
 
 
-def _listed(choices: list[Any]) -> str:
-    texts = [_json(choice) for choice in choices[:_MAX_CHOICES]] + ["..."] * (len(choices) > _MAX_CHOICES)
-    return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"
+def _others(checker: Any, others: Any, value: Any, schema: Any) -> Errors:
+    listed = schema.get("properties", {})
+    for name in value if isinstance(value, dict) and not _OPENING & schema.keys() else ():
+        if name not in listed and others is False:
+            text = f"{nearest(name, listed)}; expected: {', '.join(listed) or 'none'}"
+            yield ValidationError(text, path=[name])
+        elif name not in listed:
+            yield from checker.descend(value[name], others, path=name)
+
+
+def _guarded(keyword: Callable[..., Any]) -> Callable[..., Errors]:
+    def check(*given: Any) -> Errors:
+        try:
+            yield from keyword(*given)
+        except RecursionError:
+            raise
+        except Exception:  # the boundary to a stranger's schema: a malformed keyword is none
+            return
+
+    return check
+
+
+_KEYWORDS = {
+    "type": _type,
+    "enum": _enum,
+    "const": lambda checker, expected, *rest: _enum(checker, [expected], *rest),
+    "allOf": _LIBRARY["allOf"],
+    "anyOf": _any_of,
+    "oneOf": _any_of,
+    "required": _required,
+    "additionalProperties": _others,
+    **{key: _LIBRARY[key] for key in ("properties", "prefixItems", "items", "$ref")},
+}
+
+
+def _applicable(schema: Any) -> list[tuple[str, Any]]:
+    """The keywords of a schema in the order of `_KEYWORDS`; each call counts as a visit."""
+    _visits.left -= 1
+    if _visits.left < 0:
+        raise RecursionError("too many schemas")
+    return [(key, schema[key]) for key in _KEYWORDS if isinstance(schema, dict) and key in schema]
+
+
+_Checker = create(
+    meta_schema={},
+    validators={key: _guarded(keyword) for key, keyword in _KEYWORDS.items()},
+    type_checker=Draft4Validator.TYPE_CHECKER,  # later drafts take 3.0 for an integer
+    applicable_validators=_applicable,
+)
+_Checker.evolve = lambda self, **given: _Checker(**given)  # else a nested `$schema` chooses the library's own checkers
 
 
 def _json(value: Any) -> str:
@@ -159,12 +137,3 @@ def _json(value: Any) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or a number with thousands of digits
         return type(value).__name__
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _list(schema: dict[str, Any], key: str) -> list[Any]:
-    found = schema.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

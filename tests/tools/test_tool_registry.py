@@ -223,6 +223,16 @@ def test_a_schema_that_refers_to_itself_checks_a_tree_and_ends() -> None:
     assert check_arguments({"a": 1}, bomb) is None
 
 
+def test_a_schema_made_to_run_for_years_ends() -> None:
+    levels = {f"a{i}": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] * 9} for i in range(30)}
+    bomb = {"properties": {"a": {"$ref": "#/$defs/a0"}}, "$defs": {**levels, "a30": {"type": "string"}}}
+    assert check_arguments({"a": 1}, bomb) is None
+    slow = {"pattern": "(a+)+$", "$schema": "http://json-schema.org/draft-07/schema#"}
+    others = {"patternProperties": {"(a+)+$": False}, "$schema": "http://json-schema.org/draft-07/schema#"}
+    value = {"a": "a" * 40 + "!", "b": {"a" * 40 + "!": 1}}
+    assert check_arguments(value, {"properties": {"a": {"allOf": [slow]}, "b": {"allOf": [others]}}}) is None
+
+
 def test_a_value_that_is_too_deep_or_too_long_to_be_shown_is_named_by_its_type() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
