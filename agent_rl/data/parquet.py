@@ -46,7 +46,7 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
 
 
 def _scalar_type(values: Sequence[Any]) -> type | None:
-    """The one scalar type that all values have, or None: JSON text keeps an int apart from a float, and any size."""
+    """The one scalar type that all values have, or None: JSON text tells an int from a float, and holds any size."""
     kinds = {type(value) for value in values}
     if len(kinds) > 1 or not kinds <= {str, bool, int, float}:
         return None

@@ -50,7 +50,7 @@ def write_tasks(path: str | Path, rows: Sequence[Task]) -> None:
 
     The same rows give the same bytes (Parquet: with one version of pyarrow). Raises DataError, one sentence with
     `file:row N`, for rows that `read_tasks` would refuse, for one without a `task_id` and for a value that JSON cannot
-    keep.
+    represent.
     """
     path = Path(path)
     suffix = _suffix(path, _WRITTEN, "is written as")
@@ -135,12 +135,12 @@ def _check_values(task: Task, where: str) -> None:
     """Refuse what would not come back equal: a set, a NaN, a tuple, a key that is not text, a lone surrogate."""
     for name, value in task.items():
         try:
-            is_kept = json.loads(_to_json({name: value})) == {name: value}
+            is_preserved = json.loads(_to_json({name: value})) == {name: value}
         except (TypeError, ValueError):
-            is_kept = False
-        if not is_kept:
+            is_preserved = False
+        if not is_preserved:
             raise DataError(
-                f"{where}: {name!r} is {value!r}, which JSON does not keep; "
+                f"{where}: {name!r} is {value!r}, which JSON does not preserve; "
                 "use text, finite numbers, booleans, null, lists and objects"
             )
 

@@ -3,7 +3,7 @@
 Not here: which environments there are (`registry.py`), which tools (`tools/toolset.py`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -98,6 +98,9 @@ class ToolsetEnvFactory(EnvFactory):
 
     def solutions(self, task: Task) -> list[Solution]:
         return self.inner.solutions(task)
+
+    def preflight_tasks(self, tasks: Sequence[Task]) -> Mapping[str, Task]:
+        return self.inner.preflight_tasks(tasks)
 
     def part_weights(self) -> Mapping[str, float]:
         return self.inner.part_weights()

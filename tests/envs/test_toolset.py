@@ -1,7 +1,7 @@
 """Tools that a configuration offers: found by name, made for each episode, beside those of the environment."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -76,6 +76,9 @@ class AnswerFactory(EnvFactory):
 
     def check_task(self, task: Task, where: str) -> None:
         raise DataError(f"{where}: no")
+
+    def preflight_tasks(self, tasks: Sequence[Task]) -> dict[str, Task]:
+        return {"first": tasks[0]}
 
     def solutions(self, task: Task) -> list[Solution]:
         return [Solution(name="empty", messages=(), succeeds=False)]
@@ -262,6 +265,7 @@ def test_what_the_environment_says_of_itself_is_passed_on() -> None:
     factory = with_toolset(AnswerFactory(), "calculator")
     assert factory.describe() == {"version": 3, "tools": "calculator"}
     assert [solution.name for solution in factory.solutions({})] == ["empty"]
+    assert factory.preflight_tasks([{"task_id": "1"}]) == {"first": {"task_id": "1"}}
     with pytest.raises(DataError, match="row 3: no"):
         factory.check_task({}, "row 3")
 
