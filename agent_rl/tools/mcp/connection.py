@@ -1,7 +1,7 @@
 """One server of `tools.mcp`: connected, its tools asked for, called, and connected again when it was lost.
 
-Everything here runs in the event loop of `mcp_tools.py`. Whatever a server does (ends, keeps silent, breaks the
-protocol) ends a connection and nothing else. Not here: how bytes travel (`mcp_transport.py`, `mcp_child.py`).
+Everything here runs in the event loop of `tools.py`. Whatever a server does (ends, keeps silent, breaks the
+protocol) ends a connection and nothing else. Not here: how bytes travel (`transport.py`).
 """
 
 import math
@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, JSONRPCError, JSONRPCResponse, Tool
 
 from agent_rl.errors import AgentRLError
-from agent_rl.tools.mcp.lines import LastWords, Streams
+from agent_rl.tools.mcp.transport import LastWords, Streams
 
 OpenTransport = Callable[[LastWords, anyio.Event], AbstractAsyncContextManager[Streams]]
 """Opens a transport; keeps what the server writes to stderr, and sets the event when the server has ended."""

@@ -1,7 +1,7 @@
 """What the sandbox's interpreter does with a server of `tools.mcp`: runs its script where the SDK is loaded already.
 
 Loaded into a fork server; each server of the configuration is a fork of it, so it is up in a fraction of a second.
-Not here: anything of the host's side (`mcp_transport.py`).
+Not here: anything of the host's side (`transport.py`).
 """
 
 import os

@@ -2,8 +2,7 @@
 
 One thread with one event loop serves all servers; calls come from any number of threads, and each waits for its turn
 and then for its server's `timeout_s` at most. A server that is late, dead or breaks the protocol gives the model an
-error to read. Not here: connecting, turns and deadlines (`mcp_connection.py`), the sandbox and HTTP
-(`mcp_transport.py`), child processes (`mcp_child.py`).
+error to read. Not here: connecting, turns and deadlines (`connection.py`), how bytes travel (`transport.py`).
 """
 
 import json
@@ -29,9 +28,8 @@ try:
     from mcp import MCPError
     from mcp.types import CallToolResult, ContentBlock, TextContent, Tool
 
-    from agent_rl.tools.mcp.child import as_child
     from agent_rl.tools.mcp.connection import McpLink, OpenTransport, ServerConnection, ServerDownError
-    from agent_rl.tools.mcp.transport import JOBS, in_sandbox, over_http, read_program
+    from agent_rl.tools.mcp.transport import JOBS, as_child, in_sandbox, over_http, read_program
 except ImportError as error:
     raise ConfigError(
         f"tools.mcp needs the protocol's SDK ({error}); install it with pip install -r requirements-mcp.txt"
@@ -91,7 +89,7 @@ class MCPConnections:
     """Connections to all servers of a configuration. A context manager; `tools` is there once it was entered."""
 
     def __init__(self, configs: Sequence[MCPServerConfig], *, sandbox: Sandbox | None = None) -> None:
-        """`sandbox`, with the jobs of `mcp_transport.JOBS`, is one that others use too; None: one of its own.
+        """`sandbox`, with the jobs of `transport.JOBS`, is one that others use too; None: one of its own.
 
         Raises ConfigError for a command that cannot run in the sandbox.
         """

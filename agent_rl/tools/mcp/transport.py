@@ -1,16 +1,19 @@
-"""How messages get to a server of `tools.mcp` and back: into the sandbox and over HTTP; to a child: `mcp_child.py`.
+"""Connects to MCP servers: child processes and servers in the sandbox over stdio, others over HTTP.
 
 A transport is what the SDK's client takes: an async context manager that gives a stream of messages from the server and
-one to it, and ends the server on leaving. A server's stderr reaches no terminal: the last of it is kept for error
-sentences, the rest is dropped. Not here: lines (`mcp_lines.py`), the protocol, and when to connect again
-(`mcp_connection.py`).
+one to it, and ends the server on leaving. Not the SDK's own for a child, which stores a line of any length. A server's
+stderr reaches no terminal: the last of it goes into error sentences, the rest is dropped. Does not: the protocol, and
+when to connect again (`connection.py`).
 """
 
+import json
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,28 +21,246 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import httpx2
+from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
+from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from agent_rl.errors import ConfigError
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.sandbox.session import Session, SessionEnded
+from agent_rl.sandbox.session import SessionEnded
 from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES, WorkspaceError, validate_files
-from agent_rl.tools.mcp.lines import MAX_LINE_BYTES, TOO_LONG, LastWords, Streams, message_of
 
+MAX_LINE_BYTES = 8 * 1024 * 1024
+"""Of one line, and of the body of one answer over HTTP."""
 LIMITS = Limits(wall_s=24 * 3600.0, cpu_s=4 * 3600, processes=64, output_kb=4, output_hard_kb=MAX_LINE_BYTES // 1024)
 """Of one server in the sandbox, for its whole life; after it the next call starts a new one. `output_hard_kb` holds for
 all it writes to stderr, and for one line of its stdout."""
 JOBS = ("agent_rl.tools.mcp.jobs",)
-_LOOK_S = 0.25
-"""A thread that waits for a line looks so often whether it is still wanted."""
+_WAIT_S = 0.25
+"""After so long a thread that waits for a line looks whether it is still needed."""
 _WRITE_S = 5.0
-"""A server that reads no input for so long is taken for dead."""
+"""A server that reads no input for so long counts as dead."""
+_GRACE_S = 2.0
+"""Grace period after the input was closed, and again after SIGTERM."""
+_LOOK_S = 0.01
+_CHUNK_BYTES = 1 << 16
 _LIMIT_REACHED = (Status.TIMEOUT, Status.MEMORY, Status.PROCESS_LIMIT, Status.OUTPUT_LIMIT)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _RUN_MODULE = "import runpy, sys\ndel sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+_HEAD_BYTES = 200
+_WORDS_CHARS = 600
+_ANSWERED = re.compile(
+    rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"[^"]*"\s*,\s*)?"id"\s*:\s*"?(\d{1,15})"?\s*,\s*"(?:result|error)"'
+)
+TOO_LONG = f"the server's answer is longer than {MAX_LINE_BYTES} bytes"
+
+Streams = tuple[Any, Any]
+"""From the server, to the server."""
+
+# ---------------------------------------------------------------- lines
+
+
+@dataclass(slots=True)
+class LastWords:
+    """The end of what a server wrote to stderr."""
+
+    text: str = ""
+
+    def add(self, text: str) -> None:
+        self.text = (self.text + text)[-_WORDS_CHARS:]
+
+    @property
+    def last_line(self) -> str:
+        """Of a traceback, the line that says what went wrong."""
+        return self.text.strip().rpartition("\n")[2]
+
+
+class LineReader:
+    """Messages out of a stream of bytes. Of a line that is too long no more than its beginning is kept."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+        self._is_skipping = False
+
+    def feed(self, data: bytes) -> Iterator[SessionMessage | Exception]:
+        """The messages that `data` completes; a line that is too long is one as soon as that is known."""
+        *ended, rest = data.split(b"\n")
+        for part in ended:
+            self._line += part
+            if not self._is_skipping:
+                yield self._message()
+            self._line.clear()
+            self._is_skipping = False
+        self._line += rest
+        if len(self._line) > MAX_LINE_BYTES:
+            if not self._is_skipping:
+                yield self._message()
+            self._line.clear()
+            self._is_skipping = True
+
+    def _message(self) -> SessionMessage | Exception:
+        if len(self._line) > MAX_LINE_BYTES:
+            return _no_message(bytes(self._line[:_HEAD_BYTES]), ValueError(TOO_LONG))
+        return message_of(bytes(self._line))
+
+
+def message_of(line: bytes) -> SessionMessage | Exception:
+    """The message in a line, the error answer to the call that it seems to answer, or why it is neither."""
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return _no_message(line, error)
+
+
+def _no_message(line: bytes, error: ValueError) -> SessionMessage | Exception:
+    request_id = _answered_by(line)
+    if request_id is None:
+        return error
+    why = str(error).partition("\n")[0]
+    data = ErrorData(code=PARSE_ERROR, message=why if why == TOO_LONG else f"the server's answer is no message: {why}")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=data))
+
+
+def _answered_by(line: bytes) -> int | None:
+    """The id of the request that a line answers, as far as it shows; an `id` within a result counts for nothing."""
+    if match := _ANSWERED.match(line):
+        return int(match[1])
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    request_id = value.get("id") if isinstance(value, dict) and {"result", "error"} & value.keys() else None
+    return request_id if type(request_id) is int else None
+
+
+@asynccontextmanager
+async def _streams(
+    read: Callable[[Any], Awaitable[None]], write: Callable[[str], Awaitable[None]], lost: anyio.Event
+) -> AsyncIterator[Streams]:
+    """The streams of a server: `read` sends its messages until its output ends, `write` takes the lines for it."""
+    to_client, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outbox, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read_lines() -> None:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            async with to_client:
+                await read(to_client.send)
+        lost.set()
+
+    async def write_lines() -> None:
+        async with from_client:
+            async for message in from_client:
+                try:
+                    await write(message.message.model_dump_json(by_alias=True, exclude_unset=True))
+                except (TimeoutError, BrokenPipeError, SessionEnded):
+                    lost.set()
+                    return
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read_lines)
+        tasks.start_soon(write_lines)
+        yield inbox, outbox
+        tasks.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------- child processes
+
+
+@asynccontextmanager
+async def as_child(command: tuple[str, ...], *, words: LastWords, lost: anyio.Event) -> AsyncIterator[Streams]:
+    """A server in a process group of its own; `lost` is set when it has ended.
+
+    Raises OSError when the program cannot be started.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=get_default_environment(),
+        start_new_session=True,
+    )
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        os.set_blocking(pipe.fileno(), False)
+
+    async def read(send: Callable[[Any], Awaitable[None]]) -> None:
+        reader = LineReader()
+        while data := await _next(process.stdout.fileno()):
+            for message in reader.feed(data):
+                await send(message)
+
+    async def write(line: str) -> None:
+        with anyio.fail_after(_WRITE_S):
+            await _write(process.stdin.fileno(), memoryview(f"{line}\n".encode()))
+
+    try:
+        async with anyio.create_task_group() as tasks, _streams(read, write, lost) as streams:
+            tasks.start_soon(_keep_last_words, process.stderr.fileno(), words)
+            yield streams
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process, words)
+
+
+async def _write(pipe: int, data: memoryview) -> None:
+    while data:
+        try:
+            data = data[os.write(pipe, data) :]
+        except BlockingIOError:
+            await anyio.wait_writable(pipe)
+
+
+async def _keep_last_words(pipe: int, words: LastWords) -> None:
+    """Empty the pipe as it fills, else the server would wait at it."""
+    while data := await _next(pipe):
+        words.add(data.decode("utf-8", "replace"))
+
+
+async def _next(pipe: int) -> bytes:
+    """What comes next; empty at the end."""
+    while True:
+        await anyio.wait_readable(pipe)
+        with suppress(BlockingIOError):
+            return os.read(pipe, _CHUNK_BYTES)
+
+
+async def _end(process: subprocess.Popen[bytes], words: LastWords) -> None:
+    """Close the server's input, and end it and what it started when it is still there after a while."""
+    process.stdin.close()
+    if not await _has_ended(process, words):
+        for ending in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, ending)
+            if await _has_ended(process, words):
+                break
+    process.stdout.close()
+    process.stderr.close()
+
+
+async def _has_ended(process: subprocess.Popen[bytes], words: LastWords) -> bool:
+    """Whether it ends within the grace; what it still writes is taken, else it would wait for that."""
+    with anyio.move_on_after(_GRACE_S):
+        while True:
+            is_over = process.poll() is not None
+            _take(process.stdout.fileno())
+            words.add(_take(process.stderr.fileno()).decode("utf-8", "replace"))
+            if is_over:
+                return True
+            await anyio.sleep(_LOOK_S)
+    return False
+
+
+def _take(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, _CHUNK_BYTES)
+    except BlockingIOError:
+        return b""
+
 
 # ---------------------------------------------------------------- in the sandbox
 
@@ -50,7 +271,7 @@ class Program:
 
     path: str
     files: Mapping[str, str | bytes]
-    argv: tuple[str, ...] = field(default=())
+    argv: tuple[str, ...] = ()
 
 
 def read_program(command: tuple[str, ...], where: str) -> Program:
@@ -104,46 +325,28 @@ async def in_sandbox(
     """A server that runs in `sandbox`; `lost` is set when it has ended. Raises SandboxError."""
     start = partial(sandbox.session, program.path, program.files, argv=program.argv, limits=LIMITS)
     session = await anyio.to_thread.run_sync(start)
-    to_client, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outbox, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+    reads, writes = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
+
+    async def read(send: Callable[[Any], Awaitable[None]]) -> None:
+        while True:
+            try:
+                line = await anyio.to_thread.run_sync(session.read_line, _WAIT_S, limiter=reads)
+            except SessionEnded as end:
+                if end.reason != "silent":
+                    return
+            else:
+                await send(message_of(line.encode()))
+
+    async def write(line: str) -> None:
+        await anyio.to_thread.run_sync(session.write_line, line, _WRITE_S, limiter=writes)
+
     try:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read_lines, session, to_client, lost)
-            tasks.start_soon(_write_lines, session, from_client, lost)
-            yield inbox, outbox
-            tasks.cancel_scope.cancel()
+        async with _streams(read, write, lost) as streams:
+            yield streams
     finally:
         with anyio.CancelScope(shield=True):
             end = await anyio.to_thread.run_sync(session.close)
         words.add(f"{end.stderr}\n{end.error}" if end.status in _LIMIT_REACHED else end.stderr)
-
-
-async def _read_lines(session: Session, to_client: Any, lost: anyio.Event) -> None:
-    """A line that is no message goes to the client as the exception that says so."""
-    one_thread = anyio.CapacityLimiter(1)
-    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
-        async with to_client:
-            while True:
-                try:
-                    line = await anyio.to_thread.run_sync(session.read_line, _LOOK_S, limiter=one_thread)
-                except SessionEnded as end:
-                    if end.reason != "silent":
-                        break
-                else:
-                    await to_client.send(message_of(line.encode()))
-    lost.set()
-
-
-async def _write_lines(session: Session, from_client: Any, lost: anyio.Event) -> None:
-    one_thread = anyio.CapacityLimiter(1)
-    async with from_client:
-        async for message in from_client:
-            line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-            try:
-                await anyio.to_thread.run_sync(session.write_line, line, _WRITE_S, limiter=one_thread)
-            except SessionEnded:
-                lost.set()
-                return
 
 
 # ---------------------------------------------------------------- over HTTP

@@ -26,11 +26,9 @@ from agent_rl.errors import UserError
 from agent_rl.sandbox.limits import Limits
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import ToolResult
-from agent_rl.tools.mcp import lines as mcp_lines
 from agent_rl.tools.mcp import transport as mcp_transport
-from agent_rl.tools.mcp.lines import LineReader, message_of
 from agent_rl.tools.mcp.tools import MCPConnections
-from agent_rl.tools.mcp.transport import JOBS
+from agent_rl.tools.mcp.transport import JOBS, LineReader, message_of
 
 
 @pytest.fixture(scope="module")
@@ -295,16 +293,16 @@ def test_lines_are_the_same_however_they_are_cut_up(lines: list[bytes], size: in
 
 
 def test_of_a_line_that_is_too_long_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_lines, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(mcp_transport, "MAX_LINE_BYTES", 100)
     reader = LineReader()
     [error] = reader.feed(answer("x" * 200))
-    assert (error.message.id, error.message.error.message) == (1, mcp_lines.TOO_LONG)
+    assert (error.message.id, error.message.error.message) == (1, mcp_transport.TOO_LONG)
     assert list(reader.feed(b"x" * 500)) == []
     assert len(reader._line) == 0
     [message] = reader.feed(b"x\n" + answer("a") + b"\n")
     assert message.message.result == {"text": "a"}
     [error] = reader.feed(b"y" * 101 + b"\n")
-    assert str(error) == mcp_lines.TOO_LONG
+    assert str(error) == mcp_transport.TOO_LONG
 
 
 # ---------------------------------------------------------------- the end

@@ -237,7 +237,7 @@ def test_an_episode_is_played_with_the_tools_of_a_configuration() -> None:
 
 
 def test_without_the_sdk_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("agent_rl.tools.mcp_")]:
+    for name in [name for name in sys.modules if name.startswith("agent_rl.tools.mcp.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
     with pytest.raises(ConfigError, match=r"pip install -r requirements-mcp\.txt"):
