@@ -177,6 +177,6 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_every_module_says_what_it_is(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert not text.strip() or ast.get_docstring(ast.parse(text)), "add a module docstring"

@@ -174,7 +174,7 @@ def test_special_tokens_in_texts_stay_plain_text(family, agent_type) -> None:
 
 
 @both_types
-def test_reasoning_of_a_model_with_think_tokens_is_kept_apart_from_actions(agent_type: str) -> None:
+def test_think_tokens_separate_reasoning_from_actions(agent_type: str) -> None:
     chat = format_for("qwen3", agent_type)
     reply = {"react": "Thought: b\nAction: search\nAction Input: {}", "code": "```python\n1\n```"}[agent_type]
     ids = format_of("qwen3").render_completion(Message(role="assistant", content=reply, reasoning="Action: a"))
@@ -215,7 +215,7 @@ def test_hf_is_the_chat_format_itself_and_the_default() -> None:
 
 
 @pytest.mark.parametrize("policy_type", ["minimind", "huggingface"])
-def test_a_policy_speaks_as_the_configuration_says(tmp_path, policy_type: str) -> None:
+def test_a_policy_uses_the_configured_chat_format(tmp_path, policy_type: str) -> None:
     save_tiny_model(tmp_path / "model")
     for agent_type, name in {"hf": "ChatFormat", "react": "ReactFormat", "code": "CodeFormat"}.items():
         config = tiny_config(tmp_path, agent={"type": agent_type}, policy={"type": policy_type})
@@ -224,6 +224,6 @@ def test_a_policy_speaks_as_the_configuration_says(tmp_path, policy_type: str) -
         assert type(policy.chat_format).__name__ == name
 
 
-def test_a_vllm_policy_speaks_as_it_is_told() -> None:
+def test_a_vllm_policy_uses_the_configured_chat_format() -> None:
     policy = RemotePolicy(None, tokenizer_of("plain"), max_context=9, agent_type="react")
     assert type(policy.chat_format).__name__ == "ReactFormat"

@@ -142,7 +142,7 @@ def test_roles_that_no_shape_can_show_are_a_users_mistake_that_names_them() -> N
         chat.render_env_messages([])
 
 
-def test_text_in_the_template_says_which_tool_answers_and_json_is_escaped_only_where_it_is_json() -> None:
+def test_the_template_names_the_answering_tool_and_escapes_only_json() -> None:
     named = (
         "{%- for m in messages %}{{- '<|im_start|>' ~ m.role ~ ' ' ~ (m.name or '') ~ '\\n' }}"
         "{{- {'out': m.content, 'of': m.name} | tojson if m.role == 'tool' else m.content }}"
@@ -158,7 +158,7 @@ def test_text_in_the_template_says_which_tool_answers_and_json_is_escaped_only_w
     )
 
 
-def test_a_template_whose_calls_nobody_here_reads_gets_the_tools_in_the_readable_style() -> None:
+def test_a_template_with_unknown_call_syntax_gets_the_readable_style() -> None:
     foreign = "{%- for tool in tools or [] %}{{- tool.function.name }}{%- endfor %}" + PLAIN.replace("~", "+").replace(
         "(message.content | trim)",
         "(message.content | trim) + (message.tool_calls[0].function.name + '()' if message.tool_calls else '')",
@@ -250,7 +250,7 @@ def test_a_template_that_wants_one_call_in_front_of_results_gets_one() -> None:
     assert tokenizer.decode(ids).startswith("\n<|im_start|>tool\n7<|im_end|>\n<|im_start|>tool\n8<|im_end|>\n")
 
 
-def test_the_families_that_rewrite_what_was_said_are_known() -> None:
+def test_the_families_that_rewrite_earlier_messages_are_known() -> None:
     rewriting = {family for family in FAMILIES if format_of(family).rewrites_history}
     assert rewriting == {"qwen3", "mistral-first", "mistral-always", "mistral-never", "mistral-legacy"}
     forgetting = PLAIN.replace("'\\n' + (", "'\\n' + (message.reasoning_content or '' if loop.last else '') + (")

@@ -96,7 +96,7 @@ def test_document_share_counts_documents_and_not_occurrences() -> None:
     assert tokens_of(tokenizer, "alpha beta") == ["alpha", " beta"]
 
 
-def test_with_kinds_a_phrase_is_what_most_documents_of_one_kind_say() -> None:
+def test_with_kinds_a_phrase_is_common_to_most_documents_of_one_kind() -> None:
     texts = ["alpha beta"] * 2 + ["alpha beta, gamma delta"] * 2 + ["one two"] * 16
     kinds = ["rare"] * 4 + ["common"] * 16
     apart = train_phrase_bpe(texts, kinds=kinds, min_document_share=0.6)

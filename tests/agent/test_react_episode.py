@@ -35,14 +35,14 @@ def ids_of(text: str) -> list[int]:
 class Speaker(BasePolicy):
     """Says what it is told, turn by turn; the weights change every `ids_a_version` ids."""
 
-    def __init__(self, said: Sequence[str], *, ids_a_version: int = 0) -> None:
+    def __init__(self, replies: Sequence[str], *, ids_a_version: int = 0) -> None:
         self.chat_format = REACT
         self.max_context = 10_000
         self.prompts: list[list[int]] = []
-        self._said, self._ids_a_version = list(said), ids_a_version
+        self._replies, self._ids_a_version = list(replies), ids_a_version
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
-        wanted = [*ids_of(self._said[len(self.prompts)]), END]
+        wanted = [*ids_of(self._replies[len(self.prompts)]), END]
         self.prompts.append(list(prompt_ids))
         sampled = tuple(wanted[: sampling.max_new_tokens])
         return Completion(
@@ -90,13 +90,13 @@ class SumEnv(ToolEnv):
         return StepResult(reward=float(message.content == "7"), terminated=True)
 
 
-class RetellingEnv(SumEnv):
+class RewritingEnv(SumEnv):
     """Gives the whole conversation anew after every turn."""
 
     def step(self, message: Message) -> StepResult:
         result = super().step(message)
-        told = (Message.user("3 + 4?"), message, *result.messages)
-        return result if result.terminated else replace(result, messages=(), conversation=told)
+        rewritten = (Message.user("3 + 4?"), message, *result.messages)
+        return result if result.terminated else replace(result, messages=(), conversation=rewritten)
 
 
 def roll_out(policy: Speaker, env: AgentEnv, *, max_new_tokens: int = 1000) -> Trajectory:
@@ -123,7 +123,7 @@ def test_an_invented_observation_is_left_out_and_the_real_one_read() -> None:
     ]
 
 
-def test_the_end_of_turn_that_was_not_drawn_is_read_and_not_trained_on() -> None:
+def test_an_end_of_turn_that_was_not_sampled_is_read_but_not_trained_on() -> None:
     episode = roll_out(Speaker([ACTION + INVENTED, "Final Answer: 7"]), SumEnv())
     [sample], _ = build_samples(episode)
     sampled = [*ids_of(ACTION), *ids_of("Final Answer: 7"), END]
@@ -149,12 +149,12 @@ def test_an_unfinished_action_at_the_limit_still_ends_the_episode() -> None:
     )
 
 
-def test_an_action_that_ends_its_turn_by_itself_is_kept_whole() -> None:
+def test_an_action_that_ends_its_turn_by_itself_stays_whole() -> None:
     fenced = ACTION.replace("{", "```json\n{") + "\n```"
-    for said in (ACTION, fenced):
-        policy = Speaker([said, "Final Answer: 7"])
+    for reply in (ACTION, fenced):
+        policy = Speaker([reply, "Final Answer: 7"])
         first, second = roll_out(policy, SumEnv()).turns
-        assert list(first.completion.token_ids) == [*ids_of(said), END]
+        assert list(first.completion.token_ids) == [*ids_of(reply), END]
         assert second.prompt_token_ids[0] != END
 
 
@@ -167,25 +167,25 @@ def test_nothing_follows_an_action_that_ends_the_episode() -> None:
 
 def test_versions_are_cut_with_their_ids() -> None:
     num = len(ids_of(ACTION))
-    said = [ACTION + INVENTED, "Final Answer: 7"]
-    first, _ = roll_out(Speaker(said, ids_a_version=10), SumEnv()).turns
+    replies = [ACTION + INVENTED, "Final Answer: 7"]
+    first, _ = roll_out(Speaker(replies, ids_a_version=10), SumEnv()).turns
     assert first.completion.token_versions == tuple(place // 10 for place in range(num))
-    first, _ = roll_out(Speaker(said, ids_a_version=num), SumEnv()).turns
+    first, _ = roll_out(Speaker(replies, ids_a_version=num), SumEnv()).turns
     assert first.completion.token_versions == (), "all that is left was sampled by one version"
 
 
-def test_a_conversation_told_anew_still_continues_what_was_kept() -> None:
+def test_a_rewritten_conversation_continues_the_truncated_turn() -> None:
     policy = Speaker([ACTION + INVENTED, "Final Answer: 7"])
-    first, second = roll_out(policy, RetellingEnv()).turns
+    first, second = roll_out(policy, RewritingEnv()).turns
     assert not second.new_context
     assert second.prompt_token_ids[0] == END
     assert policy.prompts[1] == [*first.prompt_token_ids, *first.completion.token_ids, *second.prompt_token_ids]
 
 
 def test_an_answer_is_never_cut() -> None:
-    said = "Final Answer: 7\n" + ACTION + INVENTED
-    [turn] = roll_out(Speaker([said]), SumEnv()).turns
-    assert list(turn.completion.token_ids) == [*ids_of(said), END]
+    reply = "Final Answer: 7\n" + ACTION + INVENTED
+    [turn] = roll_out(Speaker([reply]), SumEnv()).turns
+    assert list(turn.completion.token_ids) == [*ids_of(reply), END]
 
 
 pieces = st.sampled_from(
@@ -203,11 +203,11 @@ def test_the_cut_is_at_the_first_id_that_closes_the_arguments(family: str, argum
     assert closes_action(tokenizer.decode(ids[:num]))
     assert not closes_action(tokenizer.decode(ids[: num - 1]))
     assert chat.reply_end(ids[:num]) == num
-    kept, whole = chat.parse_completion(ids[:num]), chat.parse_completion(ids)
-    assert [(call.name, call.arguments) for call in kept.tool_calls] == [
+    cut, whole = chat.parse_completion(ids[:num]), chat.parse_completion(ids)
+    assert [(call.name, call.arguments) for call in cut.tool_calls] == [
         (call.name, call.arguments) for call in whole.tool_calls
     ]
-    assert chat.parse_completion([*ids[:num], chat.stop_token_ids[0]]) == kept
+    assert chat.parse_completion([*ids[:num], chat.stop_token_ids[0]]) == cut
 
 
 def test_thinking_in_front_of_a_reply_is_no_action() -> None:

@@ -95,7 +95,7 @@ def test_a_broken_action_is_a_sentence_that_the_model_can_act_on(text: str, kind
         assert step.tool_errors[0].message.endswith('Write Action: tool_name\nAction Input: {"argument": ...}')
 
 
-def test_what_is_said_beside_a_call_is_written_as_a_thought() -> None:
+def test_text_beside_a_call_is_written_as_a_thought() -> None:
     message = Message.assistant("I look it up.", (call("search", query="ü"),))
     assert write_step(message) == 'Thought: I look it up.\nAction: search\nAction Input: {"query": "ü"}'
 

@@ -34,7 +34,7 @@ def test_a_call_is_read_with_its_span_and_cut_out_of_the_content() -> None:
     assert reply.errors == ()
 
 
-def test_several_calls_are_read_in_order_and_text_around_them_is_kept() -> None:
+def test_several_calls_are_read_in_order_and_text_around_them_remains() -> None:
     reply = parse_tool_calls('a<tool_call>{"name":"x"}</tool_call>b<tool_call>{"name":"y"}</tool_call>c')
     assert [call.name for call in reply.calls] == ["x", "y"]
     assert reply.content == "abc"
@@ -88,7 +88,7 @@ def test_a_broken_call_is_named_for_what_is_wrong_and_cut_out(text: str, kind: s
     assert reply.errors[0].span == (7, 7 + len(text))
 
 
-def test_the_message_says_where_the_json_breaks_or_what_a_call_looks_like() -> None:
+def test_the_message_shows_where_the_json_breaks_or_a_valid_call() -> None:
     error = parse_tool_calls('<tool_call>{"name": "add" "arguments": {}}</tool_call>').errors[0]
     assert "Expecting ',' delimiter at character 15" in error.message
     error = parse_tool_calls("<tool_call>[]</tool_call>").errors[0]
@@ -449,12 +449,12 @@ fragments = st.lists(
 def test_any_text_gives_content_that_is_the_text_with_the_spans_cut(text: str) -> None:
     reply = parse_tool_calls(text)
     spans = sorted(item.span for item in (*reply.calls, *reply.errors))
-    kept, position = "", 0
+    around, position = "", 0
     for start, end in spans:
         assert position <= start < end <= len(text)
-        kept += text[position:start]
+        around += text[position:start]
         position = end
-    assert reply.content == (kept + text[position:]).strip()
+    assert reply.content == (around + text[position:]).strip()
 
 
 json_text = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(

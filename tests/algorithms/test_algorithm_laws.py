@@ -110,13 +110,13 @@ def stretch(data, table, columns, *, is_mask=False):
 @given(st.data())
 def test_law_1_masked_tokens_change_no_credit(name, data):
     step = data.draw(steps(with_penalties=name not in NO_PENALTY))
-    columns, kept = some_masked_columns(data, 4)
+    columns, unmasked = some_masked_columns(data, 4)
     longer = with_tables(step, lambda table, is_mask: stretch(data, table, columns, is_mask=is_mask))
     expected, actual = estimate(name, step, **OPTIONS), estimate(name, longer, **OPTIONS)
-    close(actual.advantages_EN[:, kept], expected.advantages_EN, atol=1e-9)
+    close(actual.advantages_EN[:, unmasked], expected.advantages_EN, atol=1e-9)
     assert actual.advantages_EN[~longer.mask_EN].eq(0).all()
     if expected.returns_EN is not None:
-        close(actual.returns_EN[:, kept], expected.returns_EN, atol=1e-9)
+        close(actual.returns_EN[:, unmasked], expected.returns_EN, atol=1e-9)
         assert actual.returns_EN[~longer.mask_EN].eq(0).all()
 
 
@@ -227,7 +227,7 @@ kinds_of = st.fixed_dictionaries(
 @given(st.data(), advantage_table, masks(3, 4), kinds_of)
 def test_law_1_masked_tokens_change_no_loss_and_no_gradient(loss, data, advantages, mask, kinds):
     short = columns_of(advantages, mask)
-    places, kept = some_masked_columns(data, 4)
+    places, unmasked = some_masked_columns(data, 4)
     long = [stretch(data, column, places, is_mask=column is mask) for column in short]
     # What stood under the mask of the short step is junk as well.
     long = [column if column is long[-1] else column.masked_fill(long[-1] == 0, data.draw(junk)) for column in long]
@@ -235,8 +235,8 @@ def test_law_1_masked_tokens_change_no_loss_and_no_gradient(loss, data, advantag
     expected_total, expected_gradient, expected_losses = loss_and_gradient(short, one_bin, loss=loss, **kinds)
     total, gradient, losses = loss_and_gradient(long, one_bin, loss=loss, **kinds)
     assert total == pytest.approx(expected_total, abs=1e-12)
-    close(gradient[:, kept], expected_gradient, atol=1e-12)
-    close(losses[:, kept], expected_losses, atol=1e-12)
+    close(gradient[:, unmasked], expected_gradient, atol=1e-12)
+    close(losses[:, unmasked], expected_losses, atol=1e-12)
     assert gradient[long[-1] == 0].eq(0).all()
     assert losses[long[-1] == 0].eq(0).all()
 

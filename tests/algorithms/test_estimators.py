@@ -75,7 +75,7 @@ def test_a_critic_gets_its_targets():
     close(credit.returns_EN, [[0.485453, 0.624240, 0, 0, 0.792, 1.0]])
 
 
-def test_estimators_say_what_they_miss():
+def test_estimators_name_the_missing_input():
     step = step_of(GROUP_REWARDS, GROUP_MASK)
     with pytest.raises(ConfigError, match="'gae' needs values_EN"):
         estimate("gae", step)
@@ -114,7 +114,7 @@ def test_groups_are_compared_with_themselves_only():
     assert estimate("rloo", step).advantages_EN[:, 0].tolist() == [1.0, -1.0, -1.0, 1.0]
 
 
-def test_a_kl_in_the_reward_gives_a_group_of_equal_outcomes_no_signal():
+def test_a_kl_in_the_reward_leaves_a_group_of_equal_outcomes_without_variance():
     penalties = torch.tensor([[1e-3], [2e-3], [0.0], [1e-3], [3e-3], [0.0]]).double()
     step = step_of([0.9] * 3 + [1.0, 0.0, 0.0], torch.ones(6, 1), [0, 0, 0, 1, 1, 1], token_penalties_EN=penalties)
     for name in ("grpo", "rloo", "opo", "reinforce_plus_plus_baseline"):

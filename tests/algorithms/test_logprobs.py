@@ -112,7 +112,7 @@ def test_entropy_and_full_kl_have_the_values_and_gradients_of_one_pass(num_rows,
             close(got, exact, atol=1e-4)
 
 
-def test_without_being_asked_there_is_no_full_kl_and_no_gradient_of_the_entropy():
+def test_full_kl_and_entropy_gradient_are_optional():
     hidden, weight, targets, *_ = two_models(4)
     scores = token_scores(hidden, lambda rows: rows @ weight.T, targets, temperature=1.0, chunk_size=2)
     assert scores.full_kl is None

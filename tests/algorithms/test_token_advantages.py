@@ -37,7 +37,7 @@ def test_discounted_returns_skip_tool_outputs_as_published():
     close(advantages_BT[3], -0.967962 * GROUP_MASK[3])
 
 
-def test_the_discount_counts_drawn_tokens_only():
+def test_the_discount_counts_sampled_tokens_only():
     zeros = torch.zeros(4, 8)
     returns_BT, _ = gae_advantages(rewards_on_last_tokens(), zeros, GROUP_MASK, gamma=0.9, lam=1.0, whiten=False)
     close(returns_BT[0], [0.729, 0.81, 0, 0, 0.9, 1, 0, 0])
@@ -50,9 +50,9 @@ def test_generalised_advantages_are_the_published_ones():
 
 
 def test_generalised_advantages_equal_those_of_the_episode_without_its_tool_outputs():
-    kept = MASK[0].bool()
-    short, _ = gae_advantages(REWARDS[:, kept], VALUES[:, kept], MASK[:, kept], gamma=0.9, lam=0.8)
-    close(gae_advantages(REWARDS, VALUES, MASK, gamma=0.9, lam=0.8)[0][:, kept], short, atol=1e-12)
+    trained_N = MASK[0].bool()
+    short, _ = gae_advantages(REWARDS[:, trained_N], VALUES[:, trained_N], MASK[:, trained_N], gamma=0.9, lam=0.8)
+    close(gae_advantages(REWARDS, VALUES, MASK, gamma=0.9, lam=0.8)[0][:, trained_N], short, atol=1e-12)
 
 
 def test_whitening_changes_the_advantages_and_not_the_targets():
@@ -100,7 +100,7 @@ junk = st.sampled_from([0.0, 1e30, math.inf, -math.inf, math.nan])
 
 @quick
 @given(st.data(), st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([0.0, 0.8, 1.0]))
-def test_every_token_gets_what_the_drawn_tokens_alone_would_give_it(data, gamma, lam):
+def test_advantages_depend_on_sampled_tokens_only(data, gamma, lam):
     mask = data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=10))
     rewards, values = ([data.draw(numbers if trained else junk) for trained in mask] for _ in range(2))
     columns = [torch.tensor([column], dtype=torch.float64) for column in (rewards, values, mask)]

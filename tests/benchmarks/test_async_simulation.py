@@ -49,7 +49,7 @@ def test_a_synchronous_step_takes_its_parts_one_after_the_other() -> None:
     assert result.mean_decoding == pytest.approx(10 / 115)
 
 
-def test_with_staleness_episodes_are_drawn_while_the_trainer_updates() -> None:
+def test_with_staleness_episodes_run_while_the_trainer_updates() -> None:
     # The first step waits 10 s for its episode; all others find theirs over.
     result = run(EVEN, "staleness 1", 20)
     assert result.steps_per_hour == pytest.approx(20 * 3600 / (10 + 20 * 105))

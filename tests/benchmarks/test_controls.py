@@ -37,22 +37,22 @@ def fixed(options: dict[str, Any], seed: int) -> EnvFactory:
     return EnvFactory(partial(FixedEnv, **options))
 
 
-def test_every_different_episode_that_passed_is_kept_once() -> None:
-    played = [
+def test_every_distinct_episode_that_passed_is_selected_once() -> None:
+    episodes = [
         episode(success, turn((1, 2), ids), reward_parts={"success": success})
         for ids, success in (((5, 6), 1.0), ((7,), 0.0), ((5, 6), 1.0), ((8, 9), 1.0))
     ]
 
-    kept = list(passed(TrajectoryGroup(task_id="t", trajectories=tuple(played))))
+    conversations = list(passed(TrajectoryGroup(task_id="t", trajectories=tuple(episodes))))
 
-    assert [each.token_ids for each in kept] == [[1, 2, 5, 6], [1, 2, 8, 9]]
-    assert [each.loss_mask for each in kept] == [[0, 0, 1, 1]] * 2
+    assert [each.token_ids for each in conversations] == [[1, 2, 5, 6], [1, 2, 8, 9]]
+    assert [each.loss_mask for each in conversations] == [[0, 0, 1, 1]] * 2
 
 
-def test_what_was_kept_comes_once_an_epoch_in_another_order() -> None:
-    kept = [Conversation(token_ids=[number], loss_mask=[1]) for number in range(20)]
+def test_selected_conversations_come_once_an_epoch_in_another_order() -> None:
+    conversations = [Conversation(token_ids=[number], loss_mask=[1]) for number in range(20)]
 
-    stream = [each.token_ids[0] for each in itertools.islice(shuffled_for_ever(kept, 0), 40)]
+    stream = [each.token_ids[0] for each in itertools.islice(shuffled_for_ever(conversations, 0), 40)]
 
     assert sorted(stream[:20]) == sorted(stream[20:]) == list(range(20))
     assert stream[:20] != stream[20:]
@@ -62,7 +62,7 @@ def test_rewards_of_a_step_are_dealt_out_among_its_episodes(tmp_path: Path, monk
     save_tiny_model(tmp_path / "model")
     seen: list[Sequence[TrajectoryGroup]] = []
     monkeypatch.setattr(GRPOTrainer, "update", lambda self, groups: seen.append(groups) or {})
-    played = [
+    episodes = [
         TrajectoryGroup(
             task_id=str(group),
             trajectories=tuple(episode(4.0 * group + i, turn((1, 2), (5,))) for i in range(4)),
@@ -71,8 +71,8 @@ def test_rewards_of_a_step_are_dealt_out_among_its_episodes(tmp_path: Path, monk
     ]
 
     with ShuffledRewards.from_config(tiny_config(tmp_path), env_factory=LetterEnv, train_tasks=LETTER_TASKS) as trainer:
-        trainer.update(played)
-        trainer.update(played)
+        trainer.update(episodes)
+        trainer.update(episodes)
 
     rewards = [[each.reward for group in groups for each in group.trajectories] for groups in seen]
     assert sorted(rewards[0]) == list(range(16))
@@ -81,7 +81,7 @@ def test_rewards_of_a_step_are_dealt_out_among_its_episodes(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_rejection_sampling_ends_with_a_model_that_learnt(
+def test_rejection_sampling_ends_with_a_model_that_learned(
     tmp_path: Path, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, config = rejection_run(tmp_path, reward=1.0)

@@ -267,7 +267,7 @@ def test_a_broken_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, 
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_says_where_the_shipped_ones_are(tmp_path: Path) -> None:
+def test_a_missing_file_points_to_the_shipped_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such config file"):
         load_config(tmp_path / "none.yaml")
 

@@ -53,7 +53,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     assert torch.equal(state["x"], torch.ones(2))
 
 
-def test_the_newest_are_kept_and_found(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_are_retained_and_found(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path / "nowhere") is None
     for step in (9, 10, 11):
         save(tmp_path, step)
@@ -61,7 +61,7 @@ def test_the_newest_are_kept_and_found(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) == tmp_path / "step_00011"
 
 
-def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
+def test_the_best_checkpoint_is_retained_beside_the_newest(tmp_path: Path) -> None:
     assert best_checkpoint(tmp_path) is None
     for step, score in enumerate((0.2, 0.7, 0.7, None, math.nan, 0.1)):
         save(tmp_path, step, keep=2, score=score)
@@ -121,17 +121,17 @@ def test_a_changed_missing_or_foreign_file_is_refused_by_name(tmp_path: Path) ->
 class _OfTwo(Processes):
     """One of two processes, which are threads here."""
 
-    def __init__(self, rank: int, said: list[Any], meeting: threading.Barrier) -> None:
+    def __init__(self, rank: int, values: list[Any], meeting: threading.Barrier) -> None:
         super().__init__(device=torch.device("cpu"), timeout_s=10)
-        self.rank, self.num_processes, self._said, self._meeting = rank, 2, said, meeting
+        self.rank, self.num_processes, self._values, self._meeting = rank, 2, values, meeting
 
     def barrier(self) -> None:
         self._meeting.wait(timeout=10)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        self._said[self.rank] = value
+        self._values[self.rank] = value
         self.barrier()
-        everything = list(self._said)
+        everything = list(self._values)
         self.barrier()
         return everything
 
@@ -141,11 +141,11 @@ class _OfTwo(Processes):
 
 def in_two_processes(work: Callable[[Processes], object]) -> list[object]:
     """What `work` returns or raises in each."""
-    said, meeting = [None, None], threading.Barrier(2)
+    values, meeting = [None, None], threading.Barrier(2)
 
     def one(rank: int) -> object:
         try:
-            return work(_OfTwo(rank, said, meeting))
+            return work(_OfTwo(rank, values, meeting))
         except CheckpointError as error:
             return error
 
@@ -317,7 +317,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_and_writes_the_lost_steps
     assert lasting_metrics(runs / "run") == expected
 
 
-def test_a_finished_run_says_so_and_gives_its_result_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_run_returns_its_result_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny_model(tmp_path / "model")
     first = train(run_config(tmp_path, "run"))
     expected = lasting_metrics(tmp_path / "runs/run")
@@ -343,7 +343,7 @@ def test_a_run_is_never_overwritten_nor_rewound(tmp_path: Path) -> None:
     assert RunFolder.open(run_config(tmp_path, "branch", resume=str(older))).resume_from == older
 
 
-def test_a_resumed_run_tells_which_settings_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resumed_run_reports_changed_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_tiny_model(tmp_path / "model")
     train(run_config(tmp_path, "run"))
     longer = run_config(tmp_path, "run", resume="auto").model_dump(mode="json")
@@ -351,7 +351,7 @@ def test_a_resumed_run_tells_which_settings_changed(tmp_path: Path, capsys: pyte
     assert "Settings changed since the last start: train.steps 5 -> 6" in capsys.readouterr().out
 
 
-def test_the_run_folder_says_what_it_was_made_with(tmp_path: Path) -> None:
+def test_the_run_folder_records_its_versions(tmp_path: Path) -> None:
     save_tiny_model(tmp_path / "model")
     config = run_config(tmp_path, "run")
     train(config)

@@ -62,7 +62,7 @@ def trained(
         return runs / "tiny", [parameter.detach().clone() for parameter in trainer.model.module.parameters()]
 
 
-def test_the_first_the_last_and_every_nth_step_are_kept_and_training_does_not_notice(
+def test_the_first_the_last_and_every_nth_step_are_logged_without_effect_on_training(
     folder: Path, tmp_path: Path
 ) -> None:
     train = {"steps": 4, "epochs": 2}
@@ -78,9 +78,9 @@ def test_the_first_the_last_and_every_nth_step_are_kept_and_training_does_not_no
     assert [record["group_id"] for record in records] == [f"1/{group}" for group in range(2) for _ in range(4)]
     for record in records:
         (sample,) = record["samples"]
-        is_drawn = [value is not None for value in sample["sampling_logprobs"]]
-        assert sample["loss_mask"] == [int(sampled) for sampled in is_drawn]
-        assert sum(is_drawn) == record["num_tokens"]
+        is_sampled = [value is not None for value in sample["sampling_logprobs"]]
+        assert sample["loss_mask"] == [int(sampled) for sampled in is_sampled]
+        assert sum(is_sampled) == record["num_tokens"]
         assert f"user\n{record['messages'][0]['content']}<|im_end|>" in "".join(sample["texts"])
         assert sample["segments"][1]["weight_version"] == 0
         advantages = {value for value in sample["advantages"] if value is not None}
@@ -109,9 +109,7 @@ class TwoTurns(LetterEnv):
         return StepResult(reward=0.5 if self.is_even else 1.0)
 
 
-def test_episodes_of_turns_cut_off_ones_and_those_that_were_not_learned_from_are_all_kept(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_truncated_and_zero_variance_episodes_are_logged_too(folder: Path, tmp_path: Path) -> None:
     run, _ = trained(
         folder,
         tmp_path,
@@ -126,22 +124,22 @@ def test_episodes_of_turns_cut_off_ones_and_those_that_were_not_learned_from_are
     ended: set[tuple[str, bool]] = set()
     for record in records:
         (sample,) = record["samples"]
-        is_cut_off, is_kept = record["stop_reason"] == "max_tokens", any(sample["advantages"])
-        is_drawn = [int(value is not None) for value in sample["sampling_logprobs"]]
-        assert sample["loss_mask"] == (is_drawn if is_kept and not is_cut_off else [0] * len(is_drawn))
-        assert sample["num_updates"] == int(is_kept and not is_cut_off)
+        is_cut_off, has_advantage = record["stop_reason"] == "max_tokens", any(sample["advantages"])
+        is_sampled = [int(value is not None) for value in sample["sampling_logprobs"]]
+        assert sample["loss_mask"] == (is_sampled if has_advantage and not is_cut_off else [0] * len(is_sampled))
+        assert sample["num_updates"] == int(has_advantage and not is_cut_off)
         kinds = [segment["kind"] for segment in sample["segments"]]
         assert kinds == ["prompt", "assistant", "tool", "assistant"][: len(kinds)]
         assert is_cut_off or len(kinds) == 4
         if record["task_id"] in ("t1", "t3"):  # no signal, so that other groups were played for them
-            assert not is_kept
-        ended.add((record["stop_reason"], is_kept))
+            assert not has_advantage
+        ended.add((record["stop_reason"], has_advantage))
     assert len(records) % 8 == 0
     assert len(records) > 16
     assert ended == {("finished", True), ("max_tokens", True), ("finished", False), ("max_tokens", False)}
 
 
-def test_greedy_episodes_are_kept_and_marked(folder: Path, tmp_path: Path) -> None:
+def test_greedy_episodes_are_logged_and_marked(folder: Path, tmp_path: Path) -> None:
     run, _ = trained(folder, tmp_path, algorithm={"advantage": "remax"}, train={"steps": 1})
     records = read_samples(run / "samples" / "step_00001.jsonl.gz")
     assert [record.get("greedy", False) for record in records] == 2 * [False, False, False, False, True]
@@ -189,7 +187,7 @@ def test_a_file_that_cannot_be_removed_ends_the_start_in_a_sentence(tmp_path: Pa
         RunFolder(path=tmp_path, resume_from=None).remove_later(3)
 
 
-def test_the_step_at_which_an_alarm_stops_the_run_is_kept(folder: Path, tmp_path: Path) -> None:
+def test_the_step_at_which_an_alarm_stops_the_run_is_logged(folder: Path, tmp_path: Path) -> None:
     log = {"samples_every": 9, "alarms": [{"metric": "reward/mean", "above": -1.0, "steps": 2, "action": "stop"}]}
     with pytest.raises(TrainingStoppedError, match="stopped after step 2"):
         trained(folder, tmp_path, log=log)
@@ -213,7 +211,7 @@ class Words:
         return [f"{token} " for token in ids]
 
 
-def test_a_disk_that_is_full_is_told_once_and_leaves_no_torn_file(folder: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_leaves_no_torn_file(folder: Path, tmp_path: Path) -> None:
     config = tiny_config(folder, log={"samples_every": 1})
     log = EpisodeLog(config, RunFolder(path=tmp_path, resume_from=None), [], Words(), is_main=True)
     (tmp_path / "samples").mkdir()

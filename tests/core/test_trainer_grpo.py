@@ -67,7 +67,7 @@ def ids_of_conversation() -> tuple[tuple[int, ...], tuple[int, ...]]:
     return (7, 8, 9, 10, 2, 11, 12, 13, 2), (0, 0, 0, 1, 1, 0, 0, 1, 1)
 
 
-def test_the_gradient_is_that_of_the_drawn_ids_and_of_nothing_else(folder: Path) -> None:
+def test_the_gradient_is_that_of_the_sampled_ids_alone(folder: Path) -> None:
     ids, mask = ids_of_conversation()
     other = (7, 8, 9, 14, 2)
     reference = MiniMindForCausalLM.from_pretrained(folder / "model")
@@ -225,11 +225,11 @@ SUCCESS_CURRICULUM = {"mode": "success", "threshold": 0.5, "window": 4, "review"
 class GoodAtLevelOne(LetterEnv):
     """Tasks of level 1 always succeed, the others never; what was played is remembered."""
 
-    played: list[int] = []
+    levels_run: list[int] = []
 
     def reset(self, task: Task) -> list[Message]:
         self.level = task["level"]
-        self.played.append(self.level)
+        self.levels_run.append(self.level)
         return super().reset(task)
 
     def step(self, message: Message) -> StepResult:
@@ -252,7 +252,7 @@ def train_with_levels(folder: Path, env: Any, *, curriculum: dict[str, Any], ste
 
 
 def test_a_level_opens_after_success_and_stays_the_highest_until_it_is_mastered(folder: Path) -> None:
-    GoodAtLevelOne.played.clear()
+    GoodAtLevelOne.levels_run.clear()
     train_with_levels(folder, GoodAtLevelOne, curriculum=SUCCESS_CURRICULUM, steps=3)
     rows = metrics_of(folder)
     assert [(row["curriculum/max_level"], row["curriculum/success_at_max_level"]) for row in rows] == [
@@ -260,13 +260,13 @@ def test_a_level_opens_after_success_and_stays_the_highest_until_it_is_mastered(
         (2, 0.0),
         (2, 0.0),
     ]
-    assert GoodAtLevelOne.played == [1] * 8 + ([2] * 6 + [1] * 2) * 2
+    assert GoodAtLevelOne.levels_run == [1] * 8 + ([2] * 6 + [1] * 2) * 2
 
 
-def test_without_a_curriculum_all_levels_are_drawn_and_no_metric_is_written(folder: Path) -> None:
-    GoodAtLevelOne.played.clear()
+def test_without_a_curriculum_all_levels_are_sampled_and_no_metric_is_written(folder: Path) -> None:
+    GoodAtLevelOne.levels_run.clear()
     train_with_levels(folder, GoodAtLevelOne, curriculum={}, steps=3)
-    assert sorted(GoodAtLevelOne.played) == [1] * 8 + [2] * 8 + [3] * 8
+    assert sorted(GoodAtLevelOne.levels_run) == [1] * 8 + [2] * 8 + [3] * 8
     assert not any(key.startswith("curriculum/") for row in metrics_of(folder) for key in row)
 
 
@@ -322,7 +322,7 @@ class SometimesBroken(LetterEnv):
         return super().reset(task)
 
 
-def test_environment_errors_are_dropped_counted_and_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environment_errors_are_dropped_counted_and_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with make_trainer(folder, env=SometimesBroken, train={"steps": 1}) as trainer:
         trainer.train()
     row = metrics_of(folder)[0]

@@ -36,18 +36,18 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "runs/tiny/metrics.jsonl").read_text().splitlines()]
 
 
-def steps_kept(folder: Path) -> list[str]:
+def retained_steps(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "runs/tiny/checkpoints").iterdir())
 
 
 class HalfDead(LetterEnv):
     """Tasks with an odd number always get the same reward; what was played is remembered."""
 
-    played: list[int] = []
+    numbers_run: list[int] = []
 
     def reset(self, task: Task) -> list[Message]:
         self.number = task["number"]
-        self.played.append(self.number)
+        self.numbers_run.append(self.number)
         return super().reset(task)
 
     def step(self, message: Message) -> StepResult:
@@ -61,32 +61,32 @@ NUMBERED = [{"task_id": f"t{i}", "question": "post", "number": i} for i in range
 
 
 def test_groups_without_signal_are_replaced_until_enough_have_one_or_attempts_run_out(folder: Path) -> None:
-    HalfDead.played.clear()
+    HalfDead.numbers_run.clear()
     rollout = {"group_size": 8, "groups_per_step": 2, "async_workers": 0, "max_attempts": 4}
     rows = train(folder, env=HalfDead, tasks=NUMBERED, rollout=rollout, train={"steps": 2}, eval={"temperatures": []})
     for row in rows:
         assert 1 <= row["rollout/num_attempts"] <= 4
         assert row["rollout/num_groups"] >= 2
         assert row["batch/num_samples"] <= 16
-    num_played = sum(row["rollout/num_groups"] for row in rows)
-    assert len(HalfDead.played) == 8 * num_played
+    num_groups = sum(row["rollout/num_groups"] for row in rows)
+    assert len(HalfDead.numbers_run) == 8 * num_groups
     # Some groups had no signal and were played all the same.
-    assert num_played > 4
-    assert sum(row["batch/num_samples"] for row in rows) < 8 * num_played
+    assert num_groups > 4
+    assert sum(row["batch/num_samples"] for row in rows) < 8 * num_groups
 
 
-def test_without_refills_every_group_is_kept(folder: Path) -> None:
+def test_without_refills_every_group_is_used(folder: Path) -> None:
     rollout = {"group_size": 8, "groups_per_step": 2, "async_workers": 0}
     rows = train(folder, env=HalfDead, tasks=NUMBERED, rollout=rollout, train={"steps": 2})
     assert [row["batch/num_samples"] for row in rows] == [16, 16]
     assert not any("rollout/num_attempts" in row for row in rows)
 
 
-def test_remax_plays_one_greedy_episode_more_of_every_task(folder: Path) -> None:
-    HalfDead.played.clear()
+def test_remax_runs_one_greedy_episode_more_of_every_task(folder: Path) -> None:
+    HalfDead.numbers_run.clear()
     rollout = {"group_size": 3, "groups_per_step": 2, "async_workers": 0}
     train(folder, env=HalfDead, tasks=NUMBERED, rollout=rollout, train={"steps": 1}, algorithm={"advantage": "remax"})
-    assert len(HalfDead.played) == 8
+    assert len(HalfDead.numbers_run) == 8
 
 
 class Generous(LetterEnv):
@@ -201,10 +201,10 @@ def test_an_alarm_that_stops_keeps_a_checkpoint_of_the_step(folder: Path) -> Non
         pytest.raises(AgentRLError, match="stopped after step 2 by the alarm on reward/mean; the checkpoint is kept"),
     ):
         trainer.train()
-    assert steps_kept(folder) == ["step_00002"]
+    assert retained_steps(folder) == ["step_00002"]
 
 
-def test_an_alarm_that_warns_says_so_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_alarm_that_warns_is_reported_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(folder, **alarm(metric="reward/mean", above=-1.0))
     assert capsys.readouterr().out.count("reward/mean above -1 since step 1") == 1
 
@@ -223,7 +223,7 @@ def test_an_alarm_that_rolls_back_goes_on_from_the_checkpoint_with_half_the_rate
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     assert [row["optim/learning_rate"] for row in rows] == [1e-3, 1e-3, 5e-4, 5e-4]
     assert "back to step 2, from there with half the learning rate" in capsys.readouterr().out
-    assert steps_kept(folder) == ["step_00002", "step_00004"]
+    assert retained_steps(folder) == ["step_00002", "step_00004"]
     events = read_events(folder / "runs/tiny")
     assert [(event.kind, event.step) for event in events if event.kind not in ("evaluation", "alarm")] == [
         ("start", 0), ("checkpoint", 2), ("rollback", 3), ("checkpoint", 4), ("end", 4)
@@ -281,7 +281,7 @@ def test_a_torn_file_of_a_checkpoint_is_named_and_the_older_whole_one_offered(fo
     assert name in str(caught.value)
 
 
-def test_the_checkpoint_of_the_best_evaluation_is_kept_besides_the_newest(folder: Path) -> None:
+def test_the_checkpoint_of_the_best_evaluation_is_retained_besides_the_newest(folder: Path) -> None:
     train(
         folder,
         train={"steps": 6},
@@ -295,7 +295,7 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept_besides_the_newest(folder
     rates = {name: result["num_successes"] for name, result in scores.items()}
     best = max(rates, key=lambda name: rates[name])
     assert best_checkpoint(folder / "runs/tiny/checkpoints").name == best
-    assert steps_kept(folder) == sorted({best, "step_00006"})
+    assert retained_steps(folder) == sorted({best, "step_00006"})
 
 
 # Algorithms of one's own

@@ -69,9 +69,9 @@ def test_stopped_and_resumed_a_run_of_two_processes_ends_the_same_bit_for_bit(tm
     assert "step 4/4" in logs[0]
     assert "step" not in logs[1]
     # Tokens of both processes' episodes are kept, with what either of them computed of its share.
-    kept = straight["samples"]
-    assert list(kept) == ["step_00001.jsonl.gz", "step_00004.jsonl.gz"]
-    columns = [sample for episode in kept["step_00001.jsonl.gz"] for sample in episode["samples"]]
+    logged = straight["samples"]
+    assert list(logged) == ["step_00001.jsonl.gz", "step_00004.jsonl.gz"]
+    columns = [sample for episode in logged["step_00001.jsonl.gz"] for sample in episode["samples"]]
     assert len(columns) == 12
     assert all(
         [value is None for value in each["trainer_logprobs"]] == [value is None for value in each["sampling_logprobs"]]

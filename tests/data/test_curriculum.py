@@ -27,7 +27,7 @@ def levels_of(sampled: Sequence[int]) -> list[int]:
     return sorted(LEVELS[task] for task in sampled)
 
 
-def play(curriculum: Curriculum, step: int, n: int, rate: float | None) -> tuple[list[int], dict[str, float]]:
+def run_step(curriculum: Curriculum, step: int, n: int, rate: float | None) -> tuple[list[int], dict[str, float]]:
     """Draw `n` tasks that all end with one success rate."""
     sampled = curriculum.next(n, step=step)
     return sampled, curriculum.observe(sampled, [rate] * n)
@@ -36,10 +36,10 @@ def play(curriculum: Curriculum, step: int, n: int, rate: float | None) -> tuple
 # Off
 
 
-def test_without_a_curriculum_draws_and_state_are_the_samplers_own() -> None:
+def test_without_a_curriculum_samples_and_state_are_the_samplers_own() -> None:
     curriculum, sampler = make({}), TaskSampler(9, seed=0)
     for step in (1, 2, 3):
-        sampled, metrics = play(curriculum, step, 4, 1.0)
+        sampled, metrics = run_step(curriculum, step, 4, 1.0)
         assert sampled == sampler.next(4)
         assert metrics == {}
     assert curriculum.state_dict() == sampler.state_dict()
@@ -54,7 +54,7 @@ def test_without_a_curriculum_rows_need_no_level() -> None:
 # Stages
 
 
-def test_stages_draw_up_to_their_level_through_their_last_step_and_then_from_all() -> None:
+def test_stages_sample_up_to_their_level_through_their_last_step_and_then_from_all() -> None:
     curriculum = make(STAGES)
     sampled = [levels_of(curriculum.next(n, step=step)) for step, n in ((1, 3), (2, 3), (3, 7), (4, 9))]
     assert sampled == [[1, 1, 1], [1, 1, 1], [1, 1, 1, 2, 2, 2, 2], LEVELS]
@@ -62,7 +62,7 @@ def test_stages_draw_up_to_their_level_through_their_last_step_and_then_from_all
 
 def test_a_stage_whose_level_no_task_has_goes_up_to_the_level_below() -> None:
     curriculum = make({"mode": "stages", "stages": [{"until_step": 5, "max_level": 3}]})
-    sampled, metrics = play(curriculum, 1, 7, 1.0)
+    sampled, metrics = run_step(curriculum, 1, 7, 1.0)
     assert levels_of(sampled) == [1, 1, 1, 2, 2, 2, 2]
     assert metrics["curriculum/max_level"] == 2
 
@@ -88,7 +88,7 @@ def test_success_starts_at_the_lowest_level_and_opens_the_next_there_is() -> Non
     curriculum = make(SUCCESS | {"review": 0.0})
     seen = []
     for step in range(1, 5):
-        sampled, metrics = play(curriculum, step, 3, 1.0)
+        sampled, metrics = run_step(curriculum, step, 3, 1.0)
         seen.append((set(levels_of(sampled)), metrics["curriculum/max_level"]))
     assert seen == [({1}, 1), ({2}, 2), ({4}, 4), ({4}, 4)]
 
@@ -123,15 +123,15 @@ def test_only_the_highest_open_level_counts_and_a_new_level_starts_an_empty_wind
 
 
 @pytest.mark.parametrize(("n", "review", "expected"), [(4, 0.25, [1] * 8), (1, 0.25, None), (8, 0.5, [4] * 8)])
-def test_review_gets_its_share_of_draws(n: int, review: float, expected: list[int] | None) -> None:
+def test_review_gets_its_share_of_samples(n: int, review: float, expected: list[int] | None) -> None:
     curriculum = make(SUCCESS | {"review": review})
-    play(curriculum, 1, 3, 1.0)
+    run_step(curriculum, 1, 3, 1.0)
     from_review = [levels_of(curriculum.next(n, step=2)).count(1) for _ in range(8)]
     assert sum(from_review) == 8 * n * review
     assert expected is None or from_review == expected
 
 
-def test_review_draws_from_all_earlier_levels() -> None:
+def test_review_samples_from_all_earlier_levels() -> None:
     curriculum = make(SUCCESS | {"review": 0.5})
     for step in (1, 2):
         curriculum.next(3, step=step)
@@ -164,18 +164,18 @@ steps = st.lists(st.tuples(st.integers(1, 5), st.sampled_from([0.0, 0.4, 1.0, No
 def test_a_resumed_curriculum_goes_on_like_an_uninterrupted_one(config: dict, before: list, after: list) -> None:
     curriculum, resumed = make(config), make(config)
     for step, (n, rate) in enumerate(before, 1):
-        play(curriculum, step, n, rate)
+        run_step(curriculum, step, n, rate)
     saved = repr(state := curriculum.state_dict())
     resumed.load_state_dict(state)
     for step, (n, rate) in enumerate(after, len(before) + 1):
-        assert play(resumed, step, n, rate) == play(curriculum, step, n, rate)
+        assert run_step(resumed, step, n, rate) == run_step(curriculum, step, n, rate)
     assert resumed.state_dict() == curriculum.state_dict()
     assert repr(state) == saved  # what was saved does not change while the run goes on
 
 
-def test_the_state_says_what_is_open_and_what_was_seen() -> None:
+def test_the_state_holds_the_open_level_and_the_recent_rates() -> None:
     curriculum = make(SUCCESS)
-    play(curriculum, 1, 3, 1.0)
+    run_step(curriculum, 1, 3, 1.0)
     sampled = curriculum.next(4, step=2)
     curriculum.observe(sampled, [0.4] * 4)
     state = curriculum.state_dict()

@@ -9,7 +9,7 @@ from agent_rl.errors import CheckpointError
 
 quick = settings(max_examples=60, deadline=None)
 sizes = st.integers(1, 9)
-draws = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+batches = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 
 
 def test_without_shuffling_tasks_come_in_file_order_epoch_after_epoch():
@@ -17,7 +17,7 @@ def test_without_shuffling_tasks_come_in_file_order_epoch_after_epoch():
     assert [sampler.next(2), sampler.next(1), sampler.next(3)] == [[0, 1], [2], [0, 1, 2]]
 
 
-def test_a_task_met_twice_in_one_draw_waits_for_the_next_draw():
+def test_a_task_met_twice_in_one_batch_waits_for_the_next_batch():
     sampler = TaskSampler(3, seed=0, shuffle=False)
     assert sampler.next(2) == [0, 1]
     assert sampler.next(3) == [2, 0, 1]
@@ -33,28 +33,28 @@ def test_epochs_and_seeds_give_different_orders(num_tasks):
 
 
 @quick
-@given(sizes, draws, st.booleans())
-def test_every_epoch_visits_every_task_once(num_tasks, draws, shuffle):
+@given(sizes, batches, st.booleans())
+def test_every_epoch_visits_every_task_once(num_tasks, batches, shuffle):
     sampler = TaskSampler(num_tasks, seed=3, shuffle=shuffle)
-    sampled = [task for n in draws for task in sampler.next(n)]
+    sampled = [task for n in batches for task in sampler.next(n)]
     sampled += sampler.next(-len(sampled) % num_tasks)
     assert len(sampled) % num_tasks == 0
     assert all(sampled.count(task) == len(sampled) // num_tasks for task in range(num_tasks))
 
 
 @quick
-@given(sizes, draws)
-def test_no_task_is_twice_in_a_draw_that_the_tasks_can_fill(num_tasks, draws):
+@given(sizes, batches)
+def test_no_task_is_twice_in_a_batch_that_the_tasks_can_fill(num_tasks, batches):
     sampler = TaskSampler(num_tasks, seed=5)
-    for n in draws:
+    for n in batches:
         sampled = sampler.next(n)
         assert len(sampled) == n
         assert len(set(sampled)) == min(n, num_tasks)
 
 
 @quick
-@given(sizes, draws, draws)
-def test_a_resumed_sampler_draws_what_an_uninterrupted_one_draws(num_tasks, before, after):
+@given(sizes, batches, batches)
+def test_a_resumed_sampler_samples_the_same_as_an_uninterrupted_one(num_tasks, before, after):
     sampler = TaskSampler(num_tasks, seed=7)
     for n in before:
         sampler.next(n)

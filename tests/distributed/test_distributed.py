@@ -182,7 +182,7 @@ def start_with_stage(program: Callable[[Path], None], stage: int, *, folder: Pat
     return start_ranks(program, model, folder=folder, num=2, deepspeed_config=settings)
 
 
-def test_a_model_is_loaded_as_shards_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_a_model_is_loaded_as_shards_where_requested(tmp_path: Path) -> None:
     save_llama(tmp_path / "model")
     ranks = start_with_stage(load_in_shards, 3, folder=tmp_path, model=tmp_path / "model")
     assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
@@ -263,7 +263,7 @@ def test_a_process_that_hangs_ends_the_others_after_the_time_limit(tmp_path: Pat
     ranks.processes[1].kill()
 
 
-def ask_rank_0() -> None:
+def wait_for_rank_0() -> None:
     backend = Backend("cpu", timeout_s=20)
 
     def refuse() -> None:
@@ -276,7 +276,7 @@ def ask_rank_0() -> None:
 
 
 def test_an_error_of_rank_0_is_raised_on_all(tmp_path: Path) -> None:
-    ranks = start_ranks(ask_rank_0, folder=tmp_path, num=2)
+    ranks = start_ranks(wait_for_rank_0, folder=tmp_path, num=2)
     assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
 
 

@@ -67,7 +67,7 @@ def test_whatever_an_engine_does_wrong_is_found_and_named(run: ToyRun, fault: st
     assert syncing.sync_with("", 8) == [("nothing", "")]
 
 
-def test_a_gap_is_measured_and_may_be_as_large_as_was_said(run: ToyRun) -> None:
+def test_a_gap_is_measured_and_may_be_as_large_as_configured(run: ToyRun) -> None:
     syncing = SyncRun(run, is_shared=False)
     syncing.sync(1)
     off = SyncRun(run, is_shared=False)
@@ -120,7 +120,7 @@ def test_number_format_is_the_samplers_but_for_integers() -> None:
     assert stream.num_bytes == 2 * 2 + 2 * 8
 
 
-def test_of_tied_weights_the_name_that_is_read_is_kept_wherever_it_stands() -> None:
+def test_tied_weights_are_sent_under_the_name_that_is_read() -> None:
     model = nn.ModuleDict({"head": nn.Linear(2, 3, bias=False), "embed": nn.Embedding(3, 2)})
     model["embed"].weight = model["head"].weight
     assert [name for name, _ in WeightStream(Backend("cpu"), model, dtype=torch.float32)] == ["head.weight"]

@@ -77,7 +77,7 @@ def test_own_tools_answer_as_the_page_shows_and_only_the_class_is_new_for_each_e
     assert [tool is other for tool, other in zip(first, second, strict=True)] == [False, True]
 
 
-def test_own_rewards_are_logged_as_the_page_shows_and_give_what_they_say(
+def test_own_rewards_are_logged_and_scored_as_the_page_shows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = run(monkeypatch, "own_reward", f"run.output_dir={tmp_path}")
@@ -92,8 +92,8 @@ def test_own_rewards_are_logged_as_the_page_shows_and_give_what_they_say(
     assert metrics["success/mean"] == pytest.approx(metrics[parts[0]])
     near = {"40": 1.0, "30": 0.75, "90": 0.0, "nan": 0.0, "inf": 0.0, "many": 0.0, "": 0.0}
     assert {text: made["near_reward"](text, "40")["reward"] for text in near} == near
-    said = (Message.user("7"), Message.tool("70", name="calculator"))
-    assert [made["read_off_reward"](text, said) for text in ("70", "7", "")] == [1.0, 0.0, 0.0]
+    trajectory = (Message.user("7"), Message.tool("70", name="calculator"))
+    assert [made["read_off_reward"](text, trajectory) for text in ("70", "7", "")] == [1.0, 0.0, 0.0]
 
 
 def test_an_own_environment_trains_a_step_on_its_own_tasks_and_refuses_wrong_options(
@@ -116,7 +116,7 @@ def test_the_own_environment_scores_the_last_result_and_makes_calls_before_it_co
     factory = offer_tools(registry.make_env_factory("last_number", {"call_cost": 0.2}), ToolsConfig(use=["calculator"]))
     factory.start()
 
-    def played(*expressions: str) -> float | None:
+    def reward_of(*expressions: str) -> float | None:
         env = factory()
         env.reset({"task_id": "t", "question": "", "answer": "42"})
         for expression in expressions:
@@ -124,7 +124,7 @@ def test_the_own_environment_scores_the_last_result_and_makes_calls_before_it_co
             assert not env.step(Message.assistant("", (call,))).terminated
         return env.step(Message.assistant("Answer: 42")).reward
 
-    assert [played(), played("6*7"), played("6*7", "1+1"), played("1+1", "6*7")] == [0.0, 1.0, -0.2, 0.8]
+    assert [reward_of(), reward_of("6*7"), reward_of("6*7", "1+1"), reward_of("1+1", "6*7")] == [0.0, 1.0, -0.2, 0.8]
 
 
 def test_an_own_policy_is_measured_on_the_held_out_tasks(
@@ -139,12 +139,12 @@ def test_an_own_policy_is_measured_on_the_held_out_tasks(
     assert [episode.task_id for episode in made["episodes"]] == [task["task_id"] for task in tasks]
     policy = made["FunctionPolicy"](lambda prompt: "1 2 3 4 5 6 7 8 9", made["policy"].tokenizer, max_context=64)
     prompt = policy.chat_format.render_prompt([Message.user("Count.")])
-    given_up = threading.Event()
-    given_up.set()
+    cancelled = threading.Event()
+    cancelled.set()
     completions = [
         policy.generate(prompt, SamplingParams(max_new_tokens=64)),
         policy.generate(prompt, SamplingParams(max_new_tokens=3)),
-        policy.generate(prompt, SamplingParams(max_new_tokens=64), given_up),
+        policy.generate(prompt, SamplingParams(max_new_tokens=64), cancelled),
     ]
     assert [completion.finish_reason.value for completion in completions] == ["stop", "length", "cancelled"]
     assert [len(completion.token_ids) for completion in completions[1:]] == [3, 0]
@@ -229,7 +229,7 @@ def test_the_script_of_the_page_knows_its_reward_and_names_mistakes_in_one_line(
     flags = ["--config", "configs/math_grpo.yaml", "--preview-tasks", "1"]
     weighted = "env.options.reward=[math_reward_string_equal, {name: short_reward, weight: 0.1}]"
     assert f'"{weighted}"' in PAGE
-    for override, code, says in [
+    for override, code, expected in [
         (weighted, 0, "nothing was trained"),
         ("env.options.reward=shorter_reward", 2, "error: unknown reward 'shorter_reward' in env.options.reward"),
     ]:
@@ -239,7 +239,7 @@ def test_the_script_of_the_page_knows_its_reward_and_names_mistakes_in_one_line(
             runpy.run_path(str(script), run_name="__main__")
         assert ended.value.code == code
         written = capsys.readouterr()
-        assert says in written.out + written.err
+        assert expected in written.out + written.err
         assert len(written.err.splitlines()) <= 1
 
 

@@ -120,7 +120,7 @@ def sample(sampler: CodeTaskSampler, n: int) -> str:
     return "".join(task.task_id for task in sampler.next(n))
 
 
-def test_a_sampler_draws_in_file_order_unless_it_is_told_to_shuffle(tmp_path):
+def test_a_sampler_samples_in_file_order_unless_it_shuffles(tmp_path):
     dataset = dataset_of(tmp_path, *"abcdefgh")
     assert sample(CodeTaskSampler(dataset), 3) == "abc"
     assert sample(CodeTaskSampler(dataset), 10) == "abcdefghab"

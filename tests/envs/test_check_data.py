@@ -46,23 +46,23 @@ class SumFactory(EnvFactory):
         super().__init__(SumEnv)
 
     def solutions(self, task: Task) -> list[Solution]:
-        told, wrong = str(task["told"]), str(task["told"] + 1)
+        answer, wrong = str(task["answer"]), str(task["answer"] + 1)
         return [
-            Solution(name="reference", messages=(Message.assistant("wait"), Message.assistant(told)), succeeds=True),
+            Solution(name="reference", messages=(Message.assistant("wait"), Message.assistant(answer)), succeeds=True),
             Solution(name="one more", messages=(Message.assistant(wrong),), succeeds=False),
             Solution(name="silent", messages=(Message.assistant("wait"),), succeeds=False),
         ]
 
 
-def task(name: str, right: int, told: int, kind: str = "sums") -> Task:
-    return {"task_id": name, "question": "?", "sum": right, "told": told, "kind": kind}
+def task(name: str, right: int, answer: int, kind: str = "sums") -> Task:
+    return {"task_id": name, "question": "?", "sum": right, "answer": answer, "kind": kind}
 
 
 def outcomes_of(*tasks: Task, workers: int = 2) -> list[SolutionOutcome]:
     return list(check_data(SumFactory(), tasks, workers=workers, group_by=lambda each: each["kind"]))
 
 
-def test_right_data_plays_as_expected_in_the_order_of_the_tasks() -> None:
+def test_valid_data_runs_as_expected_in_the_order_of_the_tasks() -> None:
     rows = outcomes_of(task("a", 5, 5), task("b", 7, 7, "other"))
     assert [(each.task_id, each.group, each.solution) for each in rows] == [
         ("a", "sums", "reference"), ("a", "sums", "one more"), ("a", "sums", "silent"),

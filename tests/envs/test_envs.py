@@ -99,25 +99,25 @@ def test_a_terminal_tool_ends_the_episode_and_later_calls_do_not_run() -> None:
     assert (result.terminated, result.reward, result.info["tool_calls"]) == (True, 2.0, 1)
 
 
-def test_the_conversation_is_kept_as_it_grows() -> None:
+def test_the_conversation_is_stored_as_it_grows() -> None:
     env = SumEnv()
     env.trajectory = tuple(env.reset({"prompt": "2 + 3"}))
     broken = ToolCallError(kind="bad_json", message="not JSON", span=(0, 3))
-    said = (
+    conversation = (
         Message(role="assistant", content="", tool_calls=(call("add", a=2, b=3),), tool_errors=(broken,)),
         Message.assistant("hello"),
         Message.assistant("", (call("add", a=1, b=1), call("done"), call("add", a=9, b=9))),
     )
-    for message in said:
+    for message in conversation:
         env.step(message)
     assert env.trajectory == (
         Message.user("2 + 3"),
-        said[0],
+        conversation[0],
         Message.tool("error: not JSON"),
         Message.tool("5", name="add"),
-        said[1],
+        conversation[1],
         Message.user("call a tool"),
-        said[2],
+        conversation[2],
         Message.tool("2", name="add"),
         Message.tool("", name="done"),
     )

@@ -61,7 +61,7 @@ def test_an_episode_without_a_score_is_no_failure_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("name", ["nat_agent_creation", "code_exec", "math_qa", "search_qa", "hello"])
-def test_every_environment_says_what_its_labels_mean(name: str) -> None:
+def test_every_environment_describes_its_labels(name: str) -> None:
     factory = make_env_factory(name, {}, seed=0)
     meanings = FailureModes(factory.failure_rules).meanings
     assert {rule.label for rule in factory.failure_rules} | {OTHER} <= set(meanings)

@@ -57,7 +57,7 @@ def started(tools: ToolsConfig | None = TOOLS, **options: Any) -> EnvFactory:
     return factory
 
 
-def says(*replies: str | Message, task: dict = TASK, **options: Any) -> StepResult:
+def last_step(*replies: str | Message, task: dict = TASK, **options: Any) -> StepResult:
     """The answer to the last of the replies."""
     env = started(**options)()
     env.reset(task)
@@ -70,7 +70,7 @@ def call(name: str, **arguments: Any) -> Message:
     return Message.assistant("", (ToolCall(name=name, arguments=arguments),))
 
 
-def play(script: list[str], **options: Any) -> Trajectory:
+def episode_of(script: list[str], **options: Any) -> Trajectory:
     env = started(**options)()
     return run_episode(ScriptedPolicy(script), env, TASK, group_id="1/0", seed=7, limits=LIMITS, temperature=1.0)
 
@@ -126,40 +126,40 @@ def test_the_conversation_begins_with_the_system_prompt_and_the_question() -> No
 
 
 def test_a_call_is_answered_and_a_reply_without_one_is_scored() -> None:
-    result = says(call("double", n=21))
+    result = last_step(call("double", n=21))
     assert result.messages == (Message.tool("42", name="double"),)
     assert (result.terminated, result.reward, result.info) == (False, 0.0, {"tool_calls": 1, "tool_errors": 0})
-    result = says(call("double", n=21), "Answer: 42")
+    result = last_step(call("double", n=21), "Answer: 42")
     assert (result.terminated, result.reward, result.info) == (True, 1.0, {"prediction": "42"})
     assert result.reward_parts == {"math_reward_string_equal": 1.0, "success": 1.0}
-    result = says("Answer: 41")
+    result = last_step("Answer: 41")
     assert (result.terminated, result.reward) == (True, 0.0)
     assert result.reward_parts == {"math_reward_string_equal": 0.0, "success": 0.0}
 
 
 def test_an_empty_reply_is_a_wrong_answer() -> None:
-    result = says("")
+    result = last_step("")
     assert (result.terminated, result.reward, result.info) == (True, 0.0, {"prediction": ""})
 
 
 def test_a_reply_with_only_broken_calls_is_answered_with_the_errors() -> None:
     broken = ToolCallError(kind="bad_json", message="the call is not JSON", span=(0, 3))
-    result = says(Message(role="assistant", content="Answer: 42", tool_errors=(broken,)))
+    result = last_step(Message(role="assistant", content="Answer: 42", tool_errors=(broken,)))
     assert result.messages == (Message.tool("error: the call is not JSON"),)
     assert not result.terminated and result.info == {"tool_calls": 0, "tool_errors": 1}
 
 
 def test_the_answer_tool_ends_the_episode_where_it_is_offered() -> None:
-    result = says(call("answer", answer=" 42 "), answer_tool=True)
+    result = last_step(call("answer", answer=" 42 "), answer_tool=True)
     assert (result.terminated, result.reward) == (True, 1.0)
     assert result.info == {"prediction": "42", "tool_calls": 1, "tool_errors": 0}
-    assert says("Answer: 42", answer_tool=True).reward == 1.0
-    refused = says(call("answer", answer="42"))
+    assert last_step("Answer: 42", answer_tool=True).reward == 1.0
+    refused = last_step(call("answer", answer="42"))
     assert not refused.terminated and "there is no tool 'answer'" in refused.messages[0].content
 
 
 def test_a_terminal_tool_of_the_users_hands_in_its_text() -> None:
-    result = says(call("hand_in", n=42))
+    result = last_step(call("hand_in", n=42))
     assert (result.terminated, result.reward, result.info["prediction"]) == (True, 1.0, "42")
 
 
@@ -169,13 +169,13 @@ def test_the_answer_tool_cannot_be_offered_twice() -> None:
         started(ToolsConfig(use=("answer",)), answer_tool=True)
 
 
-def test_without_tools_the_environment_only_asks() -> None:
+def test_without_tools_the_prompt_mentions_none() -> None:
     env = started(None)()
     assert env.reset(TASK)[0] == Message.system("Solve the problem. Then write Answer: and the answer alone.")
     assert env.tools == () and env.step(Message.assistant("42")).reward == 1.0
 
 
-def test_a_prompt_asks_for_tools_only_where_there_are_some_and_ones_own_stays_as_it_is() -> None:
+def test_a_prompt_mentions_tools_only_with_tools_and_a_custom_prompt_is_unchanged() -> None:
     alone = started(None, answer_tool=True)()
     assert alone.reset(TASK)[0].content == "Solve the problem. Then call answer with the answer alone."
     assert started(None, system_prompt=PROMPT)().reset(TASK)[0].content == PROMPT
@@ -197,7 +197,7 @@ def test_rewards_see_the_whole_conversation_the_row_and_nothing_after_the_end() 
     first = Message(role="assistant", content="", tool_calls=call("double", n=2).tool_calls, tool_errors=(broken,))
     two = (*call("double", n=21).tool_calls, *call("hand_in", n=42).tool_calls)
     last = Message.assistant("so", (*two, *call("double", n=5).tool_calls))
-    says(first, last, task=task, reward=f"qa-seen-{next(_names) - 1}")
+    last_step(first, last, task=task, reward=f"qa-seen-{next(_names) - 1}")
     start = (Message.system(PROMPT), Message.user(TASK["question"]))
     assert seen == [
         (
@@ -214,7 +214,7 @@ def test_several_rewards_are_added_up() -> None:
     used = f"qa-used-{next(_names)}"
     reward(used)(lambda trajectory: {"reward": float(any(m.role == "tool" for m in trajectory)), "turns": 2})
     specs = ["math_reward_string_equal", {"name": used, "weight": 0.25}]
-    result = says(call("double", n=21), "41", reward=specs)
+    result = last_step(call("double", n=21), "41", reward=specs)
     assert result.reward == 0.25
     assert result.reward_parts == {"math_reward_string_equal": 0.0, used: 0.25, f"{used}/turns": 2.0, "success": 0.0}
 
@@ -222,13 +222,13 @@ def test_several_rewards_are_added_up() -> None:
 def test_a_reward_that_gives_none_leaves_the_episode_without_one() -> None:
     name = f"qa-none-{next(_names)}"
     reward(name)(lambda prediction: None)
-    result = says("42", reward=["math_reward_string_equal", name])
+    result = last_step("42", reward=["math_reward_string_equal", name])
     assert (result.terminated, result.reward) == (True, None)
     assert result.info == {
         "prediction": "42",
         "error": f"the reward {name!r} gave None: this episode cannot be scored",
     }
-    episode = play(["42"], reward=name)
+    episode = episode_of(["42"], reward=name)
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
     assert episode.error == f"the reward {name!r} gave None: this episode cannot be scored"
 
@@ -236,7 +236,7 @@ def test_a_reward_that_gives_none_leaves_the_episode_without_one() -> None:
 def test_a_reward_that_fails_fails_its_episode_and_is_named() -> None:
     name = f"qa-fails-{next(_names)}"
     reward(name)(lambda prediction: float("nan"))
-    episode = play(["42"], reward=name)
+    episode = episode_of(["42"], reward=name)
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
     assert episode.error == f"RewardFailedError: the reward {name!r} gave nan for 'reward', expected a finite number"
 
@@ -261,14 +261,14 @@ def test_an_episode_without_an_answer_earns_what_a_wrong_one_does_and_its_bonus(
     env.reset(TASK)
     env.step(call("double", n=21))
     cut_off = env.truncate(StopReason.MAX_TURNS)
-    assert cut_off.reward == says(call("double", n=21), "41", reward=specs).reward - 0.5 == -1.25
+    assert cut_off.reward == last_step(call("double", n=21), "41", reward=specs).reward - 0.5 == -1.25
     assert cut_off.reward_parts == {wrong: -1.0, used: 0.25, "truncation_penalty": -0.5, "success": 0.0}
 
 
 def test_a_reward_that_cannot_read_an_empty_answer_does_not_fail_an_episode_that_was_cut_off() -> None:
     name = f"qa-strict-{next(_names)}"
     reward(name)(lambda prediction: float(int(prediction) == 42))
-    episode = play([written("double", n=21)] * 3, reward=name)
+    episode = episode_of([written("double", n=21)] * 3, reward=name)
     assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.MAX_TURNS, 0.0, None)
 
 
@@ -321,7 +321,7 @@ def test_other_rows_are_refused_with_a_sentence(bad: dict, complaint: str) -> No
         started().check_task(bad, "tasks.jsonl:3")
 
 
-def test_a_row_needs_no_answer_where_no_reward_asks_for_one() -> None:
+def test_a_row_needs_no_answer_where_no_reward_uses_one() -> None:
     name = f"qa-judge-{next(_names)}"
     reward(name)(lambda prediction: 0.5)
     factory = started(reward=name)
@@ -348,11 +348,11 @@ def test_the_reference_succeeds_and_a_wrong_answer_does_not(answer: Any, right: 
         f"Answer: {right}",
         f"Answer: {wrong}",
     ]
-    played = list(check_data(factory, [task], workers=1, group_by=lambda task: "all"))
-    assert [(each.solution, each.succeeded) for each in played] == [("reference", True), ("wrong answer", False)]
+    checked = list(check_data(factory, [task], workers=1, group_by=lambda task: "all"))
+    assert [(each.solution, each.succeeded) for each in checked] == [("reference", True), ("wrong answer", False)]
 
 
-def test_a_factory_of_ones_own_tells_what_its_tools_are() -> None:
+def test_a_custom_factory_lists_its_tools() -> None:
     assert QAEnvFactory(QAEnvOptions()).own_tools == ()
     assert QAEnvFactory(QAEnvOptions(answer_tool=True)).own_tools == ("answer",)
 
@@ -361,7 +361,7 @@ def test_a_factory_of_ones_own_tells_what_its_tools_are() -> None:
 
 
 def test_an_episode_through_the_rollout_carries_reward_parts_and_info() -> None:
-    episode = play([f"Let me see. {written('double', n=21)}", "It is 42.\nAnswer: 42"])
+    episode = episode_of([f"Let me see. {written('double', n=21)}", "It is 42.\nAnswer: 42"])
     assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.FINISHED, 1.0, None)
     assert episode.reward_parts == {"math_reward_string_equal": 1.0, "success": 1.0}
     assert episode.turns[0].env_messages == (Message.tool("42", name="double"),)
@@ -369,7 +369,7 @@ def test_an_episode_through_the_rollout_carries_reward_parts_and_info() -> None:
 
 
 def test_an_episode_that_runs_out_of_turns_is_truncated() -> None:
-    episode = play([written("double", n=21)] * 3, truncation_penalty=0.5)
+    episode = episode_of([written("double", n=21)] * 3, truncation_penalty=0.5)
     assert (episode.stop_reason, episode.reward) == (StopReason.MAX_TURNS, -0.5)
     assert episode.reward_parts["success"] == 0.0
 
@@ -377,7 +377,7 @@ def test_an_episode_that_runs_out_of_turns_is_truncated() -> None:
 def test_a_react_agent_may_write_either_of_the_two_markers() -> None:
     replies = ("Thought: 40 + 2.\nFinal Answer: 42", "Thought: 40 + 2.\nAnswer: 42", "Final Answer: Answer: 42")
     for reply in replies:
-        assert says(read_step(reply)).info == {"prediction": "42"}
+        assert last_step(read_step(reply)).info == {"prediction": "42"}
 
 
 def test_a_code_agent_is_refused_before_anything_is_loaded(tmp_path: Any) -> None:
@@ -397,4 +397,4 @@ def test_what_the_sandbox_raises_inside_a_reward_is_not_taken_for_the_rewards_fa
         raise SandboxError("the fork server is gone")
 
     with pytest.raises(SandboxError, match="fork server"):
-        says("42", reward=name)
+        last_step("42", reward=name)

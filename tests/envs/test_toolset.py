@@ -111,7 +111,7 @@ def test_tools_are_made_for_each_task_in_the_order_of_the_configuration() -> Non
     toolset.close()
 
 
-def test_an_opener_is_asked_once_a_run_and_sees_the_configuration() -> None:
+def test_an_opener_is_called_once_a_run_with_the_configuration() -> None:
     name, seen = fresh("greet"), []
 
     def opener(config: ToolsConfig) -> Any:
@@ -261,7 +261,7 @@ def test_a_code_agent_may_get_code_exec_from_a_server(with_server: Callable[...,
             check_agent_type("code", made)
 
 
-def test_what_the_environment_says_of_itself_is_passed_on() -> None:
+def test_the_environments_attributes_are_passed_on() -> None:
     factory = with_toolset(AnswerFactory(), "calculator")
     assert factory.describe() == {"version": 3, "tools": "calculator"}
     assert [solution.name for solution in factory.solutions({})] == ["empty"]

@@ -148,7 +148,7 @@ def test_an_ordinary_text_is_read(sandbox: Sandbox, kind: str, text: str, value:
     assert sandbox.call(f"parse_{kind}", text=text).result == {"value": value}
 
 
-def test_an_outline_tells_functions_classes_and_handlers_apart(sandbox: Sandbox) -> None:
+def test_an_outline_distinguishes_functions_classes_and_handlers(sandbox: Sandbox) -> None:
     source = """
 from typing import Any as Whatever
 from nat.plugin_api import FunctionInfo, register_function as registers

@@ -73,7 +73,7 @@ def test_lengths_that_disagree_are_refused():
         build_samples(episode(1.0, turn([1], [2, 3], [-0.1])))
 
 
-def test_a_sample_that_starts_with_a_drawn_id_is_refused():
+def test_a_sample_that_starts_with_a_sampled_id_is_refused():
     with pytest.raises(ValueError, match="its first turn needs prompt ids"):
         build_samples(episode(1.0, turn([], [2])))
 

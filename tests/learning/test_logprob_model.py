@@ -77,7 +77,7 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["minimind", "llama", "qwen3", "mistral_window", "lora"])
-def test_a_large_micro_batch_gets_spare_rows_that_nobody_sees(kind: str) -> None:
+def test_a_large_micro_batch_gets_hidden_spare_rows(kind: str) -> None:
     samples = [sample([*PROMPT, *range(5, 5 + length)], [0] * 8 + [1] * length) for length in range(9, 33)]
     ((batch,),) = plan_micro_batches(samples, max_tokens=10_000)
     num_tokens = len(batch.token_ids)
@@ -248,7 +248,7 @@ def test_the_scorer_holds_the_weights_of_the_model_once() -> None:
     assert set(scorer.state_dict()) == {f"model.{name}" for name in model.state_dict()}
 
 
-def test_entropies_carry_a_gradient_when_asked() -> None:
+def test_entropies_carry_a_gradient_when_requested() -> None:
     model = tiny_model()
     assert not score(model, "shared").entropies.requires_grad
     entropies = score(model, "shared", entropy_gradient=True).entropies
@@ -292,7 +292,7 @@ def test_values_are_read_where_a_token_is_predicted() -> None:
     torch.testing.assert_close(values[-3:], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_fresh_critic_says_zero() -> None:
+def test_a_fresh_critic_predicts_zero() -> None:
     assert score(tiny_model(), "shared", critic=ValueHead(32)).values.tolist() == [0.0] * 17
 
 
@@ -331,7 +331,7 @@ def test_a_critic_of_its_own_shares_no_weight_and_uses_all_it_trains(kind: str) 
         ({"algorithm": {"advantage": "gae"}, "critic": {"backbone": "own"}}, Critic),
     ],
 )
-def test_a_configuration_says_which_critic(tmp_path: Path, sections: dict, critic: type) -> None:
+def test_a_configuration_selects_the_critic(tmp_path: Path, sections: dict, critic: type) -> None:
     scorer = make_logprob_model(tiny_model(), tiny_config(tmp_path, **sections))
     assert isinstance(scorer.critic, critic)
     assert not scorer(one_batch()).entropies.requires_grad

@@ -36,7 +36,7 @@ def num_tokens(batches):
 # What a micro-batch holds
 
 
-def test_samples_lie_one_after_the_other_and_nothing_is_read_in_vain():
+def test_samples_lie_one_after_the_other_without_unused_tokens():
     # The last trained ids, 2 and 4, are predicted but never read, nor is the 6 after the 4.
     (batch,) = plan(sample([7, 8], [5, 2]), sample([9], [3, 4, 6], mask=[1, 1, 0]))
     assert batch.token_ids.tolist() == [7, 8, 5, 9, 3]
@@ -191,7 +191,7 @@ options = st.fixed_dictionaries(
 )
 
 
-def drawn_ids(of_sample):
+def sampled_ids(of_sample):
     return [token for token, mask in zip(of_sample.token_ids, of_sample.loss_mask, strict=True) if mask]
 
 
@@ -208,8 +208,8 @@ def test_every_plan_holds_every_sample_once_within_the_budget_and_alike_on_all_r
     assert len(ranks) == options["num_ranks"]
     assert len({len(batches) for batches in ranks}) == 1
     every = [batch for batches in ranks for batch in batches]
-    kept = [i for i, s in enumerate(samples) if any(s.advantages) or not options["skip_zero_advantage"]]
-    assert sorted(index for batch in every for index in batch.samples) == kept
+    included = [i for i, s in enumerate(samples) if any(s.advantages) or not options["skip_zero_advantage"]]
+    assert sorted(index for batch in every for index in batch.samples) == included
     for batch in every:
         assert cost(batch, padded=options["padded"]) <= options["max_tokens"] or len(batch.samples) <= 1
         trained = [

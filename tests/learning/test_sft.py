@@ -64,7 +64,7 @@ def test_without_faults_a_demonstration_is_the_reference_project_and_is_submitte
         assert turns[-1][0].tool_calls[-1].name == "submit"
 
 
-def test_the_share_of_faulty_demonstrations_is_what_was_asked_and_most_forget_the_error_check() -> None:
+def test_the_share_of_faulty_demonstrations_is_as_configured_and_most_forget_the_error_check() -> None:
     faulty = forgetful = 0
     for spec in SPECS:
         files = files_of(demonstration_turns(spec, faulty_share=0.5, seed=0))
@@ -80,27 +80,27 @@ def test_a_demonstration_depends_on_its_seed_alone() -> None:
 
 
 @given(token_ids=st.lists(st.integers(0, 50), min_size=1, max_size=200), seed=st.integers(0, 1000))
-def test_what_is_said_again_is_the_text_in_pieces_whose_first_two_tokens_are_not_learnt(
+def test_a_repeated_text_comes_in_pieces_whose_first_two_tokens_are_not_trained_on(
     token_ids: list[int], seed: int
 ) -> None:
     numbered = [100 * place + token for place, token in enumerate(token_ids)]
     conversation = copy_task(numbered, random.Random(seed))
     size = len(numbered)
-    again, learnt = conversation.token_ids[size:], conversation.loss_mask[size:]
+    again, mask = conversation.token_ids[size:], conversation.loss_mask[size:]
     assert conversation.token_ids[:size] == numbered
     assert sorted(again) == numbered
     assert conversation.loss_mask[:size] == [0] * size
     starts = [place for place in range(size) if place == 0 or again[place - 1] // 100 + 1 != again[place] // 100]
-    assert all(learnt[place : place + 2] == [0, 0][: size - place] for place in starts)
-    assert all(again[place - 1] // 100 + 1 == again[place] // 100 for place in range(size) if learnt[place])
+    assert all(mask[place : place + 2] == [0, 0][: size - place] for place in starts)
+    assert all(again[place - 1] // 100 + 1 == again[place] // 100 for place in range(size) if mask[place])
 
 
-def test_every_other_text_is_said_again_as_it_was() -> None:
+def test_every_other_text_is_repeated_unchanged() -> None:
     rng = random.Random(0)
     texts = [copy_task(list(range(100)), rng).token_ids[100:] for _ in range(400)]
     assert 160 < sum(text == list(range(100)) for text in texts) < 240
 
 
-def test_a_conversation_that_is_read_is_learnt_from_its_second_token_on() -> None:
+def test_a_plain_conversation_is_trained_on_from_its_second_token() -> None:
     conversation = Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 0, 1, 1])
     assert conversation.with_full_loss() == Conversation(token_ids=[7, 8, 9, 5], loss_mask=[0, 1, 1, 1])

@@ -155,7 +155,7 @@ def test_wrappers_of_the_trainer_rotary_tables_and_a_missing_tied_head_change_no
     assert_logits_are_published(model, state)
 
 
-def test_half_precision_is_never_kept_and_other_formats_are(tmp_path: Path) -> None:
+def test_half_precision_is_never_retained_and_other_formats_are(tmp_path: Path) -> None:
     state = {name: tensor.bfloat16() for name, tensor in public_state().items()}
     path = saved(state, tmp_path / "full_sft_32.pth")
     assert MiniMindForCausalLM.from_pretrained(path).dtype == torch.bfloat16

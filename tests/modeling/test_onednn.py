@@ -57,7 +57,7 @@ def test_a_frozen_weight_gets_no_gradient_and_hands_the_inputs_on() -> None:
 
 
 @needs_onednn
-def test_what_a_gradient_does_not_need_is_not_kept() -> None:
+def test_what_a_gradient_does_not_need_is_not_saved() -> None:
     def saved_shapes(layer: nn.Module, x: torch.Tensor) -> list[tuple[int, ...] | None]:
         return [None if tensor is None else tuple(tensor.shape) for tensor in layer(x).grad_fn.saved_tensors]
 

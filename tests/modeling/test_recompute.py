@@ -77,7 +77,7 @@ def test_a_layer_keeps_the_products_and_not_what_lies_between() -> None:
     assert num_stored(normed_and_gated) == num_tokens * (size + 2 * inner + 1)
 
 
-def test_what_is_computed_again_is_not_kept_and_only_that() -> None:
+def test_only_recomputed_activations_are_not_saved() -> None:
     x, weight, other = random(8, 4), random(4, seed=1), random(4, 8, seed=2)
     y = rms_norm(x, weight, 1e-5)
 

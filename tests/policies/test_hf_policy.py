@@ -82,7 +82,7 @@ def test_log_probs_of_what_was_sampled_are_those_the_trainer_computes(
     policy.close()
 
 
-def test_a_completion_that_nobody_waits_for_ends_early(tmp_path: Path) -> None:
+def test_a_completion_without_a_waiter_ends_early(tmp_path: Path) -> None:
     policy = load(save_tiny_causal_lm(tmp_path))
     gave_up = threading.Event()
     gave_up.set()
@@ -313,7 +313,7 @@ def test_gradient_checkpointing_computes_twice_and_changes_no_gradient(
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_attention_is_computed_as_asked(tmp_path: Path, attention: str) -> None:
+def test_attention_is_computed_as_configured(tmp_path: Path, attention: str) -> None:
     save_tiny_causal_lm(tmp_path / "model")
     policy = make_in_process_policy(hf_config(tmp_path, model={"attention": attention}), device=torch.device("cpu"))
     policy.generate([7, 8], SamplingParams(max_new_tokens=3))
@@ -360,7 +360,7 @@ def test_a_run_without_adapters_does_not_import_peft(tmp_path: Path, kind: str) 
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True, timeout=60)
 
 
-def test_without_peft_one_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_peft_the_error_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_tiny_causal_lm(tmp_path)
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"pip install -r requirements-lora\.txt"):

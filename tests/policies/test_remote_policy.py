@@ -70,7 +70,7 @@ def test_an_interrupted_completion_goes_on_behind_its_last_token(tokenizer: obje
     assert engine.samplings[1].seed != 5  # the same seed would sample the first tokens' numbers again
 
 
-def test_versions_within_a_part_are_kept(tokenizer: object) -> None:
+def test_versions_within_a_part_are_preserved(tokenizer: object) -> None:
     engine = ScriptedEngine(
         part(5, 6, reason="interrupted", version=1, token_versions=(1, 2)), part(2, reason="stop", version=2)
     )
@@ -93,7 +93,7 @@ def test_the_window_bounds_what_may_be_sampled(tokenizer: object) -> None:
     assert engine.samplings[0].max_new_tokens == 10
 
 
-def test_nobody_continues_what_was_given_up(tokenizer: object) -> None:
+def test_a_cancelled_completion_is_not_continued(tokenizer: object) -> None:
     gave_up = threading.Event()
     gave_up.set()
     engine = ScriptedEngine(part(5, reason="interrupted", version=1))

@@ -83,7 +83,7 @@ def test_tasks_weigh_the_same_whatever_was_dropped_of_their_episodes() -> None:
     assert dropped(whole, whole) == []
 
 
-def test_levels_stand_in_the_order_of_their_numbers() -> None:
+def test_levels_are_sorted_by_number() -> None:
     levels = [episode(str(level), 1.0, level=level) for level in (10, 2, "all", 1)]
     assert list(summarize(levels)["by"]["level"]) == ["1", "2", "10", "all"]
 
@@ -127,13 +127,13 @@ def test_tasks_that_only_share_an_id_are_not_compared() -> None:
 
 
 def test_settings_show_no_credentials_and_differ_by_them_all_the_same(tmp_path: Path) -> None:
-    def playing(password: str) -> dict[str, Any]:
+    def report_of(password: str) -> dict[str, Any]:
         address = f"https://me:{password}@host/mcp?key={password}#{password}"
         overrides = [f"tools.mcp=[{{url: '{address}'}}]", f"env.options.server={address}"]
         config = load_config(ROOT / "configs/math_grpo.yaml", overrides)
         return episode_settings(config, EnvFactory(AgentEnv))
 
-    one, other = playing("first"), playing("second")
+    one, other = report_of("first"), report_of("second")
     assert one["env_options"] == {"server": "https://host/mcp?(not shown)"}
     assert "first" not in str(one) and "me:" not in str(one)
     assert difference(one, other).startswith("not_shown_sha256")
@@ -246,7 +246,7 @@ def test_nothing_that_a_model_wrote_is_interpreted(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_page_stays_small_and_says_what_it_leaves_out() -> None:
+def test_a_page_stays_small_and_reports_what_it_leaves_out() -> None:
     long = ({"role": "assistant", "content": "word " * (MAX_MESSAGE_CHARS // 5)},) * 20
     modes = ("max_tokens", "timeout", "invalid_calls", "tool_budget")
     episodes = [episode(f"t{n}", 0.0, messages=long, stop_reason=modes[n % 4]) for n in range(40)]

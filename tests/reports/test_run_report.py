@@ -164,7 +164,7 @@ def test_of_many_alarms_some_are_folded_and_none_is_interpreted(tmp_path):
     assert page.count("&lt;script&gt;document.title") == 12 and "<script" not in page
 
 
-def test_a_run_that_stopped_or_failed_says_why(tmp_path):
+def test_a_run_that_stopped_or_failed_shows_the_reason(tmp_path):
     folder = write_run(tmp_path / "run", [step(1), step(2)])
     EventLog(folder).write("end", 2, reason="failed", error="DataError: no space left")
     assert status(read_run(folder)) == "2 of 4 steps: failed (DataError: no space left)"
@@ -322,7 +322,7 @@ def test_files_of_earlier_versions_are_shown_without_conversations(tmp_path):
     assert "Failed before, solved after, at temperature 1: 2" in page
 
 
-def test_the_data_hold_what_the_page_says_and_no_value_that_json_lacks(tmp_path):
+def test_the_data_hold_the_pages_figures_and_only_json_values(tmp_path):
     rows = [step(number, **{"policy/entropy": None}) for number in range(1, 12)]
     data = as_data(make_report(read_run(write_run(tmp_path / "run", rows, evals=EVALS))))
     assert json.loads(json.dumps(data, allow_nan=False)) == data
@@ -354,7 +354,7 @@ def test_addresses_are_shown_without_credentials(tmp_path):
     assert "secret" not in page + json.dumps(as_data(make_report(one, other)))
 
 
-def test_a_run_without_alarms_says_so(tmp_path):
+def test_a_run_without_alarms_is_shown_as_such(tmp_path):
     folder = write_run(tmp_path / "run", ROWS, evals=EVALS)
     EventLog(folder).write("start", 0, planned_steps=4, num_processes=1)
     assert "No alarm fired" in run_page(make_report(read_run(folder)))

@@ -31,7 +31,7 @@ from agent_rl.sandbox.verdict import Outcome, Verdict
 
 _names = itertools.count()
 TASK = {"task_id": "t0", "question": "2 + 2?", "answer": "4"}
-SAID = (Message.user("2 + 2?"), Message.assistant("4"))
+TRAJECTORY = (Message.user("2 + 2?"), Message.assistant("4"))
 
 
 def registered(function: Any, **options: Any) -> str:
@@ -41,7 +41,7 @@ def registered(function: Any, **options: Any) -> str:
     return name
 
 
-def says(prediction: str, answer: Any) -> float:
+def math_score(prediction: str, answer: Any) -> float:
     """The mathematical reward, which is the success too."""
     outcome = math_reward_string_equal(prediction, answer)
     assert outcome == {"reward": outcome["reward"], "success": outcome["reward"]}
@@ -49,7 +49,7 @@ def says(prediction: str, answer: Any) -> float:
 
 
 def score(specs: Any, prediction: str = "4", task: dict = TASK, **resources: Any) -> tuple[float | None, dict]:
-    return make_reward(specs)(prediction=prediction, trajectory=SAID, task=task, **resources)
+    return make_reward(specs)(prediction=prediction, trajectory=TRAJECTORY, task=task, **resources)
 
 
 # Registering and filling
@@ -77,7 +77,7 @@ def test_parameters_are_filled_by_name_from_the_episode_the_row_and_what_is_lent
     def seen(
         prediction: str, trajectory: tuple, task: dict, answer: str, level: int, tool: Any, other: int = 7
     ) -> float:
-        assert (trajectory, task["task_id"], answer, other) == (SAID, "t0", "4", 7)
+        assert (trajectory, task["task_id"], answer, other) == (TRAJECTORY, "t0", "4", 7)
         return level + tool(prediction)
 
     name = registered(seen, needs=["tool"])
@@ -161,7 +161,7 @@ def test_bad_entries_are_refused_with_a_sentence(specs: Any, complaint: str) -> 
         make_reward(specs)
 
 
-def test_a_configuration_takes_the_same_forms_and_says_the_same_about_bad_ones() -> None:
+def test_a_configuration_takes_the_same_forms_and_reports_the_same_errors() -> None:
     for form in ("exact_match_reward", {"name": "exact_match_reward"}, [{"name": "exact_match_reward", "weight": 1}]):
         options = validate_section(QAEnvOptions, {"reward": form}, source="config", prefix="env.options")
         assert make_reward(options.reward).names == ("exact_match_reward",)
@@ -211,7 +211,7 @@ def test_without_an_answer_every_function_scores_an_empty_one_and_nothing_succee
     wrong = registered(lambda prediction: {"reward": float(prediction != "4"), "empty": prediction == "", "success": 1})
     turns = registered(lambda trajectory: 2)
     rewards = make_reward([{"name": wrong, "weight": -1}, {"name": turns, "weight": 0.25}])
-    assert rewards.without_answer(trajectory=SAID, task=TASK) == (
+    assert rewards.without_answer(trajectory=TRAJECTORY, task=TASK) == (
         -0.5,
         {wrong: -1.0, f"{wrong}/empty": 1.0, turns: 0.5, "success": 0.0},
     )
@@ -224,7 +224,7 @@ def test_a_function_that_cannot_score_an_empty_answer_counts_as_nothing() -> Non
         registered(lambda prediction: float("nan")),
     )
     bonus = registered(lambda trajectory: 0.5)
-    total, parts = make_reward([strict, silent, empty, bonus]).without_answer(trajectory=SAID, task=TASK)
+    total, parts = make_reward([strict, silent, empty, bonus]).without_answer(trajectory=TRAJECTORY, task=TASK)
     assert (total, parts) == (0.5, {strict: 0.0, silent: 0.0, empty: 0.0, bonus: 0.5, "success": 0.0})
 
 
@@ -233,10 +233,10 @@ def test_what_the_sandbox_raises_is_not_forgiven_without_an_answer_either() -> N
         raise SandboxError("the fork server is gone")
 
     with pytest.raises(SandboxError, match=r"^the fork server is gone$"):
-        make_reward("code_reward").without_answer(trajectory=SAID, task=TASK, grade=gone)
+        make_reward("code_reward").without_answer(trajectory=TRAJECTORY, task=TASK, grade=gone)
 
 
-def test_success_is_what_the_first_function_says_that_says_it() -> None:
+def test_success_is_the_first_one_that_a_function_reports() -> None:
     silent = registered(lambda prediction: 1.0)
     failing = registered(lambda prediction: {"reward": 1.0, "success": False})
     succeeding = registered(lambda prediction: {"reward": 0.0, "success": 1})
@@ -251,11 +251,11 @@ def test_without_such_a_function_success_is_a_full_reward_of_the_first_whatever_
     assert score([{"name": half, "weight": 4}, full])[1]["success"] == 0.0
 
 
-def test_none_means_that_the_episode_cannot_be_scored_and_it_is_said_which_reward_gave_it() -> None:
+def test_none_means_an_unscored_episode_and_the_reward_is_named() -> None:
     for gives in (None, {"reward": None, "cost": 1.0}):
         judge = registered(lambda prediction, gives=gives: gives)
         rewards = make_reward(["exact_match_reward", judge])
-        total, parts = rewards(prediction="4", trajectory=SAID, task=TASK)
+        total, parts = rewards(prediction="4", trajectory=TRAJECTORY, task=TASK)
         assert total is None
         assert rewards.unscored(parts) == f"the reward {judge!r} gave None: this episode cannot be scored"
 
@@ -414,7 +414,7 @@ def test_f1_and_exact_match_are_bounded_and_symmetric_and_a_match_is_a_full_f1(o
         ("", ""),
     ],
 )
-def test_what_a_reference_answer_asks_for_has_one_spelling(text: str, value: str) -> None:
+def test_a_reference_answer_has_one_spelling(text: str, value: str) -> None:
     assert math_answer(text) == value
 
 
@@ -491,7 +491,7 @@ def test_what_a_reference_answer_asks_for_has_one_spelling(text: str, value: str
     ],
 )
 def test_a_right_answer_is_found_right(prediction: str, answer: Any) -> None:
-    assert says(prediction, answer) == 1.0
+    assert math_score(prediction, answer) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_right_answer_is_found_right(prediction: str, answer: Any) -> None:
     ],
 )
 def test_a_wrong_answer_is_found_wrong(prediction: str, answer: Any) -> None:
-    assert says(prediction, answer) == 0.0
+    assert math_score(prediction, answer) == 0.0
 
 
 NUMBERS = st.integers(-(10**12), 10**12) | st.decimals(-(10**6), 10**6, places=3)
@@ -572,18 +572,18 @@ NUMBERS = st.integers(-(10**12), 10**12) | st.decimals(-(10**6), 10**6, places=3
 
 @given(NUMBERS, st.sampled_from(["{}", "${}", "{}%", "{} apples", "= {}.", "\\boxed{{{}}}", "2 + 2\n#### {}"]))
 def test_a_number_is_found_however_it_is_written(number: Any, shape: str) -> None:
-    assert says(shape.format(f"{number:,}"), str(number)) == 1.0
-    assert says(shape.format(number), f"#### {number:,}") == 1.0
-    assert says(shape.format(number), str(number + 1)) == 0.0
+    assert math_score(shape.format(f"{number:,}"), str(number)) == 1.0
+    assert math_score(shape.format(number), f"#### {number:,}") == 1.0
+    assert math_score(shape.format(number), str(number + 1)) == 0.0
 
 
 @given(st.text(max_size=30) | st.text("0123456789.,-/$%e \\boxed{}#^:–*x", max_size=20))
-def test_any_text_can_be_compared_and_says_the_answer_that_it_asks_for(text: str) -> None:
+def test_any_text_can_be_compared_and_matches_itself(text: str) -> None:
     asked = math_answer(text)
-    assert says(text, "no such answer, in any text") == 0.0
-    assert says("", text) == 0.0
+    assert math_score(text, "no such answer, in any text") == 0.0
+    assert math_score("", text) == 0.0
     if any(character.isalnum() for character in asked):
-        assert says(text, text) == 1.0
+        assert math_score(text, text) == 1.0
         assert math_answer(asked) == asked
 
 
@@ -591,8 +591,8 @@ def test_long_and_nasty_predictions_are_read_in_time_and_without_an_error() -> N
     units = ("1", "1,", "1 /", "111 ", "- - 5", "- ", "m^{", "a- ", "\\boxed{", "\\text{")
     nasty = [unit * 50_000 for unit in units] + ["1e" + "9" * 50_000, "1" + " " * 50_000, "x" + " " * 50_000 + "* 5"]
     started = time.monotonic()
-    assert [says(text, "72") for text in nasty] == [0.0] * 13
-    assert [says(text, "x") for text in nasty] == [0.0] * 13
+    assert [math_score(text, "72") for text in nasty] == [0.0] * 13
+    assert [math_score(text, "x") for text in nasty] == [0.0] * 13
     assert time.monotonic() - started < 3.0
 
 

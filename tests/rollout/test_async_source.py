@@ -20,7 +20,7 @@ from distributed.async_run import (
     question_of,
     run_failing,
     run_steps,
-    said,
+    text_of,
     update,
 )
 from distributed.ranks import start_ranks
@@ -69,7 +69,7 @@ def make(sources: list[AsyncSource], tmp_path: Path) -> Callable[..., AsyncSourc
     return make_one
 
 
-def test_episodes_are_played_while_the_trainer_updates(make: Callable[..., AsyncSource]) -> None:
+def test_episodes_run_while_the_trainer_updates(make: Callable[..., AsyncSource]) -> None:
     policy = VersionedPolicy()
     policy.held = {question_of(2), question_of(3)}
     source = make(policy)
@@ -90,12 +90,12 @@ def test_episodes_are_played_while_the_trainer_updates(make: Callable[..., Async
     assert (batch.metrics["async/running_groups"], batch.metrics["async/buffered_groups"]) == (2.0, 0.0)
 
 
-def test_tokens_say_which_weights_drew_them(make: Callable[..., AsyncSource]) -> None:
+def test_tokens_record_the_weights_that_sampled_them(make: Callable[..., AsyncSource]) -> None:
     policy = VersionedPolicy()
     policy.held = {question_of(2)}
     source = make(policy)
     source.collect(step=1)
-    wait_for(lambda: (policy.num_sampled, policy.num_under_way) == (3 * 3, 3))
+    wait_for(lambda: (policy.num_sampled, policy.num_running) == (3 * 3, 3))
     update(source, policy, 1)  # in the middle of the completions of group 2; those of group 3 are over
     policy.held = {question_of(4), question_of(5)}
     batch = source.collect(step=2)
@@ -106,7 +106,7 @@ def test_tokens_say_which_weights_drew_them(make: Callable[..., AsyncSource]) ->
     assert batch.metrics["async/old_token_share"] == 0.75
 
 
-def test_a_group_that_takes_too_long_is_given_up_and_counted(make: Callable[..., AsyncSource]) -> None:
+def test_a_group_that_takes_too_long_is_cancelled_and_counted(make: Callable[..., AsyncSource]) -> None:
     policy = VersionedPolicy()
     policy.held = {question_of(0), question_of(4)}
     source = make(policy, groups_per_step=1)
@@ -148,11 +148,11 @@ def test_nothing_learned_from_is_older_than_the_bound(make: Callable[..., AsyncS
     assert len(seen) == len(set(seen))
 
 
-def test_what_is_drawn_depends_on_ticket_task_and_sample_alone(make: Callable[..., AsyncSource]) -> None:
+def test_what_is_sampled_depends_on_ticket_task_and_sample_alone(make: Callable[..., AsyncSource]) -> None:
     policy = VersionedPolicy()
     policy.held = {question_of(2), question_of(3)}
     group = make(policy).collect(step=1).groups[1]
-    assert said(group) == "".join("ab"[seed % 2] for seed in seeds_of(1))
+    assert text_of(group) == "".join("ab"[seed % 2] for seed in seeds_of(1))
     assert set(seeds_of(1)) <= set(policy.seeds)
 
 
@@ -163,7 +163,7 @@ def test_groups_without_signal_are_counted_and_replaced(make: Callable[..., Asyn
     source = make(policy, max_attempts=3, group_size=8, async_workers=64)
 
     def release() -> None:
-        wait_for(lambda: policy.num_under_way == 4 * 8)  # 1, 2, 3, and 4 in the place of 0
+        wait_for(lambda: policy.num_running == 4 * 8)  # 1, 2, 3, and 4 in the place of 0
         policy.held = {question_of(slot) for slot in range(3, 20)}
 
     threading.Thread(target=release).start()
@@ -183,9 +183,7 @@ def test_when_the_attempts_are_used_up_the_step_has_what_there_is(make: Callable
     assert (batch.metrics["rollout/num_attempts"], batch.metrics["rollout/num_groups"]) == (2.0, 4.0)
 
 
-def test_a_greedy_episode_is_played_besides_where_one_is_compared_with(
-    sources: list[AsyncSource], tmp_path: Path
-) -> None:
+def test_a_greedy_episode_is_added_where_a_baseline_needs_one(sources: list[AsyncSource], tmp_path: Path) -> None:
     config = async_config(tmp_path)
     algorithm = config.algorithm.model_copy(update={"advantage": "remax"})
     policy = VersionedPolicy()
@@ -201,7 +199,7 @@ def saved_and_loaded(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     return torch.load(folder / "state.pt", weights_only=True)
 
 
-def test_a_restart_has_the_groups_that_were_over_and_plays_the_running_ones_again(
+def test_a_restart_has_the_finished_groups_and_runs_the_others_again(
     make: Callable[..., AsyncSource], tmp_path: Path
 ) -> None:
     policy, shape = VersionedPolicy(), {"max_staleness": 2, "groups_per_step": 1}
@@ -211,12 +209,12 @@ def test_a_restart_has_the_groups_that_were_over_and_plays_the_running_ones_agai
     update(source, policy, 1)
     policy.held = {question_of(0), question_of(3)}
     assert slots(source.collect(step=2).groups) == [1]
-    wait_for(lambda: policy.num_under_way == 2 * 3)
+    wait_for(lambda: policy.num_running == 2 * 3)
     update(source, policy, 2)
     policy.held = {question_of(4)}
-    wait_for(lambda: (policy.num_sampled, policy.num_under_way) == (4 * 3, 0))
+    wait_for(lambda: (policy.num_sampled, policy.num_running) == (4 * 3, 0))
     assert slots(source.collect(step=3).groups) == [0]
-    wait_for(lambda: policy.num_under_way == 3)
+    wait_for(lambda: policy.num_running == 3)
     update(source, policy, 3)
     state = saved_and_loaded(source.state_dict(), tmp_path)
     assert (state["staleness"]["finished"], state["staleness"]["running"]) == ([[1, 3]], [[2, 4]])
@@ -231,26 +229,26 @@ def test_a_restart_has_the_groups_that_were_over_and_plays_the_running_ones_agai
     third = resumed.collect(step=4)
     assert third.groups == source.collect(step=4).groups
     assert third.groups[0].trajectories[0].turns[0].completion.token_versions == (1, 2)
-    wait_for(lambda: resumed_policy.num_under_way == 2 * 3)
+    wait_for(lambda: resumed_policy.num_running == 2 * 3)
     update(resumed, resumed_policy, 4)
     resumed_policy.held = {question_of(5), question_of(6)}
     again = resumed.collect(step=5)
     assert slots(again.groups) == [4]
     assert again.metrics["async/staleness_max"] == 1.0  # of version 3 now, not of 2
-    assert said(again.groups[0]) == "".join("ab"[seed % 2] for seed in seeds_of(4))
+    assert text_of(again.groups[0]) == "".join("ab"[seed % 2] for seed in seeds_of(4))
 
 
-def test_after_the_last_step_nothing_is_played_on(make: Callable[..., AsyncSource]) -> None:
+def test_after_the_last_step_no_episode_runs_on(make: Callable[..., AsyncSource]) -> None:
     policy = VersionedPolicy()
     policy.held = {question_of(2)}
     source = make(policy)
     source.collect(step=1)
-    wait_for(lambda: policy.num_under_way > 0)
+    wait_for(lambda: policy.num_running > 0)
     update(source, policy, NUM_STEPS - 1)
     policy.held = set()
     batch = source.collect(step=NUM_STEPS)
     assert (batch.metrics["async/running_groups"], batch.metrics["async/late_groups"]) == (0.0, 2.0)
-    wait_for(lambda: policy.num_under_way == 0)
+    wait_for(lambda: policy.num_running == 0)
     source.commit()
     assert source.state_dict()["staleness"]["running"] == []
 
@@ -288,18 +286,18 @@ def test_states_of_synchronous_runs_can_be_gone_on_from_and_the_other_way_round(
         make(policy, TASKS[:7]).load_state_dict(source.state_dict())
 
 
-def test_going_back_gives_up_what_later_weights_drew(make: Callable[..., AsyncSource]) -> None:
+def test_a_rollback_cancels_what_later_weights_sampled(make: Callable[..., AsyncSource]) -> None:
     policy = VersionedPolicy()
     policy.held = {question_of(6), question_of(7)}
     source = make(policy)
     for step in (1, 2, 3):
         source.collect(step=step)
         update(source, policy, step)
-    wait_for(lambda: policy.num_under_way == 2 * 3)
+    wait_for(lambda: policy.num_running == 2 * 3)
     with pytest.raises(ValueError, match="from 3 back to 1; use rewind"):
         source.collect(step=2)
     source.rewind(1)
-    assert policy.num_under_way == 0
+    assert policy.num_running == 0
     policy.refresh_weights(1)
     policy.held = {question_of(10), question_of(11)}
     batch = source.collect(step=2)
@@ -322,10 +320,10 @@ def test_a_policy_that_fails_during_an_update_reaches_the_trainer_at_the_next_st
     policy.held = {question_of(2), question_of(3)}
     source = make(policy)
     source.collect(step=1)
-    wait_for(lambda: policy.num_under_way == 2 * 3)
+    wait_for(lambda: policy.num_running == 2 * 3)
     policy.failing_question = question_of(2)
     policy.held = {question_of(4), question_of(5)}
-    wait_for(lambda: policy.num_under_way == 0)
+    wait_for(lambda: policy.num_running == 0)
     update(source, policy, 1)
     with pytest.raises(EngineError, match="no memory"):
         source.collect(step=2)
@@ -353,7 +351,7 @@ def test_a_sampler_without_the_weights_it_was_sent_is_found_out(make: Callable[.
             source.collect(step=step)
 
 
-def test_an_evaluation_beside_groups_under_way_is_that_of_a_quiet_policy(
+def test_an_evaluation_beside_running_groups_equals_that_of_an_idle_policy(
     make: Callable[..., AsyncSource], tmp_path: Path
 ) -> None:
     config = async_config(tmp_path)
@@ -363,10 +361,10 @@ def test_an_evaluation_beside_groups_under_way_is_that_of_a_quiet_policy(
     policy.held = {question_of(2), question_of(3)}
     source = make(policy)
     source.collect(step=1)
-    wait_for(lambda: policy.num_under_way == 2 * 3)
+    wait_for(lambda: policy.num_running == 2 * 3)
     beside, _ = evaluate(rollout, TASKS[50:60], temperature=1.0, step=1)
     assert beside == quiet
-    assert policy.num_under_way == 2 * 3
+    assert policy.num_running == 2 * 3
     update(source, policy, 1)
     policy.held = {question_of(4), question_of(5)}
     assert slots(source.collect(step=2).groups) == [2, 3]
@@ -377,9 +375,9 @@ def test_nothing_runs_on_after_close(make: Callable[..., AsyncSource]) -> None:
     source = make(policy, async_workers=4)
     policy.held = {question_of(slot) for slot in range(2, 20)}
     source.collect(step=1)
-    wait_for(lambda: policy.num_under_way == 4)
+    wait_for(lambda: policy.num_running == 4)
     source.close()
-    assert (policy.num_under_way, policy.num_cancelled) == (0, 4)
+    assert (policy.num_running, policy.num_cancelled) == (0, 4)
     assert len(policy.seeds) == 2 * 3 + 4
 
 

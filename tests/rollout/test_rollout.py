@@ -28,13 +28,13 @@ BROKEN = '<tool_call>{"name": </tool_call>'
 USER, ASSISTANT, TOOL = ROLE_IDS["user"], ROLE_IDS["assistant"], ROLE_IDS["tool"]
 
 
-def play(policy: BasePolicy, env: AgentEnv, limits: EpisodeLimits = LIMITS) -> Trajectory:
+def episode_of(policy: BasePolicy, env: AgentEnv, limits: EpisodeLimits = LIMITS) -> Trajectory:
     return run_episode(policy, env, TASK, group_id="1/0", seed=7, limits=limits, temperature=1.0)
 
 
-def test_an_episode_is_exactly_what_the_model_saw_and_drew() -> None:
+def test_an_episode_is_exactly_what_the_model_read_and_sampled() -> None:
     policy, env = ScriptedPolicy(["x", "done"]), EchoEnv()
-    episode = play(policy, env)
+    episode = episode_of(policy, env)
     first_prompt = [USER, *b"hi", END, ASSISTANT]
     suffix = [TOOL, *b"ok", END, ASSISTANT]
     assert policy.prompts == [first_prompt, [*first_prompt, ord("x"), END, *suffix]]
@@ -45,8 +45,8 @@ def test_an_episode_is_exactly_what_the_model_saw_and_drew() -> None:
     assert episode.turns[0].info == {"note": "seen"}
 
 
-def test_the_loss_mask_covers_what_was_drawn_and_nothing_else() -> None:
-    episode = play(ScriptedPolicy(["x", "done"]), EchoEnv())
+def test_the_loss_mask_covers_sampled_tokens_alone() -> None:
+    episode = episode_of(ScriptedPolicy(["x", "done"]), EchoEnv())
     samples, _ = build_samples(episode)
     # ids:  user h i END assistant | x END | tool o k END assistant | d o n e END
     mask = (0, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1)
@@ -58,7 +58,7 @@ def test_the_loss_mask_covers_what_was_drawn_and_nothing_else() -> None:
 
 def test_the_reward_is_the_sum_over_steps_and_the_environment_is_closed_once() -> None:
     env = EchoEnv()
-    episode = play(ScriptedPolicy(["x", "y", "done"]), env)
+    episode = episode_of(ScriptedPolicy(["x", "y", "done"]), env)
     assert (episode.reward, episode.stop_reason) == (1.5, StopReason.FINISHED)
     assert episode.reward_parts == {"success": 1.0}
     assert (env.num_closed, env.truncated_for) == (1, None)
@@ -78,27 +78,27 @@ def test_a_budget_ends_the_episode_and_the_environment_scores_it(
     script: list[str], limits: dict[str, float], reason: StopReason, num_turns: int, reward: float
 ) -> None:
     env = EchoEnv()
-    episode = play(ScriptedPolicy(script), env, replace(LIMITS, **limits))
+    episode = episode_of(ScriptedPolicy(script), env, replace(LIMITS, **limits))
     assert (episode.stop_reason, len(episode.turns), episode.reward) == (reason, num_turns, reward)
     assert (env.truncated_for, env.num_closed) == (reason, 1)
     assert episode.turns == () or episode.turns[-1].env_messages == ()
 
 
 def test_a_turn_with_a_good_call_starts_the_count_of_invalid_turns_again() -> None:
-    episode = play(ScriptedPolicy([BROKEN, CALL + BROKEN, BROKEN, "done"]), EchoEnv())
+    episode = episode_of(ScriptedPolicy([BROKEN, CALL + BROKEN, BROKEN, "done"]), EchoEnv())
     assert episode.stop_reason is StopReason.FINISHED
 
 
 def test_a_message_over_the_tool_budget_is_not_run() -> None:
     env = EchoEnv()
-    play(ScriptedPolicy([CALL * 6, CALL * 6]), env)
+    episode_of(ScriptedPolicy([CALL * 6, CALL * 6]), env)
     assert len(env.received) == 1
 
 
 def test_completions_shrink_to_the_window_and_no_room_ends_the_episode() -> None:
     # The first prompt takes 5 of 14, "x" and its END 2, the answer 5: 2 are left for the second turn.
     policy = ScriptedPolicy(["x", "y", "z"], max_context=14)
-    episode = play(policy, EchoEnv())
+    episode = episode_of(policy, EchoEnv())
     assert [sampling.max_new_tokens for sampling in policy.samplings] == [9, 2]
     assert episode.stop_reason is StopReason.CONTEXT_FULL
     assert len(episode.turns) == 2
@@ -108,18 +108,18 @@ class SlowPolicy(ScriptedPolicy):
     """Draws a letter at a time until it is cancelled."""
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
-        num_drawn = 1
+        num_sampled = 1
         while cancel is None or not cancel.is_set():
-            num_drawn += 1
+            num_sampled += 1
             time.sleep(0.001)
-        ids = tuple(b"x" * num_drawn)
+        ids = tuple(b"x" * num_sampled)
         return Completion(
-            token_ids=ids, logprobs=(-0.5,) * num_drawn, finish_reason=FinishReason.CANCELLED, weight_version=0
+            token_ids=ids, logprobs=(-0.5,) * num_sampled, finish_reason=FinishReason.CANCELLED, weight_version=0
         )
 
 
-def test_a_deadline_ends_a_completion_and_what_was_drawn_is_kept() -> None:
-    episode = play(SlowPolicy([]), EchoEnv(), replace(LIMITS, timeout_s=0.02))
+def test_a_deadline_ends_a_completion_and_its_tokens_remain() -> None:
+    episode = episode_of(SlowPolicy([]), EchoEnv(), replace(LIMITS, timeout_s=0.02))
     assert episode.stop_reason is StopReason.TIMEOUT
     assert episode.turns[0].message.content.startswith("xx")
     assert episode.duration_s < 5
@@ -133,22 +133,20 @@ class ForgetfulEnv(EchoEnv):
         self._keeps = keeps
 
     def reset(self, task: Task) -> list[Message]:
-        self._said = super().reset(task)
-        return list(self._said)
+        self._messages = super().reset(task)
+        return list(self._messages)
 
     def step(self, message: Message) -> StepResult:
         result = super().step(message)
-        self._said += [message, Message.user("more")]
-        return replace(result, messages=(), conversation=tuple(self._said if self._keeps else self._said[-1:]))
+        self._messages += [message, Message.user("more")]
+        return replace(result, messages=(), conversation=tuple(self._messages if self._keeps else self._messages[-1:]))
 
 
 @pytest.mark.parametrize(("keeps", "breaks"), [(True, [False, False, False]), (False, [False, True, True])])
-def test_a_conversation_that_does_not_continue_what_was_drawn_starts_a_new_sample(
-    keeps: bool, breaks: list[bool]
-) -> None:
+def test_a_rewritten_conversation_starts_a_new_sample(keeps: bool, breaks: list[bool]) -> None:
     policy = ScriptedPolicy(["x", "y", "done"] if keeps else ["x"])
     limits = replace(LIMITS, max_turns=3)
-    episode = play(policy, ForgetfulEnv(keeps=keeps), limits)
+    episode = episode_of(policy, ForgetfulEnv(keeps=keeps), limits)
     assert [turn.new_context for turn in episode.turns] == breaks
     samples, _ = build_samples(episode)
     assert len(samples) == 1 + sum(breaks)
@@ -165,14 +163,14 @@ class CriticEnv(EchoEnv):
 
 
 def test_a_conversation_that_cannot_be_shown_is_the_environments_failure() -> None:
-    episode = play(ScriptedPolicy(["x"]), CriticEnv())
+    episode = episode_of(ScriptedPolicy(["x"]), CriticEnv())
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
     assert "critic" in episode.error
 
 
-def test_a_prompt_that_fills_the_window_draws_nothing() -> None:
+def test_a_prompt_that_fills_the_window_samples_nothing() -> None:
     policy = ScriptedPolicy(["x"], max_context=5)
-    assert play(policy, EchoEnv()).stop_reason is StopReason.CONTEXT_FULL
+    assert episode_of(policy, EchoEnv()).stop_reason is StopReason.CONTEXT_FULL
     assert policy.prompts == []
 
 
@@ -203,7 +201,7 @@ class BrokenEnv(EchoEnv):
 @pytest.mark.parametrize("where", ["reset", "step", "close"])
 def test_a_failing_environment_is_data_without_a_reward(where: str) -> None:
     env = BrokenEnv(where)
-    episode = play(ScriptedPolicy(["done"]), env)
+    episode = episode_of(ScriptedPolicy(["done"]), env)
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
     assert episode.error == f"SandboxError: no disk in {where}"
     assert env.num_closed == 1
@@ -222,7 +220,7 @@ def test_an_episode_that_the_environment_cannot_score_has_no_reward(reward: floa
         def step(self, message: Message) -> StepResult:
             return StepResult(reward=reward, terminated=True, info={"error": "the grader is gone"})
 
-    episode = play(ScriptedPolicy(["done"]), Unscored())
+    episode = episode_of(ScriptedPolicy(["done"]), Unscored())
     assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.ENV_ERROR, None, error)
 
 
@@ -230,24 +228,24 @@ def failing_engine(_turn: int, _sampling: SamplingParams) -> str:
     raise EngineError("out of memory")
 
 
-def test_flags_of_all_steps_are_kept_once_each() -> None:
+def test_flags_of_all_steps_are_collected_once_each() -> None:
     class Flagging(EchoEnv):
         def step(self, message: Message) -> StepResult:
             return replace(super().step(message), flags=("source_exit", "dropped_tests"))
 
-    assert play(ScriptedPolicy(["x", "done"]), Flagging()).flags == ("dropped_tests", "source_exit")
+    assert episode_of(ScriptedPolicy(["x", "done"]), Flagging()).flags == ("dropped_tests", "source_exit")
 
 
 def test_a_failing_engine_is_a_crash_even_when_closing_fails_too() -> None:
     env = BrokenEnv("close")
     with pytest.raises(EngineError, match="out of memory"):
-        play(ScriptedPolicy(failing_engine), env)
+        episode_of(ScriptedPolicy(failing_engine), env)
     assert env.num_closed == 1
 
 
-def test_every_turn_draws_with_a_seed_of_its_own() -> None:
+def test_every_turn_samples_with_a_seed_of_its_own() -> None:
     policy = ScriptedPolicy(["x", "done"])
-    play(policy, EchoEnv())
+    episode_of(policy, EchoEnv())
     assert [sampling.seed for sampling in policy.samplings] == [derive_seed(7, 0), derive_seed(7, 1)]
 
 
@@ -284,7 +282,7 @@ def test_threads_change_nothing_but_the_time() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_one_failed_episode_is_kept_and_all_failed_is_an_error(index: int) -> None:
+def test_one_failed_episode_remains_and_all_failed_is_an_error(index: int) -> None:
     made = iter([BrokenEnv("step"), *(EchoEnv() for _ in range(5))])
     worker = workers(ScriptedPolicy(["done"]), lambda: next(made))[index]
     groups = worker.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))

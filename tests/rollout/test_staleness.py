@@ -19,7 +19,7 @@ def ids(slots: list[GroupSlot] | None) -> list[int] | None:
     return None if slots is None else [slot.id for slot in slots]
 
 
-def test_one_update_of_staleness_means_two_steps_under_way_and_one_while_the_trainer_updates() -> None:
+def test_one_update_of_staleness_means_two_running_steps_and_one_while_the_trainer_updates() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1)
     assert ids(start_all(staleness)) == [0, 1, 2, 3]
     with pytest.raises(ValueError, match="4 groups"):
@@ -35,7 +35,7 @@ def test_one_update_of_staleness_means_two_steps_under_way_and_one_while_the_tra
     assert start_all(staleness) == [GroupSlot(1, 4), GroupSlot(1, 5)]
 
 
-def test_without_staleness_nothing_is_under_way_while_the_trainer_updates() -> None:
+def test_without_staleness_nothing_runs_while_the_trainer_updates() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=0)
     for slot in start_all(staleness):
         staleness.finish(slot.id)
@@ -110,7 +110,7 @@ def test_a_version_goes_back_only_by_a_rewind_which_drops_everything() -> None:
     assert staleness.start() == GroupSlot(4, 2)
 
 
-def test_running_groups_that_are_played_again_are_of_the_version_of_now() -> None:
+def test_groups_that_run_again_have_the_current_version() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1)
     start_all(staleness)
     staleness.finish(2)

@@ -146,7 +146,7 @@ def test_recording_keeps_the_ids_of_the_reference_and_flags_nothing_honest(
         ("x = 1\n", "nothing that pytest collects"),
     ],
 )
-def test_recording_refuses_tests_that_cannot_tell_solutions_apart(sandbox: Sandbox, tests: str, message: str) -> None:
+def test_recording_refuses_tests_that_cannot_distinguish_solutions(sandbox: Sandbox, tests: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         SplitPytestGrader.record(sandbox, {"test_x.py": tests}, HONEST, ["solution"])
 

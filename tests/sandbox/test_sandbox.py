@@ -121,7 +121,7 @@ def test_a_program_that_does_not_end_is_killed_at_its_deadline(sandbox: Sandbox,
     assert sandbox.describe()["restarts"] == 0
 
 
-def test_signals_that_ask_nicely_can_be_ignored_and_do_not_help(sandbox: Sandbox) -> None:
+def test_signals_that_can_be_ignored_have_no_effect(sandbox: Sandbox) -> None:
     source = """import os, signal, time
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU):
     signal.signal(number, signal.SIG_IGN)

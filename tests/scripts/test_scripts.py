@@ -91,7 +91,7 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
     assert f"{tmp_path}/train.jsonl:2: field 'package'" in one_line_error(run(*TRAIN, *arguments))
 
 
-def test_a_missing_model_and_a_missing_toolkit_say_what_to_do(tmp_path: Path) -> None:
+def test_errors_for_a_missing_model_or_toolkit_name_the_remedy(tmp_path: Path) -> None:
     assert "nowhere" in one_line_error(run(*TRAIN, "--model-path", "nowhere", f"run.output_dir={tmp_path}"))
     hub_name = ["--hf-model-name", "Qwen/Qwen2.5-0.5B-Instruct"]
     assert "needs policy.type=huggingface" in one_line_error(run(*TRAIN, *hub_name, f"run.output_dir={tmp_path}"))
@@ -155,7 +155,7 @@ SMALL = [
 ]
 
 
-def test_ctrl_c_keeps_a_checkpoint_says_so_and_exits_130_and_resume_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_a_checkpoint_and_exits_130_and_resume_continues(tmp_path: Path) -> None:
     command = [sys.executable, *TRAIN, *SMALL, f"run.output_dir={tmp_path}", "train.steps=500"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "nat_grpo/metrics.jsonl"

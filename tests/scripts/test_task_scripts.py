@@ -48,7 +48,7 @@ SMALL = ["--domain", "math", "--num-demonstrations", "32", "--hidden-size", "64"
         ("hf", '{"name": "calculator", "arguments": {"expression": "', "Action"),
     ],
 )
-def test_a_warm_start_learns_the_way_of_acting_it_is_asked_for(
+def test_a_warm_start_learns_the_configured_agent_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str, call: str, other: str
 ) -> None:
     seen: list[list[int]] = []
@@ -74,7 +74,7 @@ def test_a_warm_start_learns_the_way_of_acting_it_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "expected"),
     [
         (["--batch-size", "0"], "'--batch-size': Input should be greater than or equal to 1"),
         (["--num-demonstrations", "0"], "'--num-demonstrations': Input should be greater than or equal to 1"),
@@ -92,10 +92,10 @@ def test_options_that_no_model_can_be_made_of_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     options: list[str],
-    says: str,
+    expected: str,
 ) -> None:
     code = run(monkeypatch, train_sft.app, "--output-dir", tmp_path / "model", *options)
-    assert says in one_line_error(capsys, code)
+    assert expected in one_line_error(capsys, code)
 
 
 # Task files

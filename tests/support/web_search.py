@@ -35,12 +35,12 @@ def tool_for(
     return SearchTool(WebSearch(config, sleep=sleep, rate_limit=rate_limit), max_snippet_chars=config.max_snippet_chars)
 
 
-def ask(server: FakeSearchServer, query: str = "river Velm", **values: Any) -> ToolResult:
+def web_search(server: FakeSearchServer, query: str = "river Velm", **values: Any) -> ToolResult:
     return tool_for(f"{server.address}/search", **values)(query=query)
 
 
 def failure(server: FakeSearchServer, query: str = "river Velm", **values: Any) -> str:
     """What ends the episode."""
     with pytest.raises(ServiceError) as caught:
-        ask(server, query, **values)
+        web_search(server, query, **values)
     return str(caught.value)

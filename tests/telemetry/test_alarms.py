@@ -42,11 +42,11 @@ def firing_steps(rule: AlarmRule, values: list[float | None]) -> list[tuple[int,
         (AlarmRule(metric="a", below=0.5, steps=2, after_healthy=True), [0.0, 0.8, 0.1, 0.1], [(4, 3)]),
     ],
 )
-def test_an_alarm_fires_when_its_rule_says_so(rule, values, fired):
+def test_an_alarm_fires_by_its_rule(rule, values, fired):
     assert firing_steps(rule, values) == fired
 
 
-def test_the_sentence_says_what_is_wrong_since_when_and_what_to_do():
+def test_the_sentence_names_the_problem_its_start_and_the_remedy():
     rule = AlarmRule(metric="policy/entropy", below=0.02, steps=2, action="stop", advice="lower the learning rate")
     alarms = Alarms([rule])
     assert alarms.check(7, {"policy/entropy": 0.019}) == []

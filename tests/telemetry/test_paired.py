@@ -129,7 +129,7 @@ def test_up_to_five_tasks_are_never_beyond_chance(after: list[list[bool]]) -> No
     assert not change.is_real
 
 
-def test_where_test_and_interval_disagree_the_sentence_says_so() -> None:
+def test_the_sentence_reports_where_test_and_interval_disagree() -> None:
     change = PairedChange(
         num_tasks=9, num_episodes=18, before=0.0, after=0.5, low=0.1, high=0.9, num_gained=4, num_lost=0, p_value=0.125,
         method="sign-flip",

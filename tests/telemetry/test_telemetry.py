@@ -166,7 +166,7 @@ def test_cut_off_are_the_episodes_that_a_budget_or_a_deadline_ended():
     assert metrics["rollout/truncated_share"] == pytest.approx(5 / 8)
 
 
-def test_episodes_that_never_got_a_turn_leave_what_turns_tell_unmeasured():
+def test_episodes_without_a_turn_leave_metrics_of_turns_unmeasured():
     metrics = measure([episode(None)])
     unmeasured = {name for name, value in metrics.items() if math.isnan(value)}
     assert unmeasured == {

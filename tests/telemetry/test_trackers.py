@@ -186,7 +186,7 @@ def test_an_unknown_tracker_is_refused_with_the_nearest_name(tmp_path: Path) -> 
         opened("tensorbord", tmp_path)
 
 
-def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path) -> None:
+def test_a_tracker_that_does_not_start_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
     with pytest.raises(
         ConfigError, match=r"^log\.trackers: tensorboard did not start \(FileExistsError: .*\); make the run's folder"
@@ -195,9 +195,7 @@ def test_a_tracker_that_does_not_start_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("leftover", [False, True])
-def test_a_missing_package_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leftover: bool
-) -> None:
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leftover: bool) -> None:
     if leftover:  # the folder of an earlier run looks like a package to Python
         (tmp_path / "wandb").mkdir()
     for name in [name for name in sys.modules if name.split(".")[0] == "wandb"]:

@@ -347,7 +347,7 @@ def test_what_a_thread_calculated_before_changes_no_result() -> None:
     assert calculate("0.10000000001") == "0.10000000001"
 
 
-def test_the_model_is_told_what_it_takes() -> None:
+def test_the_spec_describes_the_expression() -> None:
     assert calculator.spec.description == "Calculate an arithmetic expression."
     assert calculator.parameters == {
         "type": "object",

@@ -65,7 +65,7 @@ def task_of(tests: list[dict[str, Any]], num_examples: int = 1) -> CallTask:
         ("while True:\n    print('flood' * 1000)", "flood" * 4 + "...\nerror: stopped, too much output"),
     ],
 )
-def test_a_program_is_run_and_its_output_and_failure_are_told(sandbox: Sandbox, code: str, text: str) -> None:
+def test_a_programs_output_and_failure_are_reported(sandbox: Sandbox, code: str, text: str) -> None:
     result = result_of(CodeExecTool(lambda: sandbox, output_chars=20), code)
     assert result.text == text
     assert result.ok == ("error" not in text) and not result.terminal
@@ -120,7 +120,7 @@ def test_an_example_may_expect_an_exception(sandbox: Sandbox) -> None:
     assert result.text == "half(3) gave 1, expected ValueError"
 
 
-def test_without_examples_the_report_says_no_more_than_that_a_test_fails(sandbox: Sandbox) -> None:
+def test_without_examples_the_report_hides_the_tests(sandbox: Sandbox) -> None:
     task = task_of([{"function": "f", "args": [], "expected": 7}], num_examples=0)
     assert task.request == "Write add(a, b)."
     assert result_of(CodeExecTool(lambda: sandbox, task), "def f():\n    return 8").text == "not all hidden tests pass"
@@ -179,7 +179,7 @@ def test_numbers_are_compared_by_value_and_up_to_rounding(sandbox: Sandbox) -> N
     assert not result_of(CodeExecTool(lambda: sandbox, task), "def f():\n    return 0.300001").terminal
 
 
-def test_a_program_that_passes_all_tests_is_terminal_and_every_program_is_kept(sandbox: Sandbox) -> None:
+def test_a_program_that_passes_all_tests_is_terminal_and_every_program_is_stored(sandbox: Sandbox) -> None:
     tool = CodeExecTool(lambda: sandbox, ADD_TASK)
     wrong = "def add(a, b):\n    return a - b if isinstance(a, int) else [][0]\n"
     texts = [result_of(tool, code).text for code in (wrong, "1 / 0", ADD["reference_solution"])]
@@ -227,7 +227,7 @@ def test_what_an_example_gave_comes_from_a_process_without_hidden_inputs(sandbox
     assert "'value': True" in tool.attempts[0].verdict.evidence  # where all tests are run, inputs can be seen
 
 
-def test_examples_cannot_be_made_to_tell_about_hidden_inputs(sandbox: Sandbox) -> None:
+def test_examples_reveal_no_hidden_inputs(sandbox: Sandbox) -> None:
     signals = SNOOPER.replace('return "hidden"', 'return a - b if "hidden"').rstrip() + " else a + b\n"
     tool = CodeExecTool(lambda: sandbox, ADD_TASK)
     assert result_of(tool, signals).text == "examples: 2 of 2 passed\nnot all hidden tests pass"

@@ -33,13 +33,13 @@ def toolset(**search: Any) -> Toolset:
     return tools
 
 
-def ask(query: str, task: Task = TASK, **search: Any) -> ToolResult:
+def run_search(query: str, task: Task = TASK, **search: Any) -> ToolResult:
     registry = ToolRegistry(toolset(**search).make(task))
     return registry.run(ToolCall(name="search", arguments={"query": query}))
 
 
 def test_passages_come_one_a_line_the_best_first() -> None:
-    result = ask("river Velm")
+    result = run_search("river Velm")
     assert result.ok
     assert result.text == (
         "[1] Velm: Velm is a river in Toria.\n[2] Aldo Brenk: Aldo Brenk is the mayor of Korrin, a town on the Velm."
@@ -47,7 +47,7 @@ def test_passages_come_one_a_line_the_best_first() -> None:
 
 
 def test_facts_hold_the_query_and_what_the_model_read() -> None:
-    result = ask("built in 1731", max_snippet_chars=16)
+    result = run_search("built in 1731", max_snippet_chars=16)
     assert result.text == "[1] Old Bridge: The Old..."
     [found] = result.facts["results"]
     assert result.facts["query"] == "built in 1731"
@@ -55,15 +55,15 @@ def test_facts_hold_the_query_and_what_the_model_read() -> None:
     assert 0.5 < found["score"] < 3.0
 
 
-def test_a_query_that_nothing_matches_says_so() -> None:
-    result = ask("zeppelin")
+def test_a_query_without_matches_is_reported() -> None:
+    result = run_search("zeppelin")
     assert (result.ok, result.text) == (True, "no results; try other words")
     assert result.facts == {"query": "zeppelin", "results": []}
-    assert ask("?!").text == "no results; try other words"
+    assert run_search("?!").text == "no results; try other words"
 
 
 def test_a_blank_query_is_an_error_for_the_model() -> None:
-    result = ask("  ")
+    result = run_search("  ")
     assert (result.ok, result.text) == (False, "error: search: the query is empty; say what to look for")
     assert result.facts == {"query": "  ", "results": []}
 
@@ -79,7 +79,7 @@ def test_only_the_query_is_offered_to_the_model() -> None:
 
 def test_at_most_max_results_come_back() -> None:
     documents = [f"apple number {index}" for index in range(9)]
-    assert ask("apple", {"task_id": "t", "documents": documents}, max_results=3).text == (
+    assert run_search("apple", {"task_id": "t", "documents": documents}, max_results=3).text == (
         "[1] apple number 0\n[2] apple number 1\n[3] apple number 2"
     )
 
@@ -106,9 +106,9 @@ def test_scores_are_those_of_bm25() -> None:
 
 
 def test_common_words_of_a_query_count_only_where_it_has_no_others() -> None:
-    assert ask("who is the mayor").text.startswith("[1] Aldo Brenk: ")
-    assert "Old Bridge" not in ask("who is the mayor").text
-    assert "[1] Old Bridge" in ask("the was").text
+    assert run_search("who is the mayor").text.startswith("[1] Aldo Brenk: ")
+    assert "Old Bridge" not in run_search("who is the mayor").text
+    assert "[1] Old Bridge" in run_search("the was").text
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_common_words_of_a_query_count_only_where_it_has_no_others() -> None:
 )
 def test_words_match_without_case_accents_and_width(query: str, text: str) -> None:
     task = {"task_id": "t", "documents": ["nothing here", text]}
-    assert ask(query, task).text == f"[1] {text}"
+    assert run_search(query, task).text == f"[1] {text}"
 
 
 @given(st.text(max_size=60))
@@ -165,7 +165,7 @@ def test_texts_are_cut_between_words(text: str, max_chars: int, clipped: str) ->
 
 
 def test_a_title_of_any_length_is_cut_too() -> None:
-    result = ask("word", {"task_id": "t", "documents": [{"title": "long " * 100, "text": "word"}]})
+    result = run_search("word", {"task_id": "t", "documents": [{"title": "long " * 100, "text": "word"}]})
     assert result.text == "[1] " + "long " * 18 + "long...: word"
 
 
@@ -207,8 +207,8 @@ def test_a_task_without_documents_is_named(extra: dict[str, Any]) -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_documents_without_a_single_word_give_no_results() -> None:
-    assert ask("word", {"task_id": "t", "documents": ["?!", "..."]}).text == "no results; try other words"
-    assert ask("word", {"task_id": "t", "documents": ["?!", "a word"]}).text == "[1] a word"
+    assert run_search("word", {"task_id": "t", "documents": ["?!", "..."]}).text == "no results; try other words"
+    assert run_search("word", {"task_id": "t", "documents": ["?!", "a word"]}).text == "[1] a word"
 
 
 def write_corpus(folder: Path, *rows: Any) -> Path:

@@ -40,7 +40,7 @@ class Colour(enum.Enum):
     RED = "red"
 
 
-def test_the_model_is_told_what_the_signature_and_the_docstring_say() -> None:
+def test_the_description_comes_from_signature_and_docstring() -> None:
     @tool(name=fresh())
     def weigh(
         amount: Annotated[float, Field(description="How much.", gt=0)],
@@ -247,7 +247,7 @@ def test_what_the_function_raises_is_text_for_the_model() -> None:
     assert answer(divide, a=1, b=0) == "error: ZeroDivisionError: division by zero"
 
 
-def test_a_slow_function_is_given_up() -> None:
+def test_a_slow_function_times_out() -> None:
     release = threading.Event()
 
     @tool(name=fresh(), timeout_s=0.05)
@@ -262,7 +262,7 @@ def test_a_slow_function_is_given_up() -> None:
         release.set()
 
 
-def test_it_can_be_asked_for_by_name_and_serves_all_episodes() -> None:
+def test_it_is_found_by_name_and_serves_all_episodes() -> None:
     name = fresh()
 
     @tool(name=name)

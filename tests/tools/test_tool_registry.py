@@ -196,7 +196,7 @@ def test_arguments_that_fit_a_schema_pass(arguments: dict[str, Any]) -> None:
         ({"either": {"x": "1"}}, "argument 'either' fits none of the forms that it may take"),
     ],
 )
-def test_what_does_not_fit_a_schema_is_said(arguments: dict[str, Any], complaint: str) -> None:
+def test_what_does_not_fit_a_schema_is_reported(arguments: dict[str, Any], complaint: str) -> None:
     assert check_arguments(arguments, SCHEMA) == complaint
 
 

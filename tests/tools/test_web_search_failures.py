@@ -13,7 +13,7 @@ import pytest
 from fake_search_server import FakeSearchServer, Reply, Request
 from fakes import ScriptedPolicy
 from waiting import free_port
-from web_search import KEY, TAVILY, ask, failure, tool_for
+from web_search import KEY, TAVILY, failure, tool_for, web_search
 
 from agent_rl.agent.messages import Message
 from agent_rl.config.tools import SearchToolConfig
@@ -42,14 +42,14 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 def test_a_passing_failure_is_tried_again(server: FakeSearchServer, status: int) -> None:
     server.replies.extend([Reply(status=status), Reply(status=status), Reply(body=TAVILY)])
-    assert ask(server).text == "[1] Velm: A river."
+    assert web_search(server).text == "[1] Velm: A river."
     assert len(server.requests) == 3
     assert [request.body for request in server.requests] == [{"query": "river Velm", "max_results": 5}] * 3
 
 
 def test_broken_connections_and_late_answers_are_tried_again(server: FakeSearchServer) -> None:
     server.replies.extend([Reply(is_drop=True), Reply(delay_s=5), Reply(body=b"x" * 9, drip_s=0.1), Reply(body=TAVILY)])
-    assert ask(server, timeout_s=0.3).text == "[1] Velm: A river."
+    assert web_search(server, timeout_s=0.3).text == "[1] Velm: A river."
     assert len(server.requests) == 4
 
 
@@ -68,13 +68,13 @@ def test_after_the_last_attempt_the_episode_ends_with_what_happened(
     server: FakeSearchServer, reply: Reply, what: str
 ) -> None:
     server.answer = lambda _request: reply
-    said = failure(server, timeout_s=0.2, max_retries=1)
+    message = failure(server, timeout_s=0.2, max_retries=1)
     remedy = "; check the connection, or set tools.search.mode to corpus" if what == "no connection" else ""
-    assert said == f"no answer from tavily after 2 attempts ({what}){remedy}"
+    assert message == f"no answer from tavily after 2 attempts ({what}){remedy}"
     assert len(server.requests) == 2
 
 
-def test_where_nobody_listens_the_episode_ends_with_the_connection() -> None:
+def test_a_refused_connection_ends_the_episode() -> None:
     with pytest.raises(ServiceError) as caught:
         tool_for(f"http://127.0.0.1:{free_port()}", max_retries=0)(query="q")
     assert str(caught.value) == (
@@ -83,7 +83,7 @@ def test_where_nobody_listens_the_episode_ends_with_the_connection() -> None:
     )
 
 
-def test_an_answer_whose_headers_drip_is_given_up_in_time(server: FakeSearchServer) -> None:
+def test_an_answer_with_slow_headers_times_out(server: FakeSearchServer) -> None:
     server.answer = lambda _request: Reply(header_drip_s=0.1)
     started = time.monotonic()
     assert failure(server, timeout_s=0.4, max_retries=0) == "no answer from tavily after 1 attempt (timed out)"
@@ -91,9 +91,9 @@ def test_an_answer_whose_headers_drip_is_given_up_in_time(server: FakeSearchServ
 
 
 @pytest.mark.parametrize("status", [400, 413, 414, 422])
-def test_a_query_that_is_refused_is_told_to_the_model(server: FakeSearchServer, status: int) -> None:
+def test_a_refused_query_is_reported_to_the_model(server: FakeSearchServer, status: int) -> None:
     server.replies.append(Reply(status=status, body={"detail": KEY}))
-    result = ask(server)
+    result = web_search(server)
     assert (result.ok, result.facts) == (False, {"query": "river Velm", "results": []})
     assert result.text == f"error: search: tavily refused the request (HTTP {status}); try other words"
     assert len(server.requests) == 1
@@ -162,13 +162,13 @@ def test_episodes_whose_search_fails_are_dropped_and_a_step_of_nothing_else_stop
         ),
     ],
 )
-def test_what_another_attempt_would_not_mend_is_asked_once(server: FakeSearchServer, reply: Reply, text: str) -> None:
+def test_a_permanent_error_is_not_retried(server: FakeSearchServer, reply: Reply, text: str) -> None:
     server.replies.append(reply)
     assert failure(server) == text
     assert len(server.requests) == 1
 
 
-def test_a_service_of_ones_own_that_wants_a_key_says_where_to_name_it(server: FakeSearchServer) -> None:
+def test_a_custom_service_that_needs_a_key_names_the_setting(server: FakeSearchServer) -> None:
     server.replies.append(Reply(status=401))
     assert failure(server, provider="wiki") == "wiki wants a key (HTTP 401); set tools.search.api_key_env"
 
@@ -179,14 +179,14 @@ def test_bing_without_pages_and_without_its_mark_is_another_shape(server: FakeSe
 
 
 def test_a_query_beyond_the_providers_limit_is_not_sent(server: FakeSearchServer) -> None:
-    assert ask(server, "a" * 400).ok
-    assert ask(server, "a" * 401).text == "error: search: the query has 401 characters; use at most 400"
+    assert web_search(server, "a" * 400).ok
+    assert web_search(server, "a" * 401).text == "error: search: the query has 401 characters; use at most 400"
     assert len(server.requests) == 1
 
 
 def test_half_characters_are_neither_sent_nor_answered(server: FakeSearchServer) -> None:
     server.replies.append(Reply(body=b'{"results": [{"title": "\\ud800", "content": "b"}]}'))
-    assert ask(server, "a\ud800").text == "[1] ?: b"
+    assert web_search(server, "a\ud800").text == "[1] ?: b"
     assert server.requests[0].body["query"] == "a?"
 
 
@@ -197,19 +197,19 @@ def test_half_characters_are_neither_sent_nor_answered(server: FakeSearchServer)
 def test_waits_double_and_are_a_little_longer_at_random(server: FakeSearchServer) -> None:
     server.answer = lambda _request: Reply(status=500)
     slept: list[float] = []
-    said = failure(server, sleep=slept.append, backoff_factor=0.5, max_retries=4)
-    assert said == "no answer from tavily after 5 attempts (HTTP 500)"
+    message = failure(server, sleep=slept.append, backoff_factor=0.5, max_retries=4)
+    assert message == "no answer from tavily after 5 attempts (HTTP 500)"
     for wait_s, least_s in zip(slept, (0.5, 1.0, 2.0, 4.0), strict=True):
         assert least_s <= wait_s <= least_s + 0.25
     assert len({wait_s % 0.5 for wait_s in slept}) == 4
 
 
 @pytest.mark.parametrize("named", ["7", "date"])
-def test_a_wait_that_the_provider_asks_for_is_kept(server: FakeSearchServer, named: str) -> None:
+def test_a_wait_that_the_provider_requests_is_respected(server: FakeSearchServer, named: str) -> None:
     asked = format_datetime(datetime.now(UTC) + timedelta(seconds=8), usegmt=True) if named == "date" else named
     server.replies.extend([Reply(status=429, headers={"retry-after": asked}), Reply(body=TAVILY)])
     slept: list[float] = []
-    assert ask(server, sleep=slept.append).ok
+    assert web_search(server, sleep=slept.append).ok
     [wait_s] = slept
     assert 6 <= wait_s <= 8
 
@@ -217,8 +217,8 @@ def test_a_wait_that_the_provider_asks_for_is_kept(server: FakeSearchServer, nam
 def test_a_wait_beyond_the_deadline_ends_the_call_at_once(server: FakeSearchServer) -> None:
     server.replies.append(Reply(status=429, headers={"retry-after": "3600"}))
     slept: list[float] = []
-    said = failure(server, sleep=slept.append)
-    assert said == "no answer from tavily after 1 attempt (HTTP 429, it asks to wait 3600 s)"
+    message = failure(server, sleep=slept.append)
+    assert message == "no answer from tavily after 1 attempt (HTTP 429, it asks to wait 3600 s)"
     assert slept == []
 
 
@@ -234,23 +234,23 @@ def test_what_retry_after_may_hold(header: str | None, seconds: float) -> None:
 def test_all_attempts_of_a_call_end_within_its_deadline(server: FakeSearchServer) -> None:
     server.answer = lambda _request: Reply(delay_s=5)
     start_s = time.monotonic()
-    said = failure(server, timeout_s=0.3, max_retries=2, backoff_factor=0.45)
+    message = failure(server, timeout_s=0.3, max_retries=2, backoff_factor=0.45)
     assert 1.0 <= time.monotonic() - start_s <= 1.8  # a third attempt would begin after 0.3 + 0.45 + 0.3 + 0.9 s
-    assert said == "no answer from tavily after 2 attempts (timed out)"
+    assert message == "no answer from tavily after 2 attempts (timed out)"
 
 
 def test_an_attempt_gets_what_is_left_of_the_deadline(server: FakeSearchServer) -> None:
     server.replies.extend([Reply(status=500), Reply(delay_s=0.2)])
-    said = failure(server, timeout_s=0.3, max_retries=1, sleep=lambda _s: time.sleep(1.21))
-    assert said == "no answer from tavily after 2 attempts (timed out)"
+    message = failure(server, timeout_s=0.3, max_retries=1, sleep=lambda _s: time.sleep(1.21))
+    assert message == "no answer from tavily after 2 attempts (timed out)"
 
 
 def test_a_wait_into_the_deadline_is_not_begun(server: FakeSearchServer) -> None:
     server.answer = lambda _request: Reply(status=500)
     start_s = time.monotonic()
-    said = failure(server, timeout_s=0.2, max_retries=2, backoff_factor=30.0)
+    message = failure(server, timeout_s=0.2, max_retries=2, backoff_factor=30.0)
     assert time.monotonic() - start_s < 0.5
-    assert said == "no answer from tavily after 1 attempt (HTTP 500)"
+    assert message == "no answer from tavily after 1 attempt (HTTP 500)"
 
 
 def test_turns_are_limited_for_all_threads_together() -> None:
@@ -277,7 +277,7 @@ def test_a_turn_that_comes_too_late_is_refused_at_once() -> None:
     assert slept == []
 
 
-def test_turns_come_in_the_order_in_which_they_were_asked_for_and_the_rest_is_refused_at_once() -> None:
+def test_turns_come_in_order_of_request_and_the_rest_is_refused_at_once() -> None:
     slept: list[float] = []
     limit = RateLimit(2, interval_s=10.0, sleep=slept.append)  # no call waits here, so no time passes
     started = time.monotonic()
@@ -295,7 +295,7 @@ def test_turns_that_are_over_are_forgotten() -> None:
     assert limit._bucket.count() <= 4
 
 
-def test_calls_beyond_the_limit_are_told_so(server: FakeSearchServer) -> None:
+def test_calls_beyond_the_limit_are_refused(server: FakeSearchServer) -> None:
     limit = RateLimit(2, interval_s=1000.0)
     tool = tool_for(server.address, rate_limit=limit, rate_limit_per_min=2)
     assert [tool(query="q").text for _ in range(2)] == ["no results; try other words"] * 2
@@ -379,12 +379,12 @@ def test_the_key_is_in_no_text_fact_repr_or_log(
 
 def test_an_endpoint_that_repeats_its_request_does_not_get_the_key_into_a_transcript(server: FakeSearchServer) -> None:
     def echo(request: Request) -> Reply:
-        said = request.headers["authorization"]
-        return Reply(body={"results": [{"title": said, "url": f"http://h/{said}", "content": f"you said {said}"}]})
+        sent = request.headers["authorization"]
+        return Reply(body={"results": [{"title": sent, "url": f"http://h/{sent}", "content": f"you sent {sent}"}]})
 
     server.answer = echo
-    result = ask(server)
-    assert result.text == "[1] Bearer [key]: you said Bearer [key]"
+    result = web_search(server)
+    assert result.text == "[1] Bearer [key]: you sent Bearer [key]"
     assert result.facts["results"] == [
-        {"title": "Bearer [key]", "text": "you said Bearer [key]", "url": "http://h/Bearer [key]"}
+        {"title": "Bearer [key]", "text": "you sent Bearer [key]", "url": "http://h/Bearer [key]"}
     ]

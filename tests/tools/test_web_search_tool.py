@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fake_search_server import FakeSearchServer, Reply, Request
-from web_search import BING, KEY, SERPER, TAVILY, ask, tool_for
+from web_search import BING, KEY, SERPER, TAVILY, tool_for, web_search
 
 from agent_rl.agent.messages import ToolCall
 from agent_rl.config import ToolsConfig
@@ -36,9 +36,9 @@ def headers_of(request: Request, *names: str) -> dict[str, str | None]:
 # Providers
 
 
-def test_tavily_is_asked_as_its_documentation_says(server: FakeSearchServer) -> None:
+def test_tavily_gets_the_documented_request(server: FakeSearchServer) -> None:
     server.replies.append(Reply(body=TAVILY))
-    result = ask(server, default_params={"search_depth": "advanced"})
+    result = web_search(server, default_params={"search_depth": "advanced"})
     assert (result.ok, result.text) == (True, "[1] Velm: A river.")
     assert result.facts == {
         "query": "river Velm",
@@ -55,9 +55,9 @@ def test_tavily_is_asked_as_its_documentation_says(server: FakeSearchServer) -> 
     }
 
 
-def test_serper_is_asked_as_its_documentation_says(server: FakeSearchServer) -> None:
+def test_serper_gets_the_documented_request(server: FakeSearchServer) -> None:
     server.replies.append(Reply(body=SERPER))
-    result = ask(server, provider="serper", max_results=3, default_params={"gl": "us"})
+    result = web_search(server, provider="serper", max_results=3, default_params={"gl": "us"})
     assert result.text == "[1] Velm: A river."
     assert result.facts["results"] == [{"title": "Velm", "text": "A river.", "url": "https://a.example"}]
     [request] = server.requests
@@ -70,7 +70,7 @@ def test_serper_is_asked_as_its_documentation_says(server: FakeSearchServer) -> 
     }
 
 
-def test_bing_is_asked_as_its_documentation_says(server: FakeSearchServer) -> None:
+def test_bing_gets_the_documented_request(server: FakeSearchServer) -> None:
     server.replies.append(Reply(body=BING))
     result = tool_for(
         f"{server.address}/v7.0/search?code=1",
@@ -89,12 +89,12 @@ def test_bing_is_asked_as_its_documentation_says(server: FakeSearchServer) -> No
     }
 
 
-def test_a_service_of_ones_own_is_asked_without_a_key_or_with_the_one_that_is_named(server: FakeSearchServer) -> None:
+def test_a_custom_service_is_called_without_a_key_or_with_the_named_one(server: FakeSearchServer) -> None:
     server.answer = lambda _request: Reply(body={"results": [{"title": "", "content": "A river.", "url": None}]})
-    result = ask(server, provider="wiki", default_params={"index": "2018", "max_results": 2})
+    result = web_search(server, provider="wiki", default_params={"index": "2018", "max_results": 2})
     assert result.text == "[1] A river."
     assert result.facts["results"] == [{"title": "", "text": "A river."}]
-    ask(server, provider="wiki", api_key_env="MY_KEY")
+    web_search(server, provider="wiki", api_key_env="MY_KEY")
     without, with_key = server.requests
     assert (without.method, without.body) == ("POST", {"query": "river Velm", "max_results": 2, "index": "2018"})
     assert without.headers.get("authorization") is None
@@ -116,11 +116,11 @@ def test_providers_have_their_public_addresses(provider: str, address: str) -> N
 @pytest.mark.parametrize(
     ("provider", "name", "most"), [("tavily", "max_results", 20), ("serper", "num", 100), ("bing", "count", 50)]
 )
-def test_no_provider_is_asked_for_more_than_it_gives(
+def test_no_provider_gets_a_request_beyond_its_limit(
     server: FakeSearchServer, provider: str, name: str, most: int
 ) -> None:
     server.replies.append(Reply(body={"tavily": TAVILY, "serper": SERPER, "bing": BING}[provider]))
-    ask(server, provider=provider, max_results=1000)
+    web_search(server, provider=provider, max_results=1000)
     [request] = server.requests
     assert (request.body or request.params)[name] in (most, str(most))
 
@@ -128,7 +128,7 @@ def test_no_provider_is_asked_for_more_than_it_gives(
 def test_results_and_snippets_are_capped_whatever_the_provider_sends(server: FakeSearchServer) -> None:
     results = [{"title": f"T{n}", "url": "", "content": "word\n" * 50} for n in range(30)]
     server.replies.append(Reply(body={"results": results}))
-    result = ask(server, max_results=2, max_snippet_chars=13)
+    result = web_search(server, max_results=2, max_snippet_chars=13)
     assert result.text == "[1] T0: word word...\n[2] T1: word word..."
     assert len(result.facts["results"]) == 2
 
@@ -144,9 +144,9 @@ def test_results_and_snippets_are_capped_whatever_the_provider_sends(server: Fak
         ("wiki", {"results": [{"title": None, "url": "https://a.example"}]}),
     ],
 )
-def test_an_answer_without_results_says_so(server: FakeSearchServer, provider: str, answer: Any) -> None:
+def test_an_answer_without_results_is_reported(server: FakeSearchServer, provider: str, answer: Any) -> None:
     server.replies.append(Reply(body=answer))
-    assert ask(server, provider=provider).text == "no results; try other words"
+    assert web_search(server, provider=provider).text == "no results; try other words"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

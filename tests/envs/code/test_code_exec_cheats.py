@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hostile_files import HOSTILE, load
 from sandboxes import code_factory_or_skip
-from test_code_exec_env import RIGHT, ROW, begun, replies, run, says
+from test_code_exec_env import RIGHT, ROW, answers, begun, replies, run
 
 from agent_rl.envs.code.env import CodeExecEnvFactory
 
@@ -108,13 +108,13 @@ def test_a_program_that_cheats_earns_nothing(factory: CodeExecEnvFactory, name: 
     tried = run(env, CHEATS[name])
     assert not tried.terminated and tried.reward == 0.0
     assert len(replies(tried)[0]) < 600
-    end = says(env, "That is it.")
+    end = answers(env, "That is it.")
     assert (end.reward, end.reward_parts["tests_passed"], end.reward_parts["success"]) == (0.0, 0.0, 0.0)
     assert run(begun(factory), RIGHT).reward == 1.0
 
 
 def test_a_block_that_cheats_is_judged_like_a_call(factory: CodeExecEnvFactory) -> None:
-    end = says(begun(factory), f"```python{CHEATS['prints the verdict']}```")
+    end = answers(begun(factory), f"```python{CHEATS['prints the verdict']}```")
     assert (end.terminated, end.reward, end.reward_parts["tests_passed"]) == (True, 0.0, 0.0)
 
 
@@ -148,7 +148,7 @@ def test_a_hostile_solution_succeeds_only_where_it_is_right(factory: CodeExecEnv
     assert result.terminated == (name in RIGHT_IN_ONE_FILE), replies(result)
     assert result.reward == float(result.terminated)
     if not result.terminated:
-        assert says(env, "That is it.").reward == 0.0
+        assert answers(env, "That is it.").reward == 0.0
     assert run(begun(factory), RIGHT).reward == 1.0
 
 

@@ -73,7 +73,7 @@ def run(env: CodeExecEnv, code: str) -> StepResult:
     return env.step(submission(code))
 
 
-def says(env: CodeExecEnv, text: str) -> StepResult:
+def answers(env: CodeExecEnv, text: str) -> StepResult:
     return env.step(Message.assistant(text))
 
 
@@ -112,11 +112,11 @@ def test_an_episode_from_a_failure_to_success(factory: CodeExecEnvFactory) -> No
 
 
 def test_a_block_in_a_reply_without_a_call_is_handed_in_and_ends_the_episode(factory: CodeExecEnvFactory) -> None:
-    right = says(
+    right = answers(
         begun(factory), f"First I thought of\n```python\n{HALF_RIGHT}```\nbut this is it:\n```python\n{RIGHT}```"
     )
     assert right.terminated and right.reward_parts["success"] == 1.0
-    wrong = says(begun(factory), f"```python\n{RIGHT}```\nno, rather\n```python\n{HALF_RIGHT}```")
+    wrong = answers(begun(factory), f"```python\n{RIGHT}```\nno, rather\n```python\n{HALF_RIGHT}```")
     assert wrong.terminated and wrong.reward_parts["success"] == 0.0
     assert wrong.reward_parts["tests_passed"] == 2.0
 
@@ -124,10 +124,10 @@ def test_a_block_in_a_reply_without_a_call_is_handed_in_and_ends_the_episode(fac
 def test_a_reply_without_any_code_is_a_failure_whatever_was_run_before(factory: CodeExecEnvFactory) -> None:
     env = begun(SharedFactory(factory, partial_reward=1.0))
     run(env, HALF_RIGHT)
-    result = says(env, "I give up; ```is no block```.")
+    result = answers(env, "I give up; ```is no block```.")
     assert result.terminated and result.reward_parts["success"] == 0.0
     assert result.reward == 0.5
-    assert says(begun(factory), "").reward == 0.0
+    assert answers(begun(factory), "").reward == 0.0
 
 
 @pytest.mark.parametrize("agent_type", ["hf", "code"])
@@ -139,7 +139,7 @@ def test_a_block_that_holds_a_fenced_example_is_handed_in_whole(factory: CodeExe
 
 
 def test_a_block_that_stays_open_is_not_handed_in(factory: CodeExecEnvFactory) -> None:
-    assert says(begun(factory), f"```python\n{RIGHT}").info["programs"] == 0
+    assert answers(begun(factory), f"```python\n{RIGHT}").info["programs"] == 0
 
 
 def test_other_tools_are_offered_and_one_that_ends_the_episode_hands_in_the_last_program(
@@ -172,15 +172,15 @@ def test_a_success_earns_its_reward_and_a_bonus_that_falls_with_the_turns(factor
     assert rewards == pytest.approx([2.9, 2.7, 2.5, 2.5])
 
 
-def test_failures_and_lost_time_cost_what_the_options_say(factory: CodeExecEnvFactory) -> None:
+def test_failures_and_lost_time_cost_the_configured_penalties(factory: CodeExecEnvFactory) -> None:
     shaped = SharedFactory(factory, partial_reward=1.0, failure_penalty=0.1, timeout_penalty=0.25, turn_bonus=1.0)
     gave_up, spun, hung, cut_off = (begun(shaped) for _ in range(4))
     run(gave_up, HALF_RIGHT)
-    assert says(gave_up, "no").reward == pytest.approx(0.5 - 0.1)
+    assert answers(gave_up, "no").reward == pytest.approx(0.5 - 0.1)
     run(spun, SPIN)
-    assert says(spun, "no").reward == pytest.approx(-0.1 - 0.25)
+    assert answers(spun, "no").reward == pytest.approx(-0.1 - 0.25)
     run(hung, "def add(a, b):\n    while a == 5: pass\n    return a + b\n")
-    assert says(hung, "no").reward == pytest.approx(0.5 - 0.1 - 0.25)
+    assert answers(hung, "no").reward == pytest.approx(0.5 - 0.1 - 0.25)
     run(cut_off, HALF_RIGHT)
     result = cut_off.truncate(StopReason.MAX_TURNS)
     assert result.terminated and result.reward == pytest.approx(0.5 - 0.1 - 0.25)
@@ -251,7 +251,7 @@ def test_code_that_was_handed_in_is_graded_as_it_is_by_named_rewards(factory: Co
 
 
 def test_named_rewards_of_an_episode_without_a_program(factory: CodeExecEnvFactory) -> None:
-    result = says(begun(SharedFactory(factory, reward="code_reward")), "no")
+    result = answers(begun(SharedFactory(factory, reward="code_reward")), "no")
     assert (result.reward, result.reward_parts["code_reward"], result.info["programs"]) == (0.0, 0.0, 0)
 
 
@@ -369,14 +369,14 @@ def test_attempts_on_the_verdict_of_the_whole_episode_are_flagged_at_its_end(fac
 
 def test_an_episode_without_a_sandbox_is_not_scored() -> None:
     factory = make_env_factory("code_exec", {"workers": 1}, seed=0)
-    for play in (lambda env: run(env, RIGHT), lambda env: says(env, f"```python\n{RIGHT}```")):
+    for act in (lambda env: run(env, RIGHT), lambda env: answers(env, f"```python\n{RIGHT}```")):
         env = factory()
         env.reset(ROW)
         with pytest.raises(SandboxError, match=r"the sandbox is not running; call CodeExecEnvFactory.start\(\)"):
-            play(env)
+            act(env)
 
 
-def test_a_factory_opens_its_processes_once_and_says_what_protects(tmp_path: Path) -> None:
+def test_a_factory_opens_its_processes_once_and_names_their_isolation(tmp_path: Path) -> None:
     factory = make_env_factory("code_exec", {"workers": 1}, seed=0)
     assert factory.own_tools == ("code_exec",)
     factory.start()

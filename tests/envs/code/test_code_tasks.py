@@ -145,7 +145,7 @@ def test_prompts_and_solutions_are_short() -> None:
     number=st.integers(-40, 40),
 )
 @settings(deadline=None)
-def test_the_code_of_a_condition_says_what_the_condition_means(kind: str, limit: int, number: int) -> None:
+def test_the_code_of_a_condition_means_the_condition(kind: str, limit: int, number: int) -> None:
     part = {"is": kind, "k": limit}
     assert eval(condition_code(part, "number"), {"number": number}) is holds(part, number)
 

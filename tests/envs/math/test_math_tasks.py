@@ -66,9 +66,9 @@ def test_answers_are_positive_and_short() -> None:
 def test_every_number_of_the_expression_is_in_the_question_or_well_known() -> None:
     known = {"2", "7", "24", "60", "100"}  # a half or both, units of time, percent
     for row in [*TRAIN, *EVAL]:
-        told = set("".join(c if c.isdigit() else " " for c in row["question"]).split())
+        in_question = set("".join(c if c.isdigit() else " " for c in row["question"]).split())
         used = set("".join(c if c.isdigit() else " " for c in reference(row)).split())
-        assert used <= told | known, row
+        assert used <= in_question | known, row
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ MISREAD = {
 """What no problem may say, and what it would be taken for."""
 
 
-def test_no_problem_says_what_can_be_misread() -> None:
+def test_no_problem_can_be_misread() -> None:
     many = itertools.islice(generate_tasks(8, ["sft"]), 4000)
     for row in [*TRAIN, *EVAL, *many]:
         assert not [why for words, why in MISREAD.items() if re.search(words, row["question"])], row["question"]

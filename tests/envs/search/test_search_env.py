@@ -77,7 +77,7 @@ def search(query: str) -> ToolCall:
     return ToolCall(name="search", arguments={"query": query})
 
 
-def asks(env: SearchEnv, *queries: str) -> dict:
+def step_info(env: SearchEnv, *queries: str) -> dict:
     return env.step(Message.assistant("", tuple(search(query) for query in queries))).info
 
 
@@ -89,33 +89,33 @@ def test_the_environment_gives_nothing_but_the_question() -> None:
     ]
 
 
-def test_every_step_tells_its_searches_and_the_last_all_of_them() -> None:
+def test_every_step_lists_its_searches_and_the_last_all_of_them() -> None:
     env = begun()
     first = {"query": "velm", "results": ["Velm", "The town of Orsk."]}
     nothing = {"query": "none", "results": []}
-    assert asks(env, "velm")["search_history"] == [first]
-    told = asks(env, "none", "velm")
-    assert told == {"tool_calls": 2, "tool_errors": 0, "search_history": [nothing, first]}
+    assert step_info(env, "velm")["search_history"] == [first]
+    found = step_info(env, "none", "velm")
+    assert found == {"tool_calls": 2, "tool_errors": 0, "search_history": [nothing, first]}
     last = env.step(Message.assistant("Answer: Talia"))
     assert last.info == {"prediction": "Talia", "search_history": [first, nothing, first]}
     env = begun(answer_tool=True)
-    asks(env, "velm")
+    step_info(env, "velm")
     calls = (search("none"), ToolCall(name="answer", arguments={"answer": "Talia"}))
     assert env.step(Message.assistant("", calls)).info["search_history"] == [first, nothing]
 
 
-def test_a_search_that_fails_or_tells_no_facts_found_nothing() -> None:
+def test_a_search_that_fails_or_returns_no_facts_found_nothing() -> None:
     env = begun()
-    told = asks(env, "unknown", "plain")
-    assert told["search_history"] == [{"query": "unknown", "results": []}, {"query": "plain", "results": []}]
-    assert told["tool_errors"] == 1
+    found = step_info(env, "unknown", "plain")
+    assert found["search_history"] == [{"query": "unknown", "results": []}, {"query": "plain", "results": []}]
+    assert found["tool_errors"] == 1
     wrong = env.step(Message.assistant("", (ToolCall(name="search", arguments={"q": "velm"}),)))
     assert wrong.info["search_history"] == [{"query": None, "results": []}]
 
 
 def test_other_calls_are_no_searches_and_an_episode_begins_without_any() -> None:
     env = begun(answer_tool=True)
-    assert asks(env, "velm")["search_history"]
+    assert step_info(env, "velm")["search_history"]
     env.reset(TASK)
     last = env.step(Message.assistant("", (ToolCall(name="answer", arguments={"answer": "Talia"}),)))
     assert last.reward == 1.0 and last.info["search_history"] == []
@@ -143,10 +143,10 @@ def test_searching_can_be_rewarded_beside_the_answer() -> None:
     env = begun(reward=rewards)
     assert env.step(Message.assistant("Talia")).reward == 1.0
     env = begun(reward=rewards)
-    asks(env, "unknown")
+    step_info(env, "unknown")
     assert env.step(Message.assistant("Brin")).reward_parts["searched_reward"] == 0.0
     env = begun(reward=rewards)
-    asks(env, "none")
+    step_info(env, "none")
     last = env.step(Message.assistant("Brin"))
     cut_off = env.truncate(StopReason.MAX_TURNS)
     assert (cut_off.reward, cut_off.reward_parts["success"]) == (0.1, 0.0)

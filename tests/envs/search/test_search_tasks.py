@@ -76,7 +76,7 @@ def test_every_passage_names_the_next_one_and_the_question_only_the_first(
         assert all(then in texts[title] for title, then in itertools.pairwise(row["metadata"]["supporting"]))
 
 
-def test_the_facts_asked_for_lead_to_the_answer() -> None:
+def test_the_facts_of_a_question_lead_to_the_answer() -> None:
     world = make_world(0)
     for row in [*TRAIN, *EVAL]:
         value = row["metadata"]["supporting"][0]
@@ -149,12 +149,12 @@ def answers(world: World, name: str, target: str, wording: str) -> set[str]:
     Where it says no more than the kind of the answer ("the school of {}"), any link of the two will do, of either
     direction; where it says who somebody is to whom, all facts of that word will. Else the one fact it tells: empty.
     """
-    told = VAGUE.sub(" ", wording.lower()).split()
+    spoken = VAGUE.sub(" ", wording.lower()).split()
     links = [(fact, value) for fact, value in world.facts[name].items()]
     links += [(fact, owner) for owner, facts in world.facts.items() for fact, value in facts.items() if value == name]
-    if not set(told) - {target}:
+    if not set(spoken) - {target}:
         return {value for _, value in links if world.kinds.get(value) == target}
-    return {value for word in told for fact, value in links if fact in ROLES.get(word, ())}
+    return {value for word in spoken for fact, value in links if fact in ROLES.get(word, ())}
 
 
 def test_no_wording_fits_a_second_thing_of_the_world() -> None:
@@ -182,7 +182,7 @@ def test_a_wording_that_fits_two_things_is_noticed(kind: str, target: str, wordi
     assert any(len(answers(world, name, target, wording)) > 1 for name in named)
 
 
-def test_no_two_facts_of_a_kind_are_asked_for_in_the_same_words() -> None:
+def test_no_two_facts_of_a_kind_share_a_wording() -> None:
     for kind, info in KINDS.items():
         wordings = [each for fact in info.facts.values() for each in {fact.noun, *fact.questions} if each]
         assert len(set(wordings)) == len(wordings), kind
@@ -254,7 +254,7 @@ def check_shipped(rows: list[Task], folder: Path) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_checking_the_data_finds_answers_that_stand_in_no_passage(tmp_path: Path) -> None:
+def test_checking_the_data_finds_answers_missing_from_every_passage(tmp_path: Path) -> None:
     assert check_shipped(EVAL, tmp_path)[0] == 0
     code, output = check_shipped([{**row, "answer": "Nowhere"} for row in EVAL], tmp_path)
     assert code == 1
@@ -276,6 +276,6 @@ def test_what_a_reference_has_to_find(answer: object, supporting: list[str], evi
     assert (reference.evidence, wrong.evidence) == (evidence, ())
 
 
-def test_asking_for_more_questions_than_there_are_says_how_many_there_are() -> None:
+def test_a_request_for_too_many_questions_reports_the_available_number() -> None:
     with pytest.raises(ConfigError, match=r"--num-eval is 99999, but only \d{3,4} different tasks were found"):
         make_env_factory("search").task_files(0, 1, 99999)

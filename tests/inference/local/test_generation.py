@@ -258,18 +258,18 @@ def wait_for_in_flight(engine: GenerationEngine, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_a_completion_that_is_given_up_ends_with_what_was_sampled_so_far() -> None:
-    given_up = threading.Event()
+def test_a_cancelled_completion_ends_with_the_tokens_sampled_so_far() -> None:
+    cancelled = threading.Event()
     sampling = SamplingParams(max_new_tokens=50_000, seed=2)
     with (
         GenerationEngine(tiny_model(window=50_000), max_batch_size=1, max_context=50_000) as engine,
         ThreadPoolExecutor(2) as pool,
     ):
-        active = pool.submit(engine.generate, [1, 2], sampling, given_up)
+        active = pool.submit(engine.generate, [1, 2], sampling, cancelled)
         wait_for_in_flight(engine, 1)
-        waiting = pool.submit(engine.generate, [1, 2], sampling, given_up)
+        waiting = pool.submit(engine.generate, [1, 2], sampling, cancelled)
         wait_for_in_flight(engine, 2)
-        given_up.set()
+        cancelled.set()
         first, second = active.result(timeout=10), waiting.result(timeout=10)
         free = engine.generate([1, 2], SamplingParams(max_new_tokens=len(first.token_ids) or 1, seed=2))
     assert first.finish_reason is second.finish_reason is FinishReason.CANCELLED

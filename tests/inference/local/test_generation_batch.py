@@ -121,7 +121,7 @@ def test_long_prompts_are_computed_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     assert max(rows * new for rows, new, _ in passes[1]) <= 16
 
 
-def test_one_admission_computes_no_more_than_its_bound_and_the_rest_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_prefill_computes_no_more_than_its_bound_and_the_rest_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_module, "MAX_PREFILL_TOKENS", 8)
     batch = make_batch(Counting(), max_rows=5)
     pending = [make_request([n] * length) for n, length in enumerate((4, 2, 4, 9, 1))]

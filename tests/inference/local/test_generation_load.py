@@ -111,13 +111,13 @@ def assert_own_tokens(alone: EnginePolicy, number: int, episode: Trajectory) -> 
 @pytest.mark.timeout(110)
 def test_five_hundred_episodes_all_end_and_none_gets_anothers_tokens() -> None:
     policy = EnginePolicy(max_batch_size=48, num_slots=60)
-    given_up = {number: threading.Event() for number in range(NUM_EPISODES)}
+    cancel_events = {number: threading.Event() for number in range(NUM_EPISODES)}
     episodes: dict[int, Trajectory] = {}
     errors: dict[int, str] = {}
 
     def run(number: int) -> None:
         try:
-            episodes[number] = roll_out(policy, number, given_up[number])
+            episodes[number] = roll_out(policy, number, cancel_events[number])
         except Exception as error:  # an episode that was given up ends by an exception of the rollout's own
             errors[number] = type(error).__name__
 
@@ -126,7 +126,7 @@ def test_five_hundred_episodes_all_end_and_none_gets_anothers_tokens() -> None:
         thread.start()
     time.sleep(0.5)
     for number in range(7, NUM_EPISODES, 10):
-        given_up[number].set()
+        cancel_events[number].set()
     deadline = time.monotonic() + 90
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))

@@ -124,7 +124,7 @@ def test_nothing_is_shared_after_clear() -> None:
     releases=st.lists(st.integers(0, 5), max_size=8),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_cache_always_holds_what_the_table_says(prompts: list, releases: list[int]) -> None:
+def test_the_cache_always_matches_the_table(prompts: list, releases: list[int]) -> None:
     """Prompts of a few families come and go; after every move each slot's keys are its tokens."""
     slots, num_active = table(num_slots=3, width=64), 0
     for family, length, tail in prompts:

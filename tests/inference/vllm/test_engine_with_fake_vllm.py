@@ -142,12 +142,12 @@ def test_a_pause_ends_what_has_tokens_and_keeps_the_rest_for_the_new_weights(
     engine: VLLMEngine, vllm: FakeVLLM
 ) -> None:
     vllm.is_busy = True
-    under_way, not_begun = start(engine), start(engine, SLOW, 2)
+    running, not_begun = start(engine), start(engine, SLOW, 2)
     wait_for(lambda: len(vllm.active) == 2)
     engine.pause()
     late = start(engine, 9, 2)
     engine.pause()  # a second one changes nothing
-    first = under_way.result(5)
+    first = running.result(5)
     assert first.finish_reason is FinishReason.INTERRUPTED
     assert (len(set(first.token_ids)), first.weight_version) == (1, 0)
     assert not vllm.active
@@ -159,7 +159,7 @@ def test_a_pause_ends_what_has_tokens_and_keeps_the_rest_for_the_new_weights(
 
 
 def test_while_completions_are_held_only_a_probe_is_sampled(engine: VLLMEngine, vllm: FakeVLLM) -> None:
-    under_way = start(engine)
+    running = start(engine)
     engine.hold()
     engine.pause()
     held = [ThreadPoolExecutor(1).submit(engine.complete, [9], SamplingParams(max_new_tokens=2)) for _ in range(8)]
@@ -170,11 +170,11 @@ def test_while_completions_are_held_only_a_probe_is_sampled(engine: VLLMEngine, 
     assert len(engine._waiting) == 8 and not any(each.done() for each in held)
     engine.release()
     assert {each.result(5).weight_version for each in held} == {1}
-    assert under_way.result(5).finish_reason is FinishReason.INTERRUPTED
+    assert running.result(5).finish_reason is FinishReason.INTERRUPTED
 
 
 @pytest.mark.parametrize("first_id", [5, SLOW])
-def test_what_nobody_waits_for_is_ended(engine: VLLMEngine, vllm: FakeVLLM, first_id: int) -> None:
+def test_a_request_without_a_waiter_is_ended(engine: VLLMEngine, vllm: FakeVLLM, first_id: int) -> None:
     vllm.is_busy = True
     cancel = threading.Event()
     future = start(engine, first_id, cancel=cancel)
@@ -185,7 +185,7 @@ def test_what_nobody_waits_for_is_ended(engine: VLLMEngine, vllm: FakeVLLM, firs
     assert not vllm.active
 
 
-def test_a_request_is_given_up_during_a_pause_too(engine: VLLMEngine) -> None:
+def test_a_request_is_cancelled_during_a_pause_too(engine: VLLMEngine) -> None:
     engine.pause()
     cancel = threading.Event()
     future = start(engine, cancel=cancel)
@@ -194,7 +194,7 @@ def test_a_request_is_given_up_during_a_pause_too(engine: VLLMEngine) -> None:
     assert future.result(5).finish_reason is FinishReason.CANCELLED
 
 
-def test_a_probe_says_how_much_was_cached(engine: VLLMEngine) -> None:
+def test_a_probe_reports_how_much_was_cached(engine: VLLMEngine) -> None:
     (probe,) = engine.probe((5, 6), num_tokens=2, temperature=1.0, seed=0)
     assert (probe.where, probe.version, probe.num_cached, probe.token_ids) == ("process 0", 0, 2, (7, 7))
 
@@ -257,10 +257,10 @@ def test_a_gpu_is_freed_for_the_update_and_its_weights_come_before_its_cache(
     engine: VLLMEngine, vllm: FakeVLLM
 ) -> None:
     on_a_gpu(engine)
-    under_way = start(engine)
+    running = start(engine)
     engine.sleep()
     engine.sleep()
-    assert under_way.result(5).finish_reason is FinishReason.INTERRUPTED
+    assert running.result(5).finish_reason is FinishReason.INTERRUPTED
     engine.pause()
     with pytest.raises(EngineError, match="weights were dropped"):
         engine.resume(1)
@@ -309,7 +309,7 @@ def test_a_failure_reaches_every_caller_and_every_later_one(engine: VLLMEngine, 
             call()
 
 
-def test_closing_ends_what_is_under_way_and_vllm_once(engine: VLLMEngine, vllm: FakeVLLM) -> None:
+def test_closing_ends_running_requests_and_vllm_once(engine: VLLMEngine, vllm: FakeVLLM) -> None:
     future = start(engine)
     engine.close()
     engine.close()

@@ -55,7 +55,7 @@ def test_an_answer_that_is_none_is_an_error_that_names_the_server(name):
         read_answer(ADDRESS, RUBBISH[name], SAMPLING)
 
 
-def test_more_tokens_than_asked_for_are_no_completion():
+def test_more_tokens_than_requested_are_no_completion():
     with pytest.raises(EngineError, match="3 of 2 ids"):
         read_answer(ADDRESS, answer_with(), SamplingParams(max_new_tokens=2))
 

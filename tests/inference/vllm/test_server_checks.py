@@ -27,7 +27,7 @@ def test_a_post_to_all_goes_to_those_that_are_up_and_a_failure_names_the_server(
         assert client.get(server.address, "/weight_info") == {"weight_version": "default"}
 
 
-def test_a_probe_goes_to_the_server_it_names_and_says_what_was_cached(server, other):
+def test_a_probe_goes_to_the_server_it_names_and_reports_what_was_cached(server, other):
     other.label, other.num_cached = "9/4", 128
     with client_of(server, other) as client:
         probe = client.probe(other.address, PROMPT, num_tokens=2, temperature=0.0, seed=5)
@@ -104,7 +104,7 @@ def test_a_server_that_is_still_starting_is_waited_for_and_then_belongs_to_all(s
         ({"weight_transfer": "nccl"}, "takes weights as files, this run sends them by nccl .* --weight-transfer nccl"),
     ],
 )
-def test_a_server_started_with_other_settings_is_told_the_flag_it_needs(server, needed, expected):
+def test_a_server_with_other_settings_is_refused_with_the_flag_it_needs(server, needed, expected):
     with client_of(server) as client, pytest.raises(ConfigError, match=f"{server.address} {expected}`"):
         client.wait_until_up(**NEEDED | needed)
 
@@ -117,7 +117,7 @@ def test_a_server_may_offer_more_than_a_run_needs(server):
             client.wait_until_up(**NEEDED | {"lora_rank": lora_rank, "weight_transfer": weight_transfer})
 
 
-def test_a_server_without_adapters_says_so(server):
+def test_a_server_without_adapters_is_refused(server):
     server.names = ["policy", "settings/dtype=float32/lora_rank=0/weight_transfer=files"]
     with client_of(server) as client, pytest.raises(ConfigError, match=r"serves no adapters \(rank 0\), .* 1`"):
         client.wait_until_up(**NEEDED | {"lora_rank": 1})

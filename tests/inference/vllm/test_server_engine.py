@@ -61,7 +61,7 @@ def sync_adapter(sampler: ServerEngine, folder: Path, version: int) -> list[Rece
 # A change of weights
 
 
-def test_servers_are_asked_in_order_and_end_up_the_same(servers: FakeServers, sampler: ServerEngine) -> None:
+def test_servers_are_updated_in_order_and_end_up_the_same(servers: FakeServers, sampler: ServerEngine) -> None:
     receipts = sync(sampler, 4)
     assert receipts == [Receipt(where=address, checksums=sums_of(WEIGHTS)) for address in (A, B)]
     for server in servers.servers.values():
@@ -86,7 +86,7 @@ def test_completions_are_held_by_every_process(servers: FakeServers, sampler: Se
         assert not servers.is_held
 
 
-def test_a_flush_is_tried_again_and_then_given_up(
+def test_a_flush_is_retried_and_then_fails(
     servers: FakeServers, sampler: ServerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers.servers[B].num_stuck_flushes = 2
@@ -124,7 +124,7 @@ def test_a_server_that_is_lost_leaves_the_others_to_it(servers: FakeServers, sam
     assert num_there == (1 if path in ("/pause", "/collective_rpc") else 2)
 
 
-def test_with_all_servers_lost_there_is_nobody_to_give_weights_to(servers: FakeServers, sampler: ServerEngine) -> None:
+def test_with_all_servers_lost_a_weight_sync_fails(servers: FakeServers, sampler: ServerEngine) -> None:
     for server in servers.servers.values():
         server.is_there = False
     with pytest.raises(EngineError, match=r"http://.:8000 failed: ConnectError"):

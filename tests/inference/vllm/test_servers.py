@@ -57,7 +57,7 @@ def test_the_distribution_is_the_models_but_for_the_temperature(server):
     ]
 
 
-def test_a_stop_id_ends_a_completion_and_is_kept(server):
+def test_a_stop_id_ends_a_completion_and_is_included(server):
     with client_of(server) as client:
         stopped = client.complete(PROMPT, SamplingParams(max_new_tokens=9, seed=41, stop_token_ids=(42,)))
     assert (stopped.token_ids, stopped.finish_reason) == ((41, 42), FinishReason.STOP)
@@ -70,7 +70,7 @@ def test_the_adapter_is_sampled_with_by_its_name(server):
     assert server.bodies[0]["model"] == "run-7"
 
 
-def test_the_server_with_the_fewest_requests_is_asked_and_among_equals_the_one_not_used_for_longest(server, other):
+def test_a_request_goes_to_the_least_loaded_server_and_among_equals_to_the_least_recent(server, other):
     with client_of(server, other) as client:
         for _ in range(3):
             client.complete(PROMPT, SAMPLING)
@@ -105,7 +105,7 @@ def test_a_single_server_gets_the_request_again_when_it_answers_again(server):
     assert len(server.bodies) == 2
 
 
-def test_a_request_that_ends_every_server_is_given_up(server):
+def test_a_request_that_ends_every_server_fails(server):
     server.behave = lambda body: (500, {"error": {"message": "poison"}})
     with client_of(server) as client, pytest.raises(EngineError, match=f"{MAX_ATTEMPTS} servers.*poison"):
         client.complete(PROMPT, SAMPLING)
@@ -132,7 +132,7 @@ def test_a_hundred_threads_get_their_own_sample_once_each_while_servers_fail(ser
     assert len(server.bodies) + len(other.bodies) == 100 + 34
 
 
-def test_a_refused_prompt_is_not_sent_again_and_the_server_says_why(server, other):
+def test_a_refused_prompt_is_not_sent_again_and_the_servers_reason_is_reported(server, other):
     with (
         client_of(server, other) as client,
         pytest.raises(RequestRefusedError, match="Token id 5000 is out of vocabulary") as caught,
@@ -183,7 +183,7 @@ def test_a_server_that_falls_silent_loses_its_requests_to_another(server, other,
     assert (server.counts["served"], other.counts["served"]) == (0, 1)
 
 
-def test_a_connection_that_is_not_taken_is_given_up_before_the_time_of_the_request(monkeypatch):
+def test_a_connection_that_is_not_accepted_fails_before_the_request_timeout(monkeypatch):
     """A listener whose queue is full, as behind a firewall that drops."""
     monkeypatch.setattr(server_pool, "_CONNECT_S", 0.3)
     with socket.socket() as full:
@@ -202,7 +202,7 @@ def test_a_connection_that_is_not_taken_is_given_up_before_the_time_of_the_reque
                 assert time.monotonic() - began < 3.0
 
 
-def test_an_answer_that_is_none_is_an_error_and_not_asked_for_again(server, other):
+def test_an_invalid_answer_is_an_error_and_not_requested_again(server, other):
     server.behave = lambda body: (200, b"<html>welcome</html>")
     with client_of(server, other) as client, pytest.raises(EngineError, match=f"{server.address} answered with"):
         client.complete(PROMPT, SAMPLING)
@@ -299,7 +299,7 @@ def test_a_server_that_comes_back_paused_has_missed_something(server):
 
 
 @pytest.mark.parametrize("label", ["default", "4/8", "5/3"])
-def test_a_server_with_other_weights_that_nobody_saw_come_is_known_by_its_completion(server, label):
+def test_unexpected_weights_of_a_server_are_detected_by_its_completion(server, label):
     """Also with those of the same version before the run went back to it, and with a later one's of another run."""
     server.label = label
 
@@ -325,7 +325,7 @@ def test_a_server_that_does_not_know_the_adapter_is_a_new_process(server):
         assert client.complete(PROMPT, SAMPLING).weight_version == 4
 
 
-def test_a_request_that_is_overtaken_by_the_next_adapter_asks_for_that_one(server):
+def test_a_request_overtaken_by_the_next_adapter_uses_that_one(server):
     """Its server is not down for it: its health is not checked, and nothing is sent to it."""
 
     def behave(body):

@@ -30,7 +30,7 @@ def servers() -> FakeServers:
     return servers
 
 
-def test_files_hold_every_tensor_once_and_no_more_than_was_asked(tmp_path: Path, servers: FakeServers) -> None:
+def test_files_hold_every_tensor_once_within_the_size_limit(tmp_path: Path, servers: FakeServers) -> None:
     weights = {f"w{i}": torch.full((size,), float(i)) for i, size in enumerate([4, 4, 1, 20, 2])}
     transport = FileTransport(tmp_path, file_bytes=32)
     receipts = transport.send(Members(servers, [A, B]), iter(weights.items()), 7)
@@ -40,7 +40,7 @@ def test_files_hold_every_tensor_once_and_no_more_than_was_asked(tmp_path: Path,
     assert all(torch.equal(servers.servers[B].weights[name], tensor) for name, tensor in weights.items())
 
 
-def test_a_tensor_is_copied_before_the_next_is_asked_for(tmp_path: Path, servers: FakeServers) -> None:
+def test_a_tensor_is_copied_before_the_next_is_requested(tmp_path: Path, servers: FakeServers) -> None:
     def stream() -> Any:
         buffer = torch.zeros(2)
         for i in range(3):
@@ -55,7 +55,7 @@ def test_a_tensor_is_copied_before_the_next_is_asked_for(tmp_path: Path, servers
     assert arrived["turned"].tolist() == [[0, 2], [1, 3]]
 
 
-def test_only_the_last_version_is_kept(tmp_path: Path, servers: FakeServers) -> None:
+def test_only_the_last_version_is_stored(tmp_path: Path, servers: FakeServers) -> None:
     (tmp_path / "version_90").mkdir()
     (tmp_path / ".version_91").mkdir()
     (tmp_path / "version_2").mkdir()

@@ -123,7 +123,7 @@ def test_a_greedy_completion_takes_the_most_likely_ids(engine: "VLLMEngine", tra
     assert tuple(logits.argmax(-1).tolist()) == token_ids
 
 
-def test_a_stop_id_ends_a_completion_and_is_kept(engine: "VLLMEngine") -> None:
+def test_a_stop_id_ends_a_completion_and_is_included(engine: "VLLMEngine") -> None:
     whole = generate(engine).token_ids
     stop = whole[7]
     sampling = SamplingParams(max_new_tokens=24, seed=3, stop_token_ids=(stop,))

@@ -77,7 +77,7 @@ def test_without_a_flush_old_keys_and_values_are_sampled_from(engine: "VLLMEngin
     assert gap(trainer, fresh.token_ids, fresh.logprobs) < EXACT
 
 
-def test_a_tensor_is_only_read_before_the_next_is_asked_for(engine: "VLLMEngine", trainer: nn.Module) -> None:
+def test_a_tensor_is_only_read_before_the_next_is_requested(engine: "VLLMEngine", trainer: nn.Module) -> None:
     """One buffer for all of them, as where shards are gathered."""
     update(trainer, seed=5)
     weights = weights_of(trainer)

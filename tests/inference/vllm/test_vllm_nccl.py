@@ -157,7 +157,7 @@ def test_names_are_announced_as_they_are_sent_and_receipts_come_back(servers: Fa
     ]
 
 
-def test_the_group_is_kept_and_made_anew_for_other_servers(servers: FakeServers) -> None:
+def test_the_group_is_reused_and_recreated_for_other_servers(servers: FakeServers) -> None:
     transport = NCCLTransport(timeout_s=5)
     both = Members(servers, [A, B])
 

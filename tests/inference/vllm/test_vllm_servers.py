@@ -127,7 +127,7 @@ def test_a_seed_repeats_a_sample_and_another_does_not(client):
     assert first.token_ids == again.token_ids != other.token_ids
 
 
-def test_a_stop_id_ends_a_completion_and_is_kept_and_eos_alone_does_not(client):
+def test_a_stop_id_ends_a_completion_and_is_included_and_eos_alone_does_not(client):
     sampled = client.complete(PROMPT, sampling(7))
     stop = sampled.token_ids[5]
     stopped = client.complete(PROMPT, sampling(7, stop_token_ids=(stop,)))
@@ -141,7 +141,7 @@ def test_a_completion_ends_where_the_window_ends(client):
     assert (len(sampled.token_ids), sampled.finish_reason) == (WINDOW - len(prompt), FinishReason.LENGTH)
 
 
-def test_refused_prompts_say_why(client):
+def test_refused_prompts_report_the_reason(client):
     with pytest.raises(RequestRefusedError, match="out of vocabulary"):
         client.complete((10**6,), sampling(7))
     with pytest.raises(RequestRefusedError, match=f"maximum model length of {WINDOW}"):
@@ -158,7 +158,7 @@ def test_sixteen_threads_at_once_sample_what_each_samples_alone(client, model):
     assert sum(one.token_ids == other.token_ids for one, other in zip(alone, together, strict=True)) >= 14
 
 
-def test_a_probe_says_what_came_out_of_the_cache_and_a_flush_empties_it(client, launcher):
+def test_a_probe_reports_cached_tokens_and_a_flush_empties_the_cache(client, launcher):
     client.post_all("/reset_prefix_cache")
     cold, warm = (client.probe(launcher.address, LONG_PROMPT, num_tokens=8, temperature=1.0, seed=3) for _ in range(2))
     assert (cold.num_cached, warm.num_cached) == (0, 256)

@@ -151,7 +151,7 @@ def test_trained_weights_arrive_and_are_sampled_from(setup: Setup) -> None:
     assert metrics["sync/gigabytes"] == pytest.approx(4e-9 * sum(p.numel() for p in setup.model.parameters()))
 
 
-def test_completions_under_way_end_interrupted_and_later_ones_have_the_new_weights(setup: Setup) -> None:
+def test_running_completions_end_interrupted_and_later_ones_have_the_new_weights(setup: Setup) -> None:
     setup.learn()
     sampling = SamplingParams(max_new_tokens=700, temperature=TEMPERATURE, seed=1)
     with ThreadPoolExecutor(4) as threads:
@@ -223,7 +223,7 @@ class Faulty(ServerEngine):
         ("without model.norm.weight", EngineError, "no tensor came for 1 of"),
     ],
 )
-def test_faults_are_found_and_the_next_sync_mends_them(
+def test_faults_are_found_and_the_next_sync_repairs_them(
     setup: Setup, fault: str, kind: type[Exception], sentence: str
 ) -> None:
     setup.learn(size=0.1)
@@ -317,7 +317,7 @@ def test_adapters_arrive_and_the_last_one_is_sampled_with(adapted: Any) -> None:
     for version in (1, 2):
         learn_adapter(model)
         with ThreadPoolExecutor(2) as threads:
-            under_way = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
+            active = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
             wait_for_load(setup.servers, running=1)
             setup.servers.post_all("/pause", params={"mode": "abort"})
             waiting = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
@@ -330,7 +330,7 @@ def test_adapters_arrive_and_the_last_one_is_sampled_with(adapted: Any) -> None:
         assert setup.gap() < MAX_GAP
         # Nothing that waited for the old adapter is answered by it.
         assert waiting.result().token_ids == ()
-        assert {under_way.result().finish_reason, waiting.result().finish_reason} == {FinishReason.INTERRUPTED}
+        assert {active.result().finish_reason, waiting.result().finish_reason} == {FinishReason.INTERRUPTED}
     models = setup.servers.get(setup.address, "/v1/models")["data"]
     assert [model["id"] for model in models if model["id"].startswith("adapter-")] == ["adapter-2"]
     assert [path.name for path in (setup.folder / "adapters").iterdir()] == ["adapter_2"]

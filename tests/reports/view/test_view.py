@@ -325,7 +325,7 @@ def command(*args: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_command_says_where_it_is_and_ends_with_ctrl_c(run: Path) -> None:
+def test_the_command_prints_its_address_and_ends_with_ctrl_c(run: Path) -> None:
     process = command(str(run), "--no-browser")
     try:
         line = process.stdout.readline()

@@ -121,7 +121,7 @@ def test_keys_go_through_what_is_listed_and_the_address_follows(page: Page) -> N
     assert page.run("document.querySelector('button.row[aria-current]').dataset.episode") == "3"
 
 
-def test_a_run_without_samples_says_which_key_writes_them(open_page: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_run_without_samples_names_the_key_that_writes_them(open_page: Callable[..., Page], tmp_path: Path) -> None:
     page = open_page(make_run(tmp_path / "none", samples_every=0))
     page.wait(lambda: page.texts("#episode h2") == ["No tokens to show"])
     assert "log.samples_every is 0 in this run's configuration" in page.texts("#episode p")[0]

@@ -88,7 +88,7 @@ def test_what_comes_too_late_is_not_shown(open_page: Callable[..., Page], tmp_pa
     assert page.run("document.querySelector('main').hasAttribute('aria-busy')") is False
 
 
-def test_a_click_on_a_step_asks_for_what_the_run_has_by_now(
+def test_a_click_on_a_step_reloads_the_run(
     open_page: Callable[..., Page],
     tmp_path: Path,
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_click_on_a_step_asks_for_what_the_run_has_by_now(
 # Values
 
 
-def test_what_did_not_count_is_grey_and_what_is_not_finite_is_said(
+def test_what_did_not_count_is_grey_and_what_is_not_finite_is_shown(
     open_page: Callable[..., Page],
     tmp_path: Path,
 ) -> None:

@@ -51,7 +51,7 @@ class VersionedPolicy(BasePolicy):
         """The reply to a question, whatever the seed."""
         self.failing_question: str | None = None
         self.seeds: list[int] = []
-        self.num_sampled = self.num_cancelled = self.num_under_way = 0
+        self.num_sampled = self.num_cancelled = self.num_running = 0
         self._delay_s = delay_s
         self._lock = threading.Lock()
 
@@ -59,12 +59,12 @@ class VersionedPolicy(BasePolicy):
         question = bytes(prompt_ids[1 : prompt_ids.index(END)]).decode()
         with self._lock:
             self.seeds.append(sampling.seed)
-            self.num_under_way += 1
+            self.num_running += 1
         try:
             return self._generate(question, sampling, cancel)
         finally:
             with self._lock:
-                self.num_under_way -= 1
+                self.num_running -= 1
 
     def _generate(self, question: str, sampling: SamplingParams, cancel: Cancel | None) -> Completion:
         first_version, ends = self.version, time.monotonic() + self._delay_s(sampling.seed)
@@ -133,7 +133,7 @@ def update(source: AsyncSource, policy: VersionedPolicy, step: int) -> None:
     source.commit()
 
 
-def said(group: TrajectoryGroup) -> str:
+def text_of(group: TrajectoryGroup) -> str:
     return "".join(episode.turns[0].message.content for episode in group.trajectories)
 
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_asking import HttpServer, ask, descendants, plain, sandboxed
+from mcp_calls import HttpServer, call, descendants, plain, sandboxed
 from waiting import free_port, wait_for
 
 from agent_rl.config import MCPServerConfig
@@ -42,23 +42,23 @@ def sandbox() -> Iterator[Sandbox]:
 
 def test_a_slow_call_hits_its_deadline_while_others_go_on(sandbox: Sandbox) -> None:
     with MCPConnections([sandboxed("everyday.py", timeout_s=0.6)], sandbox=sandbox) as connections:
-        assert ask(connections, "count").text == "1"
+        assert call(connections, "count").text == "1"
         with ThreadPoolExecutor(1) as pool:
             started = time.monotonic()
-            slow = pool.submit(ask, connections, "wait", seconds=60.0)
-            assert all(ask(connections, "add", a=i, b=1).text == str(i + 1) for i in range(20))
+            slow = pool.submit(call, connections, "wait", seconds=60.0)
+            assert all(call(connections, "add", a=i, b=1).text == str(i + 1) for i in range(20))
             assert not slow.done()
             assert slow.result() == ToolResult(text="error: wait: the server gave no answer within 0.6 s", ok=False)
         assert 0.6 <= time.monotonic() - started < 3.0
         time.sleep(0.3)
-        assert ask(connections, "count").text == "2", "a server that answers others is not started anew"
+        assert call(connections, "count").text == "2", "a server that answers others is not started anew"
 
 
 def test_a_server_that_dies_in_a_call_is_back_for_the_next_one(sandbox: Sandbox) -> None:
     with MCPConnections([sandboxed("everyday.py")], sandbox=sandbox) as connections:
         for _ in range(4):
-            assert [ask(connections, "count").text for _ in range(2)] == ["1", "2"]
-            died = ask(connections, "die")
+            assert [call(connections, "count").text for _ in range(2)] == ["1", "2"]
+            died = call(connections, "die")
             assert not died.ok and "ended before it answered" in died.text
 
 
@@ -69,16 +69,16 @@ def test_a_server_that_ended_between_two_calls_is_started_before_the_next(tmp_pa
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not psutil.pid_exists(pid))
         time.sleep(0.2)
-        ask(connections, "fall")
+        call(connections, "fall")
     assert log.read_text().splitlines() == ["started", "started"]
 
 
 def test_a_server_that_froze_is_replaced(sandbox: Sandbox) -> None:
     with MCPConnections([sandboxed("everyday.py", timeout_s=0.5)], sandbox=sandbox) as connections:
-        assert ask(connections, "count").text == "1"
+        assert call(connections, "count").text == "1"
         running = len(descendants())
-        assert "no answer within 0.5 s" in ask(connections, "freeze").text
-        wait_for(lambda: ask(connections, "count").text == "1", timeout_s=5.0)
+        assert "no answer within 0.5 s" in call(connections, "freeze").text
+        wait_for(lambda: call(connections, "count").text == "1", timeout_s=5.0)
         wait_for(lambda: len(descendants()) == running, timeout_s=5.0)
 
 
@@ -88,22 +88,22 @@ def test_a_server_whose_time_in_the_sandbox_is_over_is_started_anew(
 ) -> None:
     monkeypatch.setattr(mcp_transport, "LIMITS", Limits(wall_s=1.0, processes=64))
     with MCPConnections([sandboxed("everyday.py")], sandbox=sandbox) as connections:
-        assert ask(connections, "count").text == "1"
+        assert call(connections, "count").text == "1"
         time.sleep(1.2)
-        assert ask(connections, "count").text == "1"
+        assert call(connections, "count").text == "1"
 
 
-def test_a_server_that_dies_at_every_call_is_asked_once_a_call_and_not_hammered(tmp_path: Path) -> None:
+def test_a_server_that_dies_at_every_call_gets_one_request_a_call(tmp_path: Path) -> None:
     log = tmp_path / "starts"
     with MCPConnections([plain("dying.py", str(log))]) as connections:
-        texts = [ask(connections, "fall").text for _ in range(20)]
+        texts = [call(connections, "fall").text for _ in range(20)]
     assert all("ended before it answered" in text for text in texts[:2])
     assert "error: fall: the server is down (the connection ended) and is not asked again for 0." in texts[2]
     assert 2 <= len(log.read_text().splitlines()) <= 4
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "expected"),
     [
         (plain("silent.py", timeout_s=0.5), "handshake within 0.5 s; its last words: 'I say nothing'"),
         (sandboxed("silent.py", timeout_s=0.5), "handshake within 0.5 s; its last words: 'I say nothing'"),
@@ -119,12 +119,12 @@ def test_a_server_that_dies_at_every_call_is_asked_once_a_call_and_not_hammered(
     ids=["silent child", "silent", "babbling child", "babbling", "ends", "no program", "no server"],
 )
 def test_a_server_that_does_not_come_up_is_a_sentence(
-    sandbox: Sandbox, config: MCPServerConfig, said: str, capfd: pytest.CaptureFixture[str]
+    sandbox: Sandbox, config: MCPServerConfig, expected: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     started = time.monotonic()
     with pytest.raises(UserError, match=r"tools.mcp\[0\] \(.*\) did not come up") as caught:
         MCPConnections([config], sandbox=sandbox).__enter__()
-    caught.match(said)
+    caught.match(expected)
     assert "secret" not in str(caught.value)
     assert time.monotonic() - started < 5.0
     assert capfd.readouterr().err == "", "the progress display is there"
@@ -140,7 +140,7 @@ def test_what_the_sdk_logs_stays_off_the_terminal(
     assert capsys.readouterr().err == "printed\n"
 
 
-def test_a_traceback_at_the_start_is_told(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_traceback_at_the_start_is_reported(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import no_such_module\n")
     with pytest.raises(UserError, match="its last words: \"ModuleNotFoundError: No module named 'no_such_module'"):
         MCPConnections([MCPServerConfig(command=("python", str(tmp_path / "broken.py")))], sandbox=sandbox).__enter__()
@@ -151,10 +151,10 @@ def test_an_http_server_that_was_started_again_is_found_again() -> None:
     url = f"http://127.0.0.1:{(port := free_port())}/mcp"
     with HttpServer(port):
         connections = MCPConnections([MCPServerConfig(url=url, timeout_s=5.0)]).__enter__()
-        assert ask(connections, "count").text == "1"
-    assert not ask(connections, "count").ok
+        assert call(connections, "count").text == "1"
+    assert not call(connections, "count").ok
     with closing(connections), HttpServer(port):
-        wait_for(lambda: ask(connections, "count").ok, timeout_s=20.0)
+        wait_for(lambda: call(connections, "count").ok, timeout_s=20.0)
 
 
 # ---------------------------------------------------------------- many calls, long and unreadable answers
@@ -163,7 +163,7 @@ def test_an_http_server_that_was_started_again_is_found_again() -> None:
 def texts_of(connections: MCPConnections, name: str, num: int, **arguments: Any) -> list[str]:
     """What so many threads get."""
     with ThreadPoolExecutor(num) as pool:
-        return [each.text for each in pool.map(lambda _: ask(connections, name, **arguments), range(num))]
+        return [each.text for each in pool.map(lambda _: call(connections, name, **arguments), range(num))]
 
 
 def test_a_server_that_answers_one_after_the_other_is_not_blamed_for_our_crowd(tmp_path: Path) -> None:
@@ -180,25 +180,25 @@ def test_calls_that_a_busy_server_answers_late_do_not_end_it(tmp_path: Path) -> 
     with MCPConnections([plain("rude.py", str(log), timeout_s=0.7)]) as connections:
         late = "error: slow: the server gave no answer within 0.7 s"
         assert sorted(texts_of(connections, "slow", 5, seconds=0.5)) == [late] * 4 + ["slept"]
-        wait_for(lambda: ask(connections, "slow", seconds=0).ok, timeout_s=5.0)
+        wait_for(lambda: call(connections, "slow", seconds=0).ok, timeout_s=5.0)
     assert log.read_text().splitlines() == ["started"]
 
 
-def test_an_answer_without_measure_is_an_error_at_once_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_an_endless_answer_is_an_error_at_once_and_delays_no_other_call(tmp_path: Path) -> None:
     log = tmp_path / "starts"
     config = plain("rude.py", str(log), timeout_s=30.0)
     with MCPConnections([config, plain("everyday.py", include=("add",))]) as connections, ThreadPoolExecutor(1) as pool:
         started = time.monotonic()
-        big = pool.submit(ask, connections, "big", megabytes=60)
+        big = pool.submit(call, connections, "big", megabytes=60)
         waits = []
         while not big.done():
             asked = time.monotonic()
-            assert ask(connections, "add", a=1, b=2).text == "3"
+            assert call(connections, "add", a=1, b=2).text == "3"
             waits.append(time.monotonic() - asked)
         assert big.result() == ToolResult(text="error: big: the server's answer is longer than 8388608 bytes", ok=False)
         assert time.monotonic() - started < 10.0
         assert max(waits) < 1.0
-        assert ask(connections, "slow", seconds=0).text == "slept"
+        assert call(connections, "slow", seconds=0).text == "slept"
     assert log.read_text().splitlines() == ["started"]
 
 
@@ -206,11 +206,11 @@ def test_an_answer_without_measure_over_http_is_an_error_too() -> None:
     with HttpServer(port := free_port()):
         url = f"http://127.0.0.1:{port}/mcp"
         with MCPConnections([MCPServerConfig(url=url, timeout_s=20.0)]) as connections:
-            assert ask(connections, "count").text == "1"
-            big = ask(connections, "big", megabytes=9)
+            assert call(connections, "count").text == "1"
+            big = call(connections, "big", megabytes=9)
             assert not big.ok
             assert big.text.endswith("the server's answer is longer than 8388608 bytes")
-            assert ask(connections, "count").text == "2"
+            assert call(connections, "count").text == "2"
 
 
 class Events(BaseHTTPRequestHandler):
@@ -249,30 +249,30 @@ def test_an_event_without_measure_fails_its_call_and_not_the_connection() -> Non
         threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         url = f"http://127.0.0.1:{server.server_address[1]}/mcp"
         with MCPConnections([MCPServerConfig(url=url, timeout_s=20.0)]) as connections:
-            assert ask(connections, "text", num=2_000_000).ok
+            assert call(connections, "text", num=2_000_000).ok
             link = connections.tools[0]._server._link
-            assert ask(connections, "text", num=9_000_000).text.startswith("error: text: SSE stream failed: ")
-            assert ask(connections, "text", num=2).text == "xx"
+            assert call(connections, "text", num=9_000_000).text.startswith("error: text: SSE stream failed: ")
+            assert call(connections, "text", num=2).text == "xx"
             assert connections.tools[0]._server._link is link
         server.shutdown()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("broken", "the server's answer is no message: 1 validation error"),
         ("listed", "the server's answer is no message: "),
         ("odd", "1 validation error for CallToolResult"),
     ],
 )
-def test_an_answer_that_cannot_be_read_ends_its_call_at_once(tmp_path: Path, name: str, said: str) -> None:
+def test_an_answer_that_cannot_be_read_ends_its_call_at_once(tmp_path: Path, name: str, expected: str) -> None:
     with MCPConnections([plain("rude.py", os.devnull, timeout_s=30.0)]) as connections:
         started = time.monotonic()
-        result = ask(connections, name)
+        result = call(connections, name)
         assert time.monotonic() - started < 5.0
-        assert not result.ok and result.text.startswith(f"error: {name}: {said}")
+        assert not result.ok and result.text.startswith(f"error: {name}: {expected}")
         assert "\n" not in result.text and "http" not in result.text
-        assert ask(connections, "slow", seconds=0).text == "slept"
+        assert call(connections, "slow", seconds=0).text == "slept"
 
 
 def answer(text: str) -> bytes:
@@ -308,16 +308,16 @@ def test_of_a_line_that_is_too_long_nothing_is_kept(monkeypatch: pytest.MonkeyPa
 # ---------------------------------------------------------------- the end
 
 
-def test_after_the_end_calls_say_so_and_nothing_is_left(sandbox: Sandbox) -> None:
+def test_after_the_end_calls_fail_and_nothing_is_left(sandbox: Sandbox) -> None:
     before, threads = descendants(), threading.active_count()
     with MCPConnections([sandboxed("everyday.py"), plain("dying.py", os.devnull)], sandbox=sandbox) as connections:
         assert len(descendants()) > len(before) + 1
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(ask, connections, "wait", seconds=60.0)
+            waiting = pool.submit(call, connections, "wait", seconds=60.0)
             time.sleep(0.1)
             connections.close()
             assert not waiting.result(5.0).ok
-    assert ask(connections, "add", a=1, b=2).text == "error: add: the connection to the server was closed"
+    assert call(connections, "add", a=1, b=2).text == "error: add: the connection to the server was closed"
     wait_for(lambda: descendants() == before)
     wait_for(lambda: threading.active_count() <= threads)
 
@@ -328,6 +328,6 @@ def test_nothing_is_left_after_ctrl_c(sandbox: Sandbox) -> None:
     both = [sandboxed("everyday.py"), plain("dying.py", os.devnull)]
     with pytest.raises(KeyboardInterrupt), MCPConnections(both, sandbox=sandbox) as connections:
         timer.start()
-        ask(connections, "wait", seconds=60.0)
+        call(connections, "wait", seconds=60.0)
     wait_for(lambda: descendants() == before)
     wait_for(lambda: threading.active_count() <= threads)

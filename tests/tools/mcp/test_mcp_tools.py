@@ -12,7 +12,7 @@ import psutil
 import pytest
 from fakes import ScriptedPolicy
 from mcp.types import CallToolResult, EmbeddedResource, TextContent, TextResourceContents
-from mcp_asking import HttpServer, ask, plain, sandboxed
+from mcp_calls import HttpServer, call, plain, sandboxed
 from waiting import free_port
 
 from agent_rl.agent.messages import Message
@@ -55,17 +55,17 @@ def test_tools_come_with_the_servers_names_descriptions_and_schemas(everyday: MC
 
 
 def test_calls_are_answered_with_text(everyday: MCPConnections) -> None:
-    assert ask(everyday, "add", a=1, b=2) == ToolResult(text="3")
-    assert ask(everyday, "greet").text == "hello from the file beside"
+    assert call(everyday, "add", a=1, b=2) == ToolResult(text="3")
+    assert call(everyday, "greet").text == "hello from the file beside"
 
 
 def test_nested_arguments_reach_the_server(everyday: MCPConnections) -> None:
     order = {"customer": "Ann", "lines": [{"item": "pens", "count": 2}, {"item": "ink"}]}
-    assert ask(everyday, "order", order=order).text == "Ann: 2 pens, 1 ink"
+    assert call(everyday, "order", order=order).text == "Ann: 2 pens, 1 ink"
 
 
 def test_an_error_result_and_a_refused_request_are_failed_calls(everyday: MCPConnections) -> None:
-    assert ask(everyday, "divide", a=1, b=0) == ToolResult(
+    assert call(everyday, "divide", a=1, b=0) == ToolResult(
         text="error: Error executing tool divide: b must not be 0", ok=False
     )
     tool = next(tool for tool in everyday.tools if tool.name == "add")
@@ -75,12 +75,12 @@ def test_an_error_result_and_a_refused_request_are_failed_calls(everyday: MCPCon
 
 def test_calls_from_eight_threads_get_their_own_answers(everyday: MCPConnections) -> None:
     with ThreadPoolExecutor(8) as pool:
-        texts = [result.text for result in pool.map(lambda i: ask(everyday, "add", a=i, b=i), range(64))]
+        texts = [result.text for result in pool.map(lambda i: call(everyday, "add", a=i, b=i), range(64))]
     assert texts == [str(2 * i) for i in range(64)]
 
 
 def test_contents_that_are_not_text_are_named_in_brackets(everyday: MCPConnections) -> None:
-    assert ask(everyday, "picture").text == "[image image/png]"
+    assert call(everyday, "picture").text == "[image image/png]"
     note = TextResourceContents(uri="note://1", text="not shown")
     result = CallToolResult(content=[TextContent(text="see"), EmbeddedResource(resource=note)])
     assert read_result(result).text == "see\n[resource note://1]"
@@ -91,18 +91,18 @@ def test_the_middle_of_a_long_answer_is_left_out() -> None:
     assert text.startswith("aaaa") and text.endswith("abcd") and "\n[... 3 characters left out ...]\n" in text
 
 
-def test_all_pages_of_tools_are_asked_for_and_structured_content_is_shown_where_there_is_no_text(
+def test_all_pages_of_tools_are_listed_and_structured_content_replaces_missing_text(
     sandbox: Sandbox,
 ) -> None:
     with MCPConnections([sandboxed("paged.py")], sandbox=sandbox) as connections:
         assert [tool.name for tool in connections.tools] == ["first", "second", "third"]
-        assert ask(connections, "third").text == '{"called": "third"}'
+        assert call(connections, "third").text == '{"called": "third"}'
 
 
 # ---------------------------------------------------------------- names
 
 
-def test_a_name_offered_by_two_servers_is_refused_and_include_mends_it(sandbox: Sandbox) -> None:
+def test_a_name_offered_by_two_servers_is_refused_and_include_resolves_it(sandbox: Sandbox) -> None:
     both = [sandboxed("paged.py", include=("second",)), sandboxed("paged.py")]
     with pytest.raises(ConfigError, match=r"'second' is offered twice, by tools.mcp\[0\].* and tools.mcp\[1\]"):
         MCPConnections(both, sandbox=sandbox).__enter__()
@@ -111,7 +111,7 @@ def test_a_name_offered_by_two_servers_is_refused_and_include_mends_it(sandbox: 
         assert [tool.name for tool in connections.tools] == ["second", "first", "third"]
 
 
-def test_a_name_that_no_tool_may_have_is_refused_and_include_mends_it() -> None:
+def test_a_name_that_no_tool_may_have_is_refused_and_include_resolves_it() -> None:
     config = plain("rude.py", os.devnull, "look up," + "a" * 64)
     with pytest.raises(
         ConfigError, match=r"tools.mcp\[0\] \(.*\): the server has a tool named 'look up'; .* in include"
@@ -137,13 +137,13 @@ def test_a_server_in_the_sandbox_sees_neither_files_nor_network_nor_environment_
     monkeypatch.setenv("SECRET_KEY", "x")
     with MCPConnections([plain("everyday.py")]) as child, socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        assert ask(child, "read", path=str(secret)).text == "only for the host"
-        assert ask(everyday, "read", path=str(secret)).text == "refused: FileNotFoundError"
-        assert ask(everyday, "read", path=__file__).text == "refused: FileNotFoundError"
-        assert ask(child, "connect", host="127.0.0.1", port=port).text == "connected"
-        assert ask(everyday, "connect", host="127.0.0.1", port=port).text.startswith("refused")
-        assert "SECRET_KEY" not in ask(child, "environment").text + ask(everyday, "environment").text
-        pid = int(ask(child, "whoami").text)
+        assert call(child, "read", path=str(secret)).text == "only for the host"
+        assert call(everyday, "read", path=str(secret)).text == "refused: FileNotFoundError"
+        assert call(everyday, "read", path=__file__).text == "refused: FileNotFoundError"
+        assert call(child, "connect", host="127.0.0.1", port=port).text == "connected"
+        assert call(everyday, "connect", host="127.0.0.1", port=port).text.startswith("refused")
+        assert "SECRET_KEY" not in call(child, "environment").text + call(everyday, "environment").text
+        pid = int(call(child, "whoami").text)
         assert psutil.pid_exists(pid)
     assert not psutil.pid_exists(pid)
 
@@ -159,11 +159,11 @@ def test_a_server_speaks_http() -> None:
         url = f"http://127.0.0.1:{port}/mcp"
         with MCPConnections([MCPServerConfig(url=url, timeout_s=5.0)]) as connections:
             with ThreadPoolExecutor(8) as pool:
-                texts = [result.text for result in pool.map(lambda i: ask(connections, "add", a=i, b=i), range(24))]
+                texts = [result.text for result in pool.map(lambda i: call(connections, "add", a=i, b=i), range(24))]
             assert texts == [str(2 * i) for i in range(24)]
-            died = ask(connections, "die")
+            died = call(connections, "die")
             assert not died.ok
-            assert not ask(connections, "count").ok
+            assert not call(connections, "count").ok
 
 
 # ---------------------------------------------------------------- commands for the sandbox
@@ -181,13 +181,13 @@ def test_a_program_is_the_script_with_the_files_beside_it(tmp_path: Path) -> Non
 def test_a_command_that_cannot_run_in_the_sandbox_is_refused(tmp_path: Path) -> None:
     for i in range(MAX_FILES + 1):
         (tmp_path / f"{i}.py").touch()
-    for command, said in [
+    for command, expected in [
         (("npx", "server"), "'npx server' cannot run in the sandbox, which takes `python FILE.py`"),
         (("python",), "'python' cannot run"),
         (("python", "nowhere.py"), "there is no file 'nowhere.py'"),
         (("python", str(tmp_path / "0.py")), "more than 64 files .* a folder of its own, or set sandbox: false"),
     ]:
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=expected):
             MCPConnections([MCPServerConfig(command=command)])
 
 
@@ -212,7 +212,7 @@ class AskEnv(ToolEnv):
         return StepResult(reward=float(message.content == "5"), terminated=True)
 
 
-def test_an_episode_is_played_with_the_tools_of_a_configuration() -> None:
+def test_an_episode_runs_with_the_tools_of_a_configuration() -> None:
     config = ToolsConfig(mcp=(sandboxed("everyday.py", include=("add",)),))
     factory = offer_tools(EnvFactory(AskEnv), config)
     factory.start()

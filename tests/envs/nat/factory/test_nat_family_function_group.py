@@ -259,7 +259,7 @@ def test_the_oracle_agrees_with_every_sampled_class(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_the_example_shows_the_first_error_and_tells_every_mutant(level: int) -> None:
+def test_the_example_shows_the_first_error_and_catches_every_mutant(level: int) -> None:
     for group in groups_of(level):
         calls = [(call.function, call.inputs) for call in group.example]
         answers = [call.output for call in group.example]

@@ -103,7 +103,7 @@ def test_a_terse_request_is_the_same_task_in_fewer_words() -> None:
         assert f"`{one.tools[0].function}` has `max_length` as its last argument" in one.request
 
 
-def test_in_a_terse_request_only_the_sentences_about_the_server_tell_a_served_tool_from_another() -> None:
+def test_in_a_terse_request_only_the_server_sentences_identify_a_served_tool() -> None:
     served = take("train", 8, families=["mcp_served"], levels=[2], terse=True)
     for spec in served:
         assert "\n" not in spec.request and f"`{spec.server.name}`" in spec.request

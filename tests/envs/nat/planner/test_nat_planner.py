@@ -267,7 +267,7 @@ def test_a_failed_request_is_recorded_and_the_run_goes_on(tmp_path: Path) -> Non
     assert "1 failed" in messages[-2]
 
 
-def test_failures_in_a_row_stop_the_run_and_a_new_one_asks_only_what_is_missing(tmp_path: Path) -> None:
+def test_failures_in_a_row_stop_the_run_and_a_new_one_requests_only_the_missing(tmp_path: Path) -> None:
     path = tmp_path / "progress.jsonl"
     down = CallError("Gemini answered 503: busy", is_transient=True)
     requests = ["one", "two", "three", "four"]

