@@ -20,7 +20,7 @@ def interrupts_are_delivered() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def nat_toolkit() -> Iterator[NatToolkit]:
-    """A missing `.venv-nat` fails the tests that ask for it instead of skipping them: without it nothing is scored."""
+    """A missing `.venv-nat` fails the tests that need it instead of skipping them: without it nothing is scored."""
     with NatToolkit.open(processes=1) as toolkit:
         yield toolkit
 

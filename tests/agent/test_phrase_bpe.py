@@ -1,4 +1,4 @@
-"""The phrase tokenizer: lossless, words stay whole, only what most documents say is folded."""
+"""The phrase tokenizer: lossless, words stay whole, only phrases of most documents are folded."""
 
 import json
 import os

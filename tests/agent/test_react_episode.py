@@ -1,4 +1,4 @@
-"""Episodes of a ReAct agent that goes on behind its action: what is kept, what is run, what the model reads next."""
+"""Episodes of a ReAct agent that goes on behind its action: what remains, what is run, what the model reads next."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ def ids_of(text: str) -> list[int]:
 
 
 class Speaker(BasePolicy):
-    """Says what it is told, turn by turn; the weights change every `ids_a_version` ids."""
+    """Replies as configured, turn by turn; the weights change every `ids_a_version` ids."""
 
     def __init__(self, replies: Sequence[str], *, ids_a_version: int = 0) -> None:
         self.chat_format = REACT
@@ -91,7 +91,7 @@ class SumEnv(ToolEnv):
 
 
 class RewritingEnv(SumEnv):
-    """Gives the whole conversation anew after every turn."""
+    """Returns the whole conversation after every turn."""
 
     def step(self, message: Message) -> StepResult:
         result = super().step(message)

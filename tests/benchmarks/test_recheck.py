@@ -1,4 +1,4 @@
-"""benchmarks/recheck.py with the real toolkit: right projects hold, wrong ones are told."""
+"""benchmarks/recheck.py with the real toolkit: valid projects pass, wrong ones are reported."""
 
 import pytest
 from nat_projects import spec_of

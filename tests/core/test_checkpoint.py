@@ -258,7 +258,7 @@ def run_config(folder: Path, name: str, *, curriculum: dict[str, Any] | None = N
 
 
 class InterruptingEnv(LetterEnv):
-    """Somebody presses Ctrl-C while an episode of the fourth step is played."""
+    """Ctrl-C arrives while an episode of the fourth step runs."""
 
     num_resets = 0
 

@@ -86,7 +86,7 @@ def test_the_first_the_last_and_every_nth_step_are_logged_without_effect_on_trai
         advantages = {value for value in sample["advantages"] if value is not None}
         assert len(advantages) == 1
         assert sample["num_updates"] == (0 if advantages == {0.0} else 2)  # one in each epoch
-        if advantages != {0.0}:  # the first update's own pass, of the weights that drew
+        if advantages != {0.0}:  # the first update's own pass, of the weights that sampled
             for trainer, sampling in zip(sample["trainer_logprobs"], sample["sampling_logprobs"], strict=True):
                 assert trainer == (None if sampling is None else pytest.approx(sampling, abs=2e-4))
     assert any(record["samples"][0]["num_updates"] for record in records)
@@ -131,7 +131,7 @@ def test_truncated_and_zero_variance_episodes_are_logged_too(folder: Path, tmp_p
         kinds = [segment["kind"] for segment in sample["segments"]]
         assert kinds == ["prompt", "assistant", "tool", "assistant"][: len(kinds)]
         assert is_cut_off or len(kinds) == 4
-        if record["task_id"] in ("t1", "t3"):  # no signal, so that other groups were played for them
+        if record["task_id"] in ("t1", "t3"):  # zero variance: other groups replace them
             assert not has_advantage
         ended.add((record["stop_reason"], has_advantage))
     assert len(records) % 8 == 0
@@ -165,7 +165,7 @@ def test_a_resumed_run_removes_what_steps_that_it_runs_again_have_left(folder: P
 
 
 def test_a_step_that_was_gone_back_from_leaves_no_samples(folder: Path, tmp_path: Path) -> None:
-    """The alarm goes off at step 3; after the way back to step 2 it is asked again from step 5 on."""
+    """The alarm fires at step 3; after the rollback to step 2 it is checked again from step 5 on."""
     log = {"samples_every": 3, "alarms": [{"metric": "reward/mean", "above": -1.0, "steps": 3, "action": "rollback"}]}
     seen: list[list[str]] = []
 

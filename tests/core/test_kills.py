@@ -1,4 +1,4 @@
-"""`kill -9` at any moment of a run: every restart goes on, and the end is that of a run nobody disturbed."""
+"""`kill -9` at any moment of a run: every restart continues, and the end is that of an undisturbed run."""
 
 import multiprocessing
 import os

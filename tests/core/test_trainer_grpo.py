@@ -223,7 +223,7 @@ SUCCESS_CURRICULUM = {"mode": "success", "threshold": 0.5, "window": 4, "review"
 
 
 class GoodAtLevelOne(LetterEnv):
-    """Tasks of level 1 always succeed, the others never; what was played is remembered."""
+    """Tasks of level 1 always succeed, the others never; records the levels that ran."""
 
     levels_run: list[int] = []
 
@@ -292,7 +292,7 @@ def test_stages_need_no_success(folder: Path) -> None:
 
 
 class AlwaysCutOff(LetterEnv):
-    """Asks for more until the turns are used up, and says nothing about success then."""
+    """Continues until the turns are used up, and then reports no success."""
 
     def step(self, message: Message) -> StepResult:
         return StepResult(messages=(Message.user("t"),), reward=0.1)

@@ -41,7 +41,7 @@ def retained_steps(folder: Path) -> list[str]:
 
 
 class HalfDead(LetterEnv):
-    """Tasks with an odd number always get the same reward; what was played is remembered."""
+    """Tasks with an odd number always get the same reward; records the numbers that ran."""
 
     numbers_run: list[int] = []
 
@@ -70,7 +70,7 @@ def test_groups_without_signal_are_replaced_until_enough_have_one_or_attempts_ru
         assert row["batch/num_samples"] <= 16
     num_groups = sum(row["rollout/num_groups"] for row in rows)
     assert len(HalfDead.numbers_run) == 8 * num_groups
-    # Some groups had no signal and were played all the same.
+    # Some zero-variance groups ran as well.
     assert num_groups > 4
     assert sum(row["batch/num_samples"] for row in rows) < 8 * num_groups
 

@@ -1,4 +1,4 @@
-"""Whole runs of several processes: every process plays and learns its share, one writes, and resuming is exact."""
+"""Runs of several processes: each rolls out and trains on its share, one writes, and a resume is exact."""
 
 import json
 import os
@@ -64,11 +64,11 @@ def test_stopped_and_resumed_a_run_of_two_processes_ends_the_same_bit_for_bit(tm
     straight, resumed = (outcome(tmp_path / "runs" / name, 4) for name in ("straight", "stopped"))
     assert straight == resumed
     assert [row["step"] for row in straight["metrics"] if "loss/policy" in row] == [1, 2, 3, 4]
-    # All three groups of a step are known to both processes, and one of them alone says so.
+    # All three groups of a step are known to both processes, and one of them alone reports them.
     assert all(row["batch/num_samples"] == 12 for row in straight["metrics"] if "loss/policy" in row)
     assert "step 4/4" in logs[0]
     assert "step" not in logs[1]
-    # Tokens of both processes' episodes are kept, with what either of them computed of its share.
+    # Tokens of both processes' episodes are logged, with what either of them computed of its share.
     logged = straight["samples"]
     assert list(logged) == ["step_00001.jsonl.gz", "step_00004.jsonl.gz"]
     columns = [sample for episode in logged["step_00001.jsonl.gz"] for sample in episode["samples"]]

@@ -1,4 +1,4 @@
-"""The curriculum: which levels a step may draw from, when the next one opens, and that a resumed one goes on alike."""
+"""The curriculum: which levels a step may sample from, when the next one opens, and its exact resume."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def levels_of(sampled: Sequence[int]) -> list[int]:
 
 
 def run_step(curriculum: Curriculum, step: int, n: int, rate: float | None) -> tuple[list[int], dict[str, float]]:
-    """Draw `n` tasks that all end with one success rate."""
+    """Sample `n` tasks that all end with one success rate."""
     sampled = curriculum.next(n, step=step)
     return sampled, curriculum.observe(sampled, [rate] * n)
 

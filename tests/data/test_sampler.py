@@ -63,7 +63,7 @@ def test_a_resumed_sampler_samples_the_same_as_an_uninterrupted_one(num_tasks, b
     state = json.loads(saved)
     resumed.load_state_dict(state)
     assert [resumed.next(n) for n in after] == [sampler.next(n) for n in after]
-    assert json.dumps(state) == saved  # drawing must not have changed the state that was handed over
+    assert json.dumps(state) == saved  # sampling must not have changed the state that was handed over
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_bfloat16_weights_are_refused_by_the_stage_that_cannot_train_them(tmp_pa
 
 
 def wait_for_a_value(flag: Path) -> None:
-    """Rank 1 says it is here and never answers; rank 0 waits for it."""
+    """Rank 1 joins and never answers; rank 0 waits for it."""
     backend = Backend("cpu", timeout_s=3)
     backend.barrier()
     if backend.rank == 1:

@@ -1,4 +1,4 @@
-"""The pages about algorithms, configuration and many processes say what the code does; their examples run."""
+"""The pages about algorithms, configuration and many processes match the code; their examples run."""
 
 import importlib.util
 import json

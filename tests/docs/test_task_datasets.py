@@ -1,4 +1,4 @@
-"""Tasks as records: fields by name, the same rows back, and draws that can be repeated."""
+"""Tasks as records: fields by name, the same rows back, and reproducible samples."""
 
 import dataclasses
 import json

@@ -121,7 +121,7 @@ def test_real_tasks_are_as_expected(nat_toolkit: NatToolkit, family: str, level:
 
 
 def test_a_real_task_with_a_wrong_rule_is_found_out(nat_toolkit: NatToolkit) -> None:
-    """The rules decide hidden cases and reference alike, so what is told must differ: here the name of the server."""
+    """The rules decide hidden cases and reference alike, so the reports must differ: here the name of the server."""
     spec = spec_of("unit_converter", 2)
 
     class Other(SharedFactory):

@@ -252,7 +252,7 @@ def test_a_code_agent_takes_an_environment_whose_only_tool_is_code_exec() -> Non
 
 
 def test_a_code_agent_may_get_code_exec_from_a_server(with_server: Callable[..., EnvFactory]) -> None:
-    check_agent_type("code", EnvFactory(AnswerEnv))  # which does not say what it brings
+    check_agent_type("code", EnvFactory(AnswerEnv))  # which does not list what it brings
     for offers, are_refused in ((("code_exec",), False), (("look_up",), True), ((), True)):
         factory = AnswerFactory()
         factory.own_tools = ()

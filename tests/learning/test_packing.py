@@ -14,7 +14,7 @@ from agent_rl.records import Segment, TrainingSample
 
 
 def sample(prompt, rest, *, mask=None, advantage=1.0):
-    """Trained on the whole rest unless a mask says otherwise."""
+    """Trained on the whole rest unless a mask excludes tokens."""
     mask = (0,) * len(prompt) + (tuple(mask) if mask is not None else (1,) * len(rest))
     return TrainingSample(
         token_ids=(*prompt, *rest),

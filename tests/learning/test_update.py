@@ -1,4 +1,4 @@
-"""One step of learning: no metric of it depends on how it is cut, and every option does what it says."""
+"""One step of learning: no metric of it depends on how it is cut, and every option has its effect."""
 
 from pathlib import Path
 from typing import Any

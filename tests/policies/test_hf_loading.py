@@ -1,4 +1,4 @@
-"""Reading a Hugging Face model: what cannot be trained is refused in one sentence that says what to do."""
+"""Reading a Hugging Face model: what cannot be trained is refused in one sentence with the remedy."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an evaluation says: figures by hand, tables that fit, a page in which nothing a model wrote is interpreted."""
+"""What an evaluation reports: figures by hand, tables that fit, a page that escapes all text of a model."""
 
 import csv
 import io
@@ -73,7 +73,7 @@ def test_tasks_weigh_the_same_whatever_was_dropped_of_their_episodes() -> None:
     episodes += [episode("b", float(i == 0), sample=i) for i in range(3)] + [episode("b", None, sample=3)]
     figures = summarize(episodes)
     assert figures["success"]["rate"] == pytest.approx((1 + 1 / 3) / 2)
-    # Of b, 1 of 3 is right: 1/3 and 2/3; pass@4 is of a alone, and says so.
+    # Of b, 1 of 3 is right: 1/3 and 2/3; pass@4 is of a alone, and is marked so.
     assert figures["pass_at_k"] == pytest.approx({"1": (1 + 1 / 3) / 2, "2": (1 + 2 / 3) / 2, "4": 1.0})
     assert figures["pass_at_k_tasks"] == {"1": 2, "2": 2, "4": 1}
     assert ("pass@4", "100.0 % (1 of 2 tasks)") in dict(figure_rows(figures))["pass@k"]
@@ -123,7 +123,7 @@ def test_tasks_that_only_share_an_id_are_not_compared() -> None:
     )  # of earlier versions, without a digest
     assert old.is_of_another_task(new)
     assert not old.is_of_another_task(old)
-    assert not old.is_of_another_task(before[0])  # nothing tells
+    assert not old.is_of_another_task(before[0])  # the records show no difference
 
 
 def test_settings_show_no_credentials_and_differ_by_them_all_the_same(tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ def test_a_run_that_never_had_tools_is_not_reported_to_have_stopped_calling_them
 
 
 def test_one_flat_run_gets_one_reason():
-    """Too high a clip share says why nothing moves; a higher learning rate is not advised beside it."""
+    """Too high a clip share explains why nothing moves; a higher learning rate is not advised beside it."""
     assert list(recommended({"reward/mean": [0.2, 0.4] * 30, "loss/clip_frac": [0.3] * 60})) == ["clipping"]
 
 

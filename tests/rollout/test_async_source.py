@@ -1,4 +1,4 @@
-"""Groups played in the background: they go on during updates, are never too old, survive a restart, and end."""
+"""Groups that run in the background: they continue during updates, are never too old, survive a restart, and end."""
 
 import json
 import random
@@ -225,7 +225,7 @@ def test_a_restart_has_the_finished_groups_and_runs_the_others_again(
     resumed = make(resumed_policy, **shape)
     resumed.load_state_dict(state)
     assert resumed.state_dict()["groups"] == state["groups"]
-    assert resumed_policy.seeds == []  # nothing is played before it is asked for
+    assert resumed_policy.seeds == []  # no episode runs before the first request
     third = resumed.collect(step=4)
     assert third.groups == source.collect(step=4).groups
     assert third.groups[0].trajectories[0].turns[0].completion.token_versions == (1, 2)
@@ -347,7 +347,7 @@ def test_a_sampler_without_the_weights_it_was_sent_is_found_out(make: Callable[.
     complaint = "started after 1 updates.* weights of 0"
     with pytest.raises(EngineError, match=complaint):
         for step in (2, 3):
-            source.commit()  # the policy goes on drawing by version 0
+            source.commit()  # the policy goes on sampling with version 0
             source.collect(step=step)
 
 
@@ -389,7 +389,7 @@ def test_two_processes_decide_alike_and_know_the_same(tmp_path: Path) -> None:
     assert len(zero["rows"]) == 12
     assert all(row["metrics"]["async/staleness_max"] <= 2 for row in zero["rows"])
     assert max(row["metrics"]["async/staleness_max"] for row in zero["rows"]) >= 1
-    # Each plays about half of the episodes.
+    # Each runs about half of the episodes.
     assert min(zero["num_seeds"], one["num_seeds"]) > 12 * 3 * 3 / 2 - 10
 
 

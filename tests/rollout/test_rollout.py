@@ -1,4 +1,4 @@
-"""Episodes: what the model sees and drew, every budget, the environment's failures, and threads."""
+"""Episodes: what the model reads and samples, every budget, the environment's failures, and threads."""
 
 import math
 import threading
@@ -105,7 +105,7 @@ def test_completions_shrink_to_the_window_and_no_room_ends_the_episode() -> None
 
 
 class SlowPolicy(ScriptedPolicy):
-    """Draws a letter at a time until it is cancelled."""
+    """Samples a letter at a time until it is cancelled."""
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         num_sampled = 1
@@ -126,7 +126,7 @@ def test_a_deadline_ends_a_completion_and_its_tokens_remain() -> None:
 
 
 class ForgetfulEnv(EchoEnv):
-    """Rewrites the conversation after every turn: keeps what was said, or only the newest message."""
+    """Rewrites the conversation after every turn: keeps all messages, or only the newest."""
 
     def __init__(self, *, keeps: bool) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ def test_groups_that_run_again_have_the_current_version() -> None:
 
 
 class StalenessMachine(RuleBasedStateMachine):
-    """Any order of calls, against sets that are kept by hand."""
+    """Any order of calls, against sets maintained by hand."""
 
     @initialize(groups=st.integers(1, 4), staleness=st.integers(0, 4), attempts=st.integers(1, 3))
     def begin(self, groups: int, staleness: int, attempts: int) -> None:

@@ -1,4 +1,4 @@
-"""What is shipped does what the documents say: the trained NAT model against its warm start, by the real toolkit."""
+"""What is shipped matches the documents: the trained NAT model against its warm start, by the real toolkit."""
 
 import json
 from pathlib import Path

@@ -32,7 +32,7 @@ def close(actual: torch.Tensor, expected: object, atol: float = 1e-6) -> None:
 
 
 def step_of(rewards_E: list[float], mask_EN: torch.Tensor, group_E: list[int] | None = None, **more) -> StepRewards:
-    """A step without penalties, all of one group unless it is said otherwise."""
+    """A step without penalties, all of one group by default."""
     return StepRewards(
         group_E=torch.tensor(group_E or [0] * len(rewards_E)),
         rewards_E=torch.tensor(rewards_E, dtype=torch.float64),

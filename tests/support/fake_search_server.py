@@ -1,4 +1,4 @@
-"""A search provider without a search, for tests: a real HTTP server in threads that answers as told and keeps requests.
+"""A fake search provider for tests: a threaded HTTP server that answers as configured and records requests.
 
 It misbehaves on demand: late, broken off, dripping, with any status, headers and bytes.
 """
@@ -46,7 +46,7 @@ class Request:
 
 
 class FakeSearchServer:
-    """Use as a context manager. `replies` go out in order, then whatever `answer` says."""
+    """Use as a context manager. `replies` go out in order, then the results of `answer`."""
 
     def __init__(self) -> None:
         self.replies: deque[Reply] = deque()

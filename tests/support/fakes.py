@@ -1,4 +1,4 @@
-"""Hand-written stand-ins: a byte-level chat format, policies that follow a script, toy environments, a tiny model."""
+"""Hand-written fakes: a byte-level chat format, policies that follow a script, toy environments, a tiny model."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ Script = Callable[[int, SamplingParams], str]
 
 
 class ScriptedPolicy(BasePolicy):
-    """Says what `script` says, nothing once it is cancelled. Remembers every prompt."""
+    """Replies from `script`, nothing once it is cancelled. Records every prompt."""
 
     def __init__(self, script: Script | Sequence[str], *, max_context: int = 10_000) -> None:
         self.chat_format = ByteChatFormat()

@@ -20,7 +20,7 @@ REPORT = "report.json"
 
 
 def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
-    """Episodes of one or two turns on a prompt that the group shares; the second group has no signal.
+    """Episodes of one or two turns on a prompt that the group shares; the second group has zero variance.
 
     One episode has no score, one was cut off, one starts a second context.
     """

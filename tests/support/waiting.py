@@ -15,7 +15,7 @@ def wait_for(is_so: Callable[[], object], timeout_s: float = 20.0) -> None:
 
 
 def free_port() -> int:
-    """A port below those that systems hand out by themselves, so that nobody takes it before its server listens."""
+    """A port below those that systems hand out by themselves, so that no process takes it before its server listens."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as listener, contextlib.suppress(OSError):

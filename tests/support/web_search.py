@@ -1,4 +1,4 @@
-"""What the tests of `search` on the web share: a key, answers of providers, and the tool asking a fake server."""
+"""What the tests of `search` on the web share: a key, answers of providers, and the tool calling a fake server."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whole steps with every token: the text of each, the columns of an episode, a file, and what an update tells."""
+"""Whole steps with every token: the text of each, the columns of an episode, a file, and what an update reports."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`code_exec` on real programs: what the model reads, what is kept for scoring, and what no program can find out."""
+"""`code_exec` on real programs: what the model reads, what is stored for scoring, and what no program can find out."""
 
 import os
 import resource

@@ -1,4 +1,4 @@
-"""`@tool`: what signature and docstring tell the model, which values reach the function, what comes back."""
+"""`@tool`: what the model reads of signature and docstring, which values reach the function, what comes back."""
 
 import datetime
 import enum

@@ -1,4 +1,4 @@
-"""`search` on the web: what providers are asked, what becomes of their answers, and settings that are wrong."""
+"""`search` on the web: requests to providers, their answers, and invalid settings."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The search environment: only the question is given, searches are kept, and rows with their documents are checked."""
+"""The search environment: the question alone is given, searches are recorded, rows with documents are checked."""
 
 import json
 from typing import Any

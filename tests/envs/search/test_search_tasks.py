@@ -102,7 +102,7 @@ def test_the_same_seed_gives_the_shipped_bytes(tmp_path: Path) -> None:
 
 
 def passed(row: Task) -> list[tuple[str, str]]:
-    """Things and the facts asked of them, in order."""
+    """Things and the facts requested of them, in order."""
     return list(zip(row["metadata"]["supporting"], row["metadata"]["facts"], strict=True))
 
 
@@ -144,10 +144,10 @@ VAGUE = re.compile(r"\{\}|\b(?:the|of|in|which|what|who|is|has|does|did|was)\b|[
 
 
 def answers(world: World, name: str, target: str, wording: str) -> set[str]:
-    """Whatever `wording`, asked of a thing, can mean.
+    """Every meaning of `wording` for a thing.
 
-    Where it says no more than the kind of the answer ("the school of {}"), any link of the two will do, of either
-    direction; where it says who somebody is to whom, all facts of that word will. Else the one fact it tells: empty.
+    Where it names only the kind of the answer ("the school of {}"), any link of the two will do, of either
+    direction; where it names a relation between persons, all its facts will. Else the one fact it names: empty.
     """
     spoken = VAGUE.sub(" ", wording.lower()).split()
     links = [(fact, value) for fact, value in world.facts[name].items()]
@@ -267,7 +267,7 @@ def test_checking_the_data_finds_answers_missing_from_every_passage(tmp_path: Pa
     [
         (["Velm", "The Velm"], ["Orsk"], ("Velm", "The Velm")),
         ("Yes", ["Orsk"], ()),  # stands in no passage
-        ("Velm", [], ()),  # nobody said what to look for
+        ("Velm", [], ()),  # no fact is given
     ],
 )
 def test_what_a_reference_has_to_find(answer: object, supporting: list[str], evidence: tuple[str, ...]) -> None:

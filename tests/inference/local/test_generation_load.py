@@ -1,4 +1,4 @@
-"""Five hundred episodes at once: tools that are slow, fail or hang, callers that give up, and far too few slots."""
+"""Five hundred episodes at once: tools that are slow, fail or hang, callers that cancel, and far too few slots."""
 
 import random
 import threading
@@ -118,7 +118,7 @@ def test_five_hundred_episodes_all_end_and_none_gets_anothers_tokens() -> None:
     def run(number: int) -> None:
         try:
             episodes[number] = roll_out(policy, number, cancel_events[number])
-        except Exception as error:  # an episode that was given up ends by an exception of the rollout's own
+        except Exception as error:  # a cancelled episode ends by an exception of the rollout's own
             errors[number] = type(error).__name__
 
     threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(NUM_EPISODES)]

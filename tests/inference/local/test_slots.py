@@ -10,7 +10,7 @@ from agent_rl.inference.local.slots import MIN_SHARED, SlotTable
 
 
 def table(num_slots: int = 4, width: int = 64) -> SlotTable:
-    """A cache of one layer, in which every token's key is the token itself, as long as the table tells the truth."""
+    """A cache of one layer, in which every token's key is the token itself, as long as the table is correct."""
     cache = KeyValueCache(num_slots, width, torch.device("cpu"))
     new = torch.zeros(num_slots, 1, 1, 1)
     cache.layer(0, new, new)

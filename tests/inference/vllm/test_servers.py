@@ -232,7 +232,7 @@ def restart(server, label="default"):
 
 
 def test_a_new_process_with_old_weights_serves_only_after_it_was_brought_up_to_date(server, monkeypatch):
-    """The first attempt says no, the second fails, the third sends the weights."""
+    """The first attempt is refused, the second fails, the third sends the weights."""
     monkeypatch.setattr(server_pool, "_REJOIN_AGAIN_S", 0.1)
     answers = [False, EngineError("the push failed"), True]
     calls = []

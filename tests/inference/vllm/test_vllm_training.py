@@ -144,7 +144,7 @@ def test_episodes_go_on_while_the_trainer_updates(server: str, tmp_path: Path) -
 
 
 def num_running(server: str) -> float:
-    """Completions under way on a server."""
+    """Completions running on a server."""
     import httpx
 
     lines = httpx.get(f"{server}/metrics", timeout=5).text.splitlines()

@@ -203,7 +203,7 @@ class Faulty(ServerEngine):
             super().flush()
 
     def _check_it_has_them(self, address: str) -> None:
-        """What took nothing over says here that it did."""
+        """Accepts skipped weights."""
         if self._fault not in ("skipped", "head"):
             super()._check_it_has_them(address)
 

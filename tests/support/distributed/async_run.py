@@ -37,9 +37,9 @@ def question_of(slot: int) -> str:
 
 
 class VersionedPolicy(BasePolicy):
-    """Says `a` or `b`, by the seed; the version of the weights is looked up for the letter and for the turn's end.
+    """Replies `a` or `b`, by the seed; the version of the weights is looked up for the letter and for the turn's end.
 
-    Between the two it waits while its question is held, and as long as `delay_s(seed)` says.
+    Between the two it waits while its question is held, and for `delay_s(seed)` seconds.
     """
 
     def __init__(self, delay_s: Callable[[int], float] = lambda _seed: 0.0) -> None:

@@ -1,4 +1,4 @@
-"""A real training of a model whose weights dominate, in one or several processes, that says what memory it took.
+"""A real training of a model whose weights dominate, in one or several processes, that reports the memory it took.
 
 Peaks are of this process, from a start after everything is imported: what the kernel counts (VmHWM) on a CPU, what
 PyTorch's allocator counts on a GPU.

@@ -23,8 +23,8 @@ PROBE_IDS = (3, 1, 4, 1, 5)
 BUCKET_ELEMENTS = 5000
 EMBEDDINGS, NORM = "model.embed_tokens.weight", "model.norm.weight"
 FAULTS = (
-    "skipped",  # nothing is taken over, and the engine says so
-    "pretended",  # nothing is taken over, and the engine says that all was
+    "skipped",  # no weight is loaded, and the engine reports it
+    "pretended",  # no weight is loaded, and the engine reports all as loaded
     "old version",
     "dropped",
     "altered",

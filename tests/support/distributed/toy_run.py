@@ -1,4 +1,4 @@
-"""A small training run that a launcher starts as one or several processes, and what the tests ask of it.
+"""A small training run that a launcher starts as one or several processes, and what the tests read of it.
 
 `toy_run.py FOLDER train`: five steps, a checkpoint after the third, then questions about weights and bad gradients.
 `toy_run.py FOLDER resume`: steps four and five again, from that checkpoint. Rank 0 writes `FOLDER/<verb>.pt`.

@@ -69,7 +69,7 @@ class Page:
         return self.texts("#groups button.row span:first-child")
 
     def token(self) -> dict[str, str]:
-        """What is said of the token pointed at or pinned."""
+        """The details of the token pointed at or pinned."""
         return dict(zip(self.texts("#token dt"), self.texts("#token dd"), strict=True))
 
     def go(self, fragment: str) -> None:

@@ -10,7 +10,7 @@ CALL = {"name": "calculator", "arguments": {"expression": "2+3"}}
 
 
 def sample(**changes: Any) -> dict[str, Any]:
-    """Reads two tokens, draws two, reads a result, draws one; the half of a character is the third."""
+    """Reads two tokens, samples two, reads a result, samples one; the half of a character is the third."""
     return {
         "token_ids": [1, 7, 195, 169, 9, 5],
         "texts": ["<s>", "How many?\n", "", "é", HOSTILE, "five"],
@@ -63,7 +63,7 @@ def write_step(run: Path, step: int, records: list[dict[str, Any]]) -> Path:
 
 
 def make_run(run: Path, *, samples_every: int = 10) -> Path:
-    """A run that still goes on: its last line of metrics is half written. Nothing is kept with `samples_every` 0."""
+    """A run that still goes on: its last line of metrics is half written. Nothing is logged with `samples_every` 0."""
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(f"log:\n  samples_every: {samples_every}\n")
     rows = [
