@@ -292,7 +292,7 @@ def test_lines_are_the_same_however_they_are_cut_up(lines: list[bytes], size: in
     assert read == [repr(message_of(line)) for line in lines]
 
 
-def test_of_a_line_that_is_too_long_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_is_too_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_transport, "MAX_LINE_BYTES", 100)
     reader = LineReader()
     [error] = reader.feed(answer("x" * 200))

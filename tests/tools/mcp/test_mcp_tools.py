@@ -236,7 +236,7 @@ def test_an_episode_runs_with_the_tools_of_a_configuration() -> None:
     assert bytes(token for token in policy.prompts[1] if token < 256).decode().endswith("5")
 
 
-def test_without_the_sdk_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_sdk_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("agent_rl.tools.mcp.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
