@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = {
+    "closing": -2,
     "errors": -2,
     "registry": -1,
     "resources": -1,

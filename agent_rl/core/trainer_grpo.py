@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from agent_rl.algorithms.advantages import has_variance
+from agent_rl.closing import Closing
 from agent_rl.config import Config
 from agent_rl.core.episode_log import EpisodeLog
 from agent_rl.core.evaluation import EvalResult, RunEvaluation
@@ -53,7 +54,7 @@ MAX_ROLLBACKS = 3
 """Alarms that go back; the next one stops the run."""
 
 
-class GRPOTrainer:
+class GRPOTrainer(Closing):
     """`with GRPOTrainer.from_config(config) as trainer: trainer.train()`.
 
     Own environment, own tasks: `from_config(config, env_factory=EnvFactory(MyEnv), train_tasks=rows)`. The trainer
@@ -148,12 +149,6 @@ class GRPOTrainer:
             )
             opened.pop_all()  # the trainer closes them
             return trainer
-
-    def __enter__(self) -> "GRPOTrainer":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop episodes and generation, free the environment's resources, and leave the other processes in order.

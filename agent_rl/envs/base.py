@@ -6,9 +6,10 @@ An environment never sees token ids, budgets or the policy; parsing, budgets and
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
+from agent_rl.closing import Closing
 from agent_rl.data.tasks import Task
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.failure_modes import OUT_OF_TURNS, FailureRule
@@ -76,7 +77,7 @@ class AgentEnv(ABC):
         return None
 
 
-class EnvFactory:
+class EnvFactory(Closing):
     """Makes one fresh environment per episode, from many threads.
 
     It may own shared resources (checker processes, an index): `start` acquires them and fails early with a sentence,
@@ -102,12 +103,6 @@ class EnvFactory:
         if self._make is None:
             raise NotImplementedError(f"{type(self).__name__} defines no __call__ and was given nothing to make")
         return self._make()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def check_task(self, task: Task, where: str) -> None:
         """Raise DataError when a dataset row is not a task of this environment; `where` opens the sentence."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent_rl.closing import Closing
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.guest import cgroups
 from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult
@@ -37,7 +38,7 @@ _names = itertools.count()
 T = TypeVar("T")
 
 
-class Sandbox:
+class Sandbox(Closing):
     """A pool of `size` fork servers of one interpreter. Make it with `Sandbox.open`, use it as a context manager."""
 
     def __init__(
@@ -357,9 +358,3 @@ class Sandbox:
         if self._memory_base:
             cgroups.remove_base(self._memory_base)
             self._memory_base = ""
-
-    def __enter__(self) -> "Sandbox":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import fmean, pstdev
 
+from agent_rl.closing import Closing
 from agent_rl.errors import DataError
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup, Turn
 from agent_rl.telemetry.files import write_text
@@ -21,7 +22,7 @@ _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ER
 """Ends that neither a budget nor a deadline made."""
 
 
-class MetricsWriter:
+class MetricsWriter(Closing):
     """Appends one JSON object per step to a file, flushed line by line: `writer.write(3, {"reward/mean": 0.5})`.
 
     Lines of an existing file stay, except a last line that was cut off by a crash and, with `resume_from_step`,
@@ -54,12 +55,6 @@ class MetricsWriter:
         # Every line is flushed, so what a file can still fail to write here was raised by `write`.
         with suppress(OSError):
             self._file.close()
-
-    def __enter__(self) -> "MetricsWriter":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
 
 def _drop_lines(path: Path, resume_from_step: int | None) -> None:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from agent_rl.closing import Closing
 from agent_rl.errors import ConfigError
 from agent_rl.registry import TRACKERS
 from agent_rl.telemetry.files import write_json
@@ -65,7 +66,7 @@ def open_trackers(
     return trackers
 
 
-class MetricsLog:
+class MetricsLog(Closing):
     """`metrics.jsonl` and the trackers of a run as one: `log.write(3, {"reward/mean": 0.5})`. A context manager.
 
     Closes its file and trackers. `report` gets the sentence about a failed tracker; an error of the file is raised.
@@ -86,12 +87,6 @@ class MetricsLog:
         self._writer.close()
         for tracker in tuple(self._trackers):
             self._try(tracker, tracker.close, "at the end")
-
-    def __enter__(self) -> "MetricsLog":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def _try(self, tracker: Tracker, call: Callable[[], None], when: str) -> None:
         try:

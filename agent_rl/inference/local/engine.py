@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from agent_rl.closing import Closing
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, check_request, fail_all
 from agent_rl.inference.local.batch import ActiveBatch, Request, sample_uniforms
@@ -24,7 +25,7 @@ _ALREADY = threading.Event()
 _ALREADY.set()
 
 
-class GenerationEngine:
+class GenerationEngine(Closing):
     """Continuous batching over one model. Use as a context manager, or call `close`."""
 
     def __init__(
@@ -116,12 +117,6 @@ class GenerationEngine:
             self._is_closing = True
             self._changed.notify()
         self._thread.join()
-
-    def __enter__(self) -> "GenerationEngine":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
         max_new_tokens = check_request(

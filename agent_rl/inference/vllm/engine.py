@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from agent_rl.closing import Closing
 from agent_rl.errors import AgentRLError, EngineError
 from agent_rl.inference.base import Cancel, Probe, Receipt, fail_all
 from agent_rl.inference.vllm.engine_requests import EngineRequest, adapter_request, make_request, start_request
@@ -28,7 +29,7 @@ _POLL_S = 0.1
 """How often waiting requests are checked for cancellation while nothing runs."""
 
 
-class VLLMEngine:
+class VLLMEngine(Closing):
     """A `RemoteEngine`, one for each process. Use as a context manager, or call `close`."""
 
     is_shared = False
@@ -183,12 +184,6 @@ class VLLMEngine:
         if not self._is_closed:
             self._is_closed = True
             stop_vllm(self._engine, owns_process_group=self._owns_process_group)
-
-    def __enter__(self) -> "VLLMEngine":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def _sample(
         self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None, *, is_probe: bool = False

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from typing import Any, TypeVar
 
+from agent_rl.closing import Closing
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, Probe
 from agent_rl.inference.vllm.server.settings import ServerSettings
@@ -33,7 +34,7 @@ _CLOSED = "the client of the vLLM servers was closed"
 _Result = TypeVar("_Result")
 
 
-class VLLMServers:
+class VLLMServers(Closing):
     """A client of one or more servers. All methods block and may be called from any thread. `close` it."""
 
     adapter: str | None = None
@@ -165,12 +166,6 @@ class VLLMServers:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    def __enter__(self) -> "VLLMServers":
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def _run(self, work: "Coroutine[Any, Any, _Result]", cancel: Cancel | None = None) -> _Result | None:
         """Wait for work on the loop; None when `cancel` was set first. The work ends with the wait."""
