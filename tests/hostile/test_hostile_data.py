@@ -17,7 +17,7 @@ from host import descendants
 from agent_rl.envs.nat.errors import NatUnavailableError
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.sandbox.limits import Limits, Status
-from agent_rl.sandbox.sandbox import Sandbox
+from agent_rl.sandbox.sandbox import BASE_JOBS, Sandbox
 from agent_rl.sandbox.session import SessionEnded
 
 LIMITS = Limits(wall_s=4.0, cpu_s=4, memory_mb=256, output_kb=16, output_hard_kb=512, result_kb=512)
@@ -26,7 +26,7 @@ NAMES = sorted(path.stem for path in SERVERS.glob("*.py"))
 MARK = Path("/tmp/hostile_data_was_here")
 
 
-sandbox = sandbox_fixture(LIMITS)
+sandbox = sandbox_fixture(LIMITS, (*BASE_JOBS, "agent_rl.envs.nat.judge.worker.parse_jobs"))
 
 
 # ---------------------------------------------------------------- texts
