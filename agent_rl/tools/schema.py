@@ -44,6 +44,8 @@ def check_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> str | 
     if error is None:
         return None
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path).removeprefix(".")
+    if not path:
+        return f"the object of arguments{error.message}"
     return f"{'unknown ' * (error.validator == 'additionalProperties')}argument {path!r}{error.message}"
 
 

@@ -214,6 +214,12 @@ def test_unknown_names_are_refused_unless_the_schema_allows_them() -> None:
     )
 
 
+def test_a_rule_for_all_arguments_names_no_argument() -> None:
+    schema = {"properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}
+    assert check_arguments({"b": 1}, schema) is None
+    assert check_arguments({}, schema) == "the object of arguments fits none of the forms that it may take"
+
+
 def test_a_schema_that_refers_to_itself_checks_a_tree_and_ends() -> None:
     node = {"properties": {"value": {"type": "integer"}, "next": {"$ref": "#"}}}
     assert check_arguments({"value": 1, "next": {"value": 2, "next": {"value": "3"}}}, node) == (
