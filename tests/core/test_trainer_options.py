@@ -198,7 +198,7 @@ def alarm(**rule: Any) -> dict[str, Any]:
 def test_an_alarm_that_stops_keeps_a_checkpoint_of_the_step(folder: Path) -> None:
     with (
         make_trainer(folder, **alarm(metric="reward/mean", above=-1.0, steps=2, action="stop")) as trainer,
-        pytest.raises(AgentRLError, match="stopped after step 2 by the alarm on reward/mean; .*checkpoints"),
+        pytest.raises(AgentRLError, match=r"stopped after step 2 by the alarm on reward/mean; .*checkpoints"),
     ):
         trainer.train()
     assert retained_steps(folder) == ["step_00002"]
