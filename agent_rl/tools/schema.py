@@ -43,10 +43,12 @@ def check_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> str | 
         return None
     if error is None:
         return None
+    is_own = error.message.startswith((" ", ";"))
+    message = error.message if is_own else " is not allowed"  # the library's own text shows the whole value
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path).removeprefix(".")
     if not path:
-        return f"the object of arguments{error.message}"
-    return f"{'unknown ' * (error.validator == 'additionalProperties')}argument {path!r}{error.message}"
+        return f"the object of arguments{message}"
+    return f"{'unknown ' * (error.validator == 'additionalProperties')}argument {path!r}{message}"
 
 
 def _type(checker: Any, kinds: Any, value: Any, schema: Any) -> Errors:
