@@ -223,7 +223,7 @@ def test_a_rule_for_all_arguments_names_no_argument() -> None:
 @pytest.mark.parametrize("schema", [{"properties": {"a": False}}, {"properties": {"a": {"items": False}}}])
 def test_a_value_that_a_schema_forbids_is_not_shown(schema: dict[str, Any]) -> None:
     complaint = check_arguments({"a": ["x" * 1000]}, schema)
-    assert complaint and complaint.startswith("argument 'a") and len(complaint) < 50
+    assert complaint and "xx" not in complaint
 
 
 def test_a_schema_that_refers_to_itself_checks_a_tree_and_ends() -> None:
