@@ -225,7 +225,7 @@ def test_no_address_leads_out_of_what_is_offered(server: ViewServer, target: str
         assert "samples_every: 10" not in answer
 
 
-@pytest.mark.parametrize("key", ["", "/", "/view.js", "/api/run", "/x/api/run", "/é/", "/{}", "/{}x/api/run"])
+@pytest.mark.parametrize("key", ["", "/", "/view.js", "/api/run", "/x/api/run", "/é/", "/{}", "/{}!/api/run"])
 def test_without_the_key_there_is_nothing(server: ViewServer, key: str) -> None:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     connection.connect()
