@@ -26,11 +26,12 @@ PROMPT = tuple(range(20, 60)) * 8
 EXACT = 1e-3
 
 
-def open_engine(**options: Any) -> "VLLMEngine":
+def open_engine(*, where: str = "process 0", **options: Any) -> "VLLMEngine":
     from agent_rl.inference.vllm.engine import VLLMEngine
     from agent_rl.inference.vllm.engine_start import EngineOptions
 
-    return VLLMEngine(EngineOptions(model=MODEL, dtype="float32", max_context=WINDOW, max_batch_size=8, **options))
+    shape = {"model": MODEL, "dtype": "float32", "max_context": WINDOW, "max_batch_size": 8}
+    return VLLMEngine(EngineOptions(**shape, **options), where=where)
 
 
 def shipped_model(engine: "VLLMEngine") -> nn.Module:
