@@ -19,8 +19,8 @@ from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, JSONRPC
 from agent_rl.errors import AgentRLError
 from agent_rl.tools.mcp.transport import LastWords, Streams
 
-OpenTransport = Callable[[LastWords, anyio.Event], AbstractAsyncContextManager[Streams]]
-"""Opens a transport; keeps what the server writes to stderr, and sets the event when the server has ended."""
+OpenTransport = Callable[[LastWords], AbstractAsyncContextManager[Streams]]
+"""Opens a transport, and keeps what the server writes to stderr."""
 MAX_IN_FLIGHT = 8
 """Calls that one server is given at a time; further ones wait here, where no clock runs for them."""
 MAX_PAGES = 100
@@ -145,7 +145,7 @@ class ServerConnection:
         try:
             link.failure = f"no answer to the handshake within {self._timeout_s:g} s"
             with anyio.CancelScope(deadline=anyio.current_time() + self._timeout_s) as scope:
-                transport = _counted(self._open_transport(link.words, link.lost), link)
+                transport = _counted(self._open_transport(link.words), link)
                 async with Client(transport, cache=None, message_handler=listen, client_info=_WHO_WE_ARE) as client:
                     try:
                         link.tools = await _all_tools(client)

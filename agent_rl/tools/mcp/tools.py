@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from agent_rl.closing import Closing
 from agent_rl.config import MCPServerConfig
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
 from agent_rl.sandbox.sandbox import Sandbox
@@ -85,7 +85,7 @@ def _shown(block: ContentBlock) -> str:
     return f"[resource_link {block.uri}]" if block.type == "resource_link" else f"[{block.type} {block.mime_type}]"
 
 
-class MCPConnections:
+class MCPConnections(Closing):
     """Connections to all servers of a configuration. A context manager; `tools` is there once it was entered."""
 
     def __init__(self, configs: Sequence[MCPServerConfig], *, sandbox: Sandbox | None = None) -> None:
@@ -128,11 +128,8 @@ class MCPConnections:
             self._held = held.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End all connections, and the servers that were started here. Calls under way get an error to read."""
+        """End all connections, and the servers that were started here. Running calls get an error to read."""
         self._held.close()
 
     async def _serve(self, *, task_status: TaskStatus[tuple[list[ServerConnection], anyio.Event]]) -> None:
@@ -149,11 +146,10 @@ class MCPConnections:
 
     def _transport(self, config: MCPServerConfig, where: str) -> OpenTransport:
         if config.url:
-            return lambda words, lost: over_http(config.url)
+            return lambda words: over_http(config.url)
         if not config.sandbox:
-            return lambda words, lost: as_child(config.command, words=words, lost=lost)
-        run = partial(in_sandbox, self._sandbox, self._programs[where])
-        return lambda words, lost: run(words=words, lost=lost)
+            return lambda words: as_child(config.command, words=words)
+        return lambda words: in_sandbox(self._sandbox, self._programs[where], words=words)
 
 
 def _open_sandbox() -> Sandbox:

@@ -10,8 +10,7 @@ import json
 import os
 import re
 import signal
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import httpx2
+from anyio.abc import ByteReceiveStream, Process
+from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
@@ -45,8 +46,8 @@ _WRITE_S = 5.0
 """A server that reads no input for so long counts as dead."""
 _GRACE_S = 2.0
 """Grace period after the input was closed, and again after SIGTERM."""
-_LOOK_S = 0.01
-_CHUNK_BYTES = 1 << 16
+_REST_S = 0.1
+"""For the last of its stderr after the end; what it started may hold the pipe open."""
 _LIMIT_REACHED = (Status.TIMEOUT, Status.MEMORY, Status.PROCESS_LIMIT, Status.OUTPUT_LIMIT)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _RUN_MODULE = "import runpy, sys\ndel sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
@@ -78,37 +79,26 @@ class LastWords:
         return self.text.strip().rpartition("\n")[2]
 
 
-class LineReader:
-    """Messages out of a stream of bytes. Of a line that is too long no more than its beginning is kept."""
-
-    def __init__(self) -> None:
-        self._line = bytearray()
-        self._is_skipping = False
-
-    def feed(self, data: bytes) -> Iterator[SessionMessage | Exception]:
-        """The messages that `data` completes; a line that is too long is one as soon as that is known."""
-        *ended, rest = data.split(b"\n")
-        for part in ended:
-            self._line += part
-            if not self._is_skipping:
-                yield self._message()
-            self._line.clear()
-            self._is_skipping = False
-        self._line += rest
-        if len(self._line) > MAX_LINE_BYTES:
-            if not self._is_skipping:
-                yield self._message()
-            self._line.clear()
-            self._is_skipping = True
-
-    def _message(self) -> SessionMessage | Exception:
-        if len(self._line) > MAX_LINE_BYTES:
-            return _no_message(bytes(self._line[:_HEAD_BYTES]), ValueError(TOO_LONG))
-        return message_of(bytes(self._line))
+async def read_messages(source: ByteReceiveStream, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Send the messages in a stream of bytes until it ends. A line that is too long is one as soon as that is known."""
+    lines, is_skipping = BufferedByteReceiveStream(source), False
+    with suppress(anyio.IncompleteRead, anyio.EndOfStream):
+        while True:
+            try:
+                line = await lines.receive_until(b"\n", MAX_LINE_BYTES + 1)
+                is_whole = True
+            except anyio.DelimiterNotFound:
+                line = await lines.receive_exactly(len(lines.buffer))
+                is_whole = False
+            if not is_skipping:
+                await send(message_of(line))
+            is_skipping = not is_whole
 
 
 def message_of(line: bytes) -> SessionMessage | Exception:
     """The message in a line, the error answer to the call that it seems to answer, or why it is neither."""
+    if len(line) > MAX_LINE_BYTES:
+        return _no_message(line[:_HEAD_BYTES], ValueError(TOO_LONG))
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
@@ -138,9 +128,12 @@ def _answered_by(line: bytes) -> int | None:
 
 @asynccontextmanager
 async def _streams(
-    read: Callable[[Any], Awaitable[None]], write: Callable[[str], Awaitable[None]], lost: anyio.Event
+    read: Callable[[Callable[[Any], Awaitable[None]]], Awaitable[None]], write: Callable[[str], Awaitable[None]]
 ) -> AsyncIterator[Streams]:
-    """The streams of a server: `read` sends its messages until its output ends, `write` takes the lines for it."""
+    """The streams of a server: `read` sends its messages until its output ends, `write` takes the lines for it.
+
+    The one from the server ends with its output, and when the server takes no more lines.
+    """
     to_client, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outbox, from_client = anyio.create_memory_object_stream[SessionMessage](0)
 
@@ -148,15 +141,14 @@ async def _streams(
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with to_client:
                 await read(to_client.send)
-        lost.set()
 
     async def write_lines() -> None:
         async with from_client:
             async for message in from_client:
                 try:
                     await write(message.message.model_dump_json(by_alias=True, exclude_unset=True))
-                except (TimeoutError, BrokenPipeError, SessionEnded):
-                    lost.set()
+                except (OSError, anyio.BrokenResourceError, SessionEnded):
+                    to_client.close()
                     return
 
     async with anyio.create_task_group() as tasks:
@@ -170,36 +162,20 @@ async def _streams(
 
 
 @asynccontextmanager
-async def as_child(command: tuple[str, ...], *, words: LastWords, lost: anyio.Event) -> AsyncIterator[Streams]:
-    """A server in a process group of its own; `lost` is set when it has ended.
-
-    Raises OSError when the program cannot be started.
-    """
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env=get_default_environment(),
-        start_new_session=True,
-    )
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        os.set_blocking(pipe.fileno(), False)
-
-    async def read(send: Callable[[Any], Awaitable[None]]) -> None:
-        reader = LineReader()
-        while data := await _next(process.stdout.fileno()):
-            for message in reader.feed(data):
-                await send(message)
+async def as_child(command: tuple[str, ...], *, words: LastWords) -> AsyncIterator[Streams]:
+    """A server in a process group of its own. Raises OSError when the program cannot be started."""
+    process = await anyio.open_process(command, env=get_default_environment(), start_new_session=True)
 
     async def write(line: str) -> None:
         with anyio.fail_after(_WRITE_S):
-            await _write(process.stdin.fileno(), memoryview(f"{line}\n".encode()))
+            await process.stdin.send(f"{line}\n".encode())
 
     try:
-        async with anyio.create_task_group() as tasks, _streams(read, write, lost) as streams:
-            tasks.start_soon(_keep_last_words, process.stderr.fileno(), words)
+        async with (
+            anyio.create_task_group() as tasks,
+            _streams(partial(read_messages, process.stdout), write) as streams,
+        ):
+            tasks.start_soon(_empty, process.stderr, words)
             yield streams
             tasks.cancel_scope.cancel()
     finally:
@@ -207,59 +183,29 @@ async def as_child(command: tuple[str, ...], *, words: LastWords, lost: anyio.Ev
             await _end(process, words)
 
 
-async def _write(pipe: int, data: memoryview) -> None:
-    while data:
-        try:
-            data = data[os.write(pipe, data) :]
-        except BlockingIOError:
-            await anyio.wait_writable(pipe)
-
-
-async def _keep_last_words(pipe: int, words: LastWords) -> None:
-    """Empty the pipe as it fills, else the server would wait at it."""
-    while data := await _next(pipe):
+async def _empty(pipe: ByteReceiveStream, words: LastWords) -> None:
+    """Read to the end, else the server would wait when the pipe is full."""
+    async for data in pipe:
         words.add(data.decode("utf-8", "replace"))
 
 
-async def _next(pipe: int) -> bytes:
-    """What comes next; empty at the end."""
-    while True:
-        await anyio.wait_readable(pipe)
-        with suppress(BlockingIOError):
-            return os.read(pipe, _CHUNK_BYTES)
-
-
-async def _end(process: subprocess.Popen[bytes], words: LastWords) -> None:
+async def _end(process: Process, words: LastWords) -> None:
     """Close the server's input, and end it and what it started when it is still there after a while."""
-    process.stdin.close()
-    if not await _has_ended(process, words):
-        for ending in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, ending)
-            if await _has_ended(process, words):
+    await process.stdin.aclose()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_empty, process.stdout, LastWords())
+        tasks.start_soon(_empty, process.stderr, words)
+        for ending in (None, signal.SIGTERM, signal.SIGKILL):
+            if ending is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, ending)
+            with anyio.move_on_after(_GRACE_S):
+                await process.wait()
                 break
-    process.stdout.close()
-    process.stderr.close()
-
-
-async def _has_ended(process: subprocess.Popen[bytes], words: LastWords) -> bool:
-    """Whether it ends within the grace; what it still writes is taken, else it would wait for that."""
-    with anyio.move_on_after(_GRACE_S):
-        while True:
-            is_over = process.poll() is not None
-            _take(process.stdout.fileno())
-            words.add(_take(process.stderr.fileno()).decode("utf-8", "replace"))
-            if is_over:
-                return True
-            await anyio.sleep(_LOOK_S)
-    return False
-
-
-def _take(pipe: int) -> bytes:
-    try:
-        return os.read(pipe, _CHUNK_BYTES)
-    except BlockingIOError:
-        return b""
+        tasks.cancel_scope.cancel()
+    with anyio.move_on_after(_REST_S):
+        await _empty(process.stderr, words)
+    await process.aclose()
 
 
 # ---------------------------------------------------------------- in the sandbox
@@ -319,10 +265,8 @@ def _is_wanted(name: str) -> bool:
 
 
 @asynccontextmanager
-async def in_sandbox(
-    sandbox: Sandbox, program: Program, *, words: LastWords, lost: anyio.Event
-) -> AsyncIterator[Streams]:
-    """A server that runs in `sandbox`; `lost` is set when it has ended. Raises SandboxError."""
+async def in_sandbox(sandbox: Sandbox, program: Program, *, words: LastWords) -> AsyncIterator[Streams]:
+    """A server that runs in `sandbox`. Raises SandboxError."""
     start = partial(sandbox.session, program.path, program.files, argv=program.argv, limits=LIMITS)
     session = await anyio.to_thread.run_sync(start)
     reads, writes = anyio.CapacityLimiter(1), anyio.CapacityLimiter(1)
@@ -341,7 +285,7 @@ async def in_sandbox(
         await anyio.to_thread.run_sync(session.write_line, line, _WRITE_S, limiter=writes)
 
     try:
-        async with _streams(read, write, lost) as streams:
+        async with _streams(read, write) as streams:
             yield streams
     finally:
         with anyio.CancelScope(shield=True):

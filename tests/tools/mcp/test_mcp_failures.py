@@ -14,8 +14,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import anyio
 import psutil
 import pytest
+from anyio.abc import ByteReceiveStream
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp_calls import HttpServer, call, descendants, plain, sandboxed
@@ -28,7 +30,7 @@ from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import ToolResult
 from agent_rl.tools.mcp import transport as mcp_transport
 from agent_rl.tools.mcp.tools import MCPConnections
-from agent_rl.tools.mcp.transport import JOBS, LineReader, message_of
+from agent_rl.tools.mcp.transport import JOBS, message_of, read_messages
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +281,31 @@ def answer(text: str) -> bytes:
     return f'{{"jsonrpc":"2.0","id":1,"result":{{"text":"{text}"}}}}'.encode()
 
 
+class Parts(ByteReceiveStream):
+    """A stream of bytes that come in these parts."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        self.parts = list(parts)
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if not self.parts:
+            raise anyio.EndOfStream
+        return self.parts.pop(0)
+
+    async def aclose(self) -> None:
+        self.parts.clear()
+
+
+def messages_in(parts: list[bytes]) -> list[Any]:
+    found: list[Any] = []
+
+    async def send(message: Any) -> None:
+        found.append(message)
+
+    anyio.run(read_messages, Parts(parts), send)
+    return found
+
+
 @given(
     lines=st.lists(
         st.sampled_from([answer("a"), answer("ü"), b"", b"bla", b'{"id": 3, "result": x', b"\xff"]), max_size=5
@@ -286,22 +313,17 @@ def answer(text: str) -> bytes:
     size=st.integers(1, 60),
 )
 def test_lines_are_the_same_however_they_are_cut_up(lines: list[bytes], size: int) -> None:
-    data, reader = b"".join(line + b"\n" for line in lines), LineReader()
+    data = b"".join(line + b"\n" for line in lines)
     parts = [data[start : start + size] for start in range(0, len(data), size)]
-    read = [repr(message) for part in parts for message in reader.feed(part)]
-    assert read == [repr(message_of(line)) for line in lines]
+    assert list(map(repr, messages_in(parts))) == [repr(message_of(line)) for line in lines]
 
 
 def test_a_line_that_is_too_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_transport, "MAX_LINE_BYTES", 100)
-    reader = LineReader()
-    [error] = reader.feed(answer("x" * 200))
+    [error] = messages_in([answer("x" * 200)])
     assert (error.message.id, error.message.error.message) == (1, mcp_transport.TOO_LONG)
-    assert list(reader.feed(b"x" * 500)) == []
-    assert len(reader._line) == 0
-    [message] = reader.feed(b"x\n" + answer("a") + b"\n")
+    _, message, error = messages_in([answer("x" * 200), b"x" * 500, b"x\n" + answer("a") + b"\n", b"y" * 101 + b"\n"])
     assert message.message.result == {"text": "a"}
-    [error] = reader.feed(b"y" * 101 + b"\n")
     assert str(error) == mcp_transport.TOO_LONG
 
 
