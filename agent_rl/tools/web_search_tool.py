@@ -122,7 +122,7 @@ class WebSearch:
                         self._await_turn(deadline - time.monotonic())
                     found = self._ask(query, min(self._config.timeout_s, deadline - time.monotonic()))
         except _PassingError as error:
-            raise ServiceError(self._gave_up(error, attempts.statistics["attempt_number"])) from error
+            raise ServiceError(self._no_answer(error, attempts.statistics["attempt_number"])) from error
         return [self._without_key(passage) for passage in found[: self._config.max_results]]
 
     def _attempts(self, deadline: float) -> Retrying:
@@ -183,7 +183,7 @@ class WebSearch:
     def _check_status(self, response: httpx.Response) -> None:
         name, status = self._config.provider, response.status_code
         if status == 429 or status >= 500:
-            raise _PassingError(f"HTTP {status}", retry_after_s=seconds_asked(response.headers.get("retry-after")))
+            raise _PassingError(f"HTTP {status}", retry_after_s=requested_delay_s(response.headers.get("retry-after")))
         if status in (401, 403) and self._key_name:
             raise ServiceError(f"{name} refused the key (HTTP {status}); check {self._key_name}")
         if status in (401, 403):
@@ -193,7 +193,7 @@ class WebSearch:
         if not response.is_success:
             raise ServiceError(f"{name} refused the request (HTTP {status}); check tools.search")
 
-    def _gave_up(self, error: _PassingError, num_attempts: int) -> str:
+    def _no_answer(self, error: _PassingError, num_attempts: int) -> str:
         times = "1 attempt" if num_attempts == 1 else f"{num_attempts} attempts"
         asks = f", it asks to wait {math.ceil(error.retry_after_s)} s" if error.retry_after_s else ""
         remedy = "; check the connection, or set tools.search.mode to corpus" if str(error) == _OFFLINE else ""
@@ -209,7 +209,7 @@ class WebSearch:
 
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """The one in which all requests of the process are made; a blocking socket could not be given up in time."""
+    """The one in which all requests of the process are made; a blocking socket could not be cancelled in time."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="web search", daemon=True).start()
     return loop
@@ -224,7 +224,7 @@ def _own_share(num_per_min: int) -> RateLimit | None:
     return RateLimit(num, interval_s=60.0 * num * num_processes / num_per_min)
 
 
-def seconds_asked(retry_after: str | None) -> float:
+def requested_delay_s(retry_after: str | None) -> float:
     """The seconds that a `Retry-After` header asks to wait, given as a number or as a date; 0 where there is none."""
     text = (retry_after or "").strip()
     if text.isascii() and text.isdigit():

@@ -24,7 +24,7 @@ from agent_rl.rollout.episode import EpisodeLimits
 from agent_rl.rollout.workers import RolloutRequest, RolloutWorker
 from agent_rl.tools.base import ToolRegistry
 from agent_rl.tools.search_tool import SearchTool
-from agent_rl.tools.web_search_tool import RateLimit, WebSearch, seconds_asked
+from agent_rl.tools.web_search_tool import RateLimit, WebSearch, requested_delay_s
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_a_wait_beyond_the_deadline_ends_the_call_at_once(server: FakeSearchServ
      ("Wed, 21 Oct 2015 07:28:00 GMT", 0), ("Wed, 21 Oct 99999 07:28:00 GMT", 0)],
 )  # fmt: skip
 def test_what_retry_after_may_hold(header: str | None, seconds: float) -> None:
-    assert seconds_asked(header) == seconds
+    assert requested_delay_s(header) == seconds
 
 
 def test_all_attempts_of_a_call_end_within_its_deadline(server: FakeSearchServer) -> None:
