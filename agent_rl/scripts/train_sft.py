@@ -19,6 +19,7 @@ from agent_rl.config import AgentType
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
+from agent_rl.registry import CHAT_FORMATS
 from agent_rl.scripts.common import Domain, make_app, run_app
 from agent_rl.telemetry.files import make_folder
 
@@ -54,6 +55,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
 ) -> None:
     _check_sizes(num_demonstrations, batch_size, hidden_size)
+    CHAT_FORMATS.get(agent_type)
     make_folder(output_dir, "--output-dir")
     import torch
 

@@ -83,7 +83,6 @@ def test_a_warm_start_learns_the_configured_agent_type(
         (["--hidden-size", "16"], "'--hidden-size': Input should be greater than or equal to 64"),
         (["--hidden-size", "100"], "--hidden-size is 100; give a multiple of 64"),
         (["--num-layers", "0"], "'--num-layers': Input should be greater than or equal to 1"),
-        (["--agent-type", "chat"], "'chat'"),
         (["--domain", "math", "--agent-type", "code"], "an episode whose only tool is 'code_exec'"),
     ],
 )
@@ -96,6 +95,16 @@ def test_options_that_no_model_can_be_made_of_are_one_line(
 ) -> None:
     code = run(monkeypatch, train_sft.app, "--output-dir", tmp_path / "model", *options)
     assert expected in one_line_error(capsys, code)
+
+
+def test_an_unknown_agent_type_is_one_line_before_any_demonstration_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(train_sft, "make_env_factory", made.append)
+    code = run(monkeypatch, train_sft.app, "--output-dir", tmp_path / "model", "--agent-type", "chat")
+    assert "unknown agent type 'chat' in agent.type; known: code, hf, react" in one_line_error(capsys, code)
+    assert made == [] and not (tmp_path / "model").exists()
 
 
 # Task files
