@@ -5,22 +5,14 @@ What is written behind it, such as train.steps=5, overrides the configuration.
 
 import sys
 
-from pydantic import BaseModel, ConfigDict
-
-from agent_rl import EnvFactory, GRPOTrainer, Message, StepResult, ToolEnv, load_config, register_env
-from agent_rl.config import validate_section
-
-
-class Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    call_cost: float = 0.1
+from agent_rl import AgentEnv, EnvFactory, GRPOTrainer, Message, StepResult, ToolEnv, load_config
 
 
 class LastNumber(ToolEnv):
     """Scores what the last call of a tool gave, whatever the reply is; each call before it costs something."""
 
-    def __init__(self, options: Options) -> None:
-        self.call_cost, self.results = options.call_cost, []
+    def __init__(self, call_cost: float) -> None:
+        self.call_cost, self.results = call_cost, []
 
     def reset(self, task: dict) -> list[Message]:
         self.wanted, self.registry = task["answer"], self.add_tools(task, [])
@@ -39,12 +31,16 @@ class LastNumber(ToolEnv):
         return self.no_call(Message.assistant(""))
 
 
-@register_env("last_number")
-def make_factory(options: dict, seed: int) -> EnvFactory:
-    checked = validate_section(Options, options, source="config", prefix="env.options")
-    factory = EnvFactory(lambda: LastNumber(checked))
-    factory.needed_tools = ("calculator",)
-    return factory
+class LastNumberFactory(EnvFactory):
+    """Makes an environment for each episode. Arguments of the constructor are options: `env.options.call_cost=0.2`."""
+
+    needed_tools = ("calculator",)
+
+    def __init__(self, call_cost: float = 0.1) -> None:
+        self.call_cost = call_cost
+
+    def __call__(self) -> AgentEnv:
+        return LastNumber(self.call_cost)
 
 
 question = "Finn buys {} books for {} dollars each. The delivery costs 9 dollars. How many dollars does Finn pay?"
@@ -53,7 +49,9 @@ tasks = [
     for count in range(3, 9)
     for price in range(11, 15)
 ]
-own = ["run.name=own_tool_env", "env.name=last_number", "env.options.call_cost=0.2", "train.steps=1"]
-config = load_config("configs/math_grpo.yaml", [*own, "rollout.groups_per_step=4", *sys.argv[1:]])
-with GRPOTrainer.from_config(config, train_tasks=tasks) as trainer:
-    trainer.train()
+if __name__ == "__main__":
+    own = ["run.name=own_tool_env", "env.name=docs/own_tool_env.py:LastNumberFactory", "env.options.call_cost=0.2"]
+    small = ["train.steps=1", "rollout.groups_per_step=4"]
+    config = load_config("configs/math_grpo.yaml", [*own, *small, *sys.argv[1:]])
+    with GRPOTrainer.from_config(config, train_tasks=tasks) as trainer:
+        trainer.train()

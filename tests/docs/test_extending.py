@@ -27,6 +27,7 @@ from agent_rl.tools import calculator, toolset  # noqa: F401  (registers the cal
 from agent_rl.tools.base import BaseTool, ToolResult
 
 ROOT = Path(__file__).resolve().parents[2]
+LAST_NUMBER = "docs/own_tool_env.py:LastNumberFactory"
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
 
@@ -103,17 +104,14 @@ def test_an_own_environment_trains_a_step_on_its_own_tasks_and_refuses_wrong_opt
     assert made["tasks"][0]["answer"] == "42"  # 3 books for 11 dollars, and 9 for the delivery
     metrics = trained(tmp_path / "own_tool_env")
     assert metrics["reward/mean"] == pytest.approx(metrics["success/mean"] + metrics["reward_parts/cost/mean"])
-    with pytest.raises(ConfigError, match=r"unknown key 'env\.options\.call_costs'; did you mean 'call_cost'\?"):
-        registry.make_env_factory("last_number", {"call_costs": 1}, seed=0)
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.options\.call_costs'.*; did you mean 'call_cost'\?"):
+        registry.make_env_factory(LAST_NUMBER, {"call_costs": 1}, seed=0)
     with pytest.raises(ConfigError, match="needs the tool 'calculator'"):
-        offer_tools(registry.make_env_factory("last_number"), ToolsConfig())
+        offer_tools(registry.make_env_factory(LAST_NUMBER), ToolsConfig())
 
 
-def test_the_own_environment_scores_the_last_result_and_makes_calls_before_it_cost(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    run(monkeypatch, "own_tool_env", f"run.output_dir={tmp_path}", "rollout.groups_per_step=1")
-    factory = offer_tools(registry.make_env_factory("last_number", {"call_cost": 0.2}), ToolsConfig(use=["calculator"]))
+def test_the_own_environment_scores_the_last_result_and_makes_calls_before_it_cost() -> None:
+    factory = offer_tools(registry.make_env_factory(LAST_NUMBER, {"call_cost": 0.2}), ToolsConfig(use=["calculator"]))
     factory.start()
 
     def reward_of(*expressions: str) -> float | None:
