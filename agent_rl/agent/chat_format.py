@@ -10,6 +10,7 @@ This module renders and parses; it calls no model, and does not know which tools
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -111,14 +112,13 @@ class ChatFormat:
         if ids and ids[-1] in self._stop_token_ids:
             ids.pop()
         reasoning, ids = self._split_reasoning(ids)
-        reply = parse_tool_calls(self._encoder.decode(ids))
-        return Message(
-            role="assistant",
-            content=reply.content,
-            tool_calls=reply.calls,
-            tool_errors=reply.errors,
-            reasoning=reasoning,
-        )
+        reply = self._read(self._encoder.decode(ids))
+        return replace(reply, reasoning="\n".join(filter(None, [reasoning, reply.reasoning])))
+
+    def _read(self, text: str) -> Message:
+        """The reply in a text without special reasoning tokens."""
+        reply = parse_tool_calls(text)
+        return Message(role="assistant", content=reply.content, tool_calls=reply.calls, tool_errors=reply.errors)
 
     def reply_end(self, token_ids: Sequence[int]) -> int | None:
         """Where the reply in sampled ids is over although the model did not end its turn there; None where it is not.

@@ -34,29 +34,6 @@ print(3 + 4)
 It is run, and what it gives comes back as Output. A reply without such a block is your final answer."""
 
 
-class CodeFormat(TextActionFormat):
-    """Python blocks for an episode whose only tool is `code_exec`; `rules` raises UserError for any other."""
-
-    result_label = "Output:\n"
-
-    def rules(self, tools: Sequence[ToolSpec]) -> str:
-        names = [tool.name for tool in tools]
-        if names != [CODE_TOOL]:
-            raise UserError(
-                f"agent.type = 'code' takes an episode whose only tool is {CODE_TOOL!r}, this one offers "
-                f"{', '.join(map(repr, names)) or 'none'}; leave the others out, or set agent.type to hf or react"
-            )
-        return f"{_RULES}\n\n{CODE_TOOL}: {tools[0].description}"
-
-    def write(self, message: Message) -> Message:
-        blocks = [_block(call) for call in message.tool_calls]
-        text = "\n".join(filter(None, [message.content, *blocks]))
-        return Message(role="assistant", content=text, reasoning=message.reasoning)
-
-    def read(self, text: str) -> Message:
-        return read_blocks(text)
-
-
 def _block(call: ToolCall) -> str:
     code = call.arguments.get("code")
     if call.name != CODE_TOOL or not isinstance(code, str) or len(call.arguments) > 1:
@@ -87,3 +64,24 @@ def read_blocks(text: str) -> Message:
     code = "\n\n".join(block.code.removesuffix("\n") for block in blocks)
     call = ToolCall(name=CODE_TOOL, arguments={"code": code}, span=(first.span[0], last.span[1]))
     return Message.assistant(content, (call,))
+
+
+class CodeFormat(TextActionFormat):
+    """Python blocks for an episode whose only tool is `code_exec`; `rules` raises UserError for any other."""
+
+    result_label = "Output:\n"
+    read = staticmethod(read_blocks)
+
+    def rules(self, tools: Sequence[ToolSpec]) -> str:
+        names = [tool.name for tool in tools]
+        if names != [CODE_TOOL]:
+            raise UserError(
+                f"agent.type = 'code' takes an episode whose only tool is {CODE_TOOL!r}, this one offers "
+                f"{', '.join(map(repr, names)) or 'none'}; leave the others out, or set agent.type to hf or react"
+            )
+        return f"{_RULES}\n\n{CODE_TOOL}: {tools[0].description}"
+
+    def write(self, message: Message) -> Message:
+        blocks = [_block(call) for call in message.tool_calls]
+        text = "\n".join(filter(None, [message.content, *blocks]))
+        return Message(role="assistant", content=text, reasoning=message.reasoning)

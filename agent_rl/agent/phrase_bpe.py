@@ -121,11 +121,6 @@ def train_phrase_bpe(
     return _build(merges)
 
 
-def word_pieces(text: str) -> list[str]:
-    """The pieces inside which stage-1 merges stay; joined they give `text`. Special tokens are not treated apart."""
-    return re.findall(_WORD, text)
-
-
 def as_pretrained(tokenizer: Tokenizer) -> "PreTrainedTokenizerFast":
     """Wrap for `transformers`, to save beside a model: pad `<|endoftext|>`, eos `<|im_end|>`, `CHAT_TEMPLATE`."""
     from transformers import PreTrainedTokenizerFast

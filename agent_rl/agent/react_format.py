@@ -54,47 +54,6 @@ Where Answer: is asked for, write {_ANSWER} instead.
 Tools:"""
 
 
-class ReactFormat(TextActionFormat):
-    """Thought, Action and Action Input, or Final Answer. Without tools the prompt stays as it is."""
-
-    result_label = "Observation: "
-
-    def rules(self, tools: Sequence[ToolSpec]) -> str:
-        return "\n".join([_RULES, *(_listing(tool) for tool in tools)]) if tools else ""
-
-    def settled(self, message: Message) -> Message:
-        return settled_step(message)
-
-    def write(self, message: Message) -> Message:
-        return Message.assistant(write_step(message))
-
-    def read(self, text: str) -> Message:
-        return read_step(text)
-
-    def reply_end(self, token_ids: Sequence[int]) -> int | None:
-        """As `ChatFormat.reply_end`: behind the id that closes the arguments of the first action.
-
-        A turn that ends there, be it behind blanks and the end of a fence, was ended by the model.
-        """
-        ids = list(token_ids)
-        has_stop = bool(ids) and ids[-1] in self.stop_token_ids
-        start, end = self._reply_span(ids[: len(ids) - has_stop])
-
-        def is_closed_at(stop: int) -> bool:
-            return closes_action(self._encoder.decode(ids[start:stop]))
-
-        if not is_closed_at(end):
-            return None
-        stops = range(start, end + 1)
-        stop = stops[bisect_left(stops, True, key=is_closed_at)]
-        was_ended = has_stop and not self._encoder.decode(ids[stop:-1]).strip(_BEHIND_OBJECT)
-        return None if was_ended else stop
-
-
-def _listing(tool: ToolSpec) -> str:
-    return json.dumps(tool.to_openai()["function"], ensure_ascii=False)
-
-
 def settled_step(message: Message) -> Message:
     """A reply as ReAct knows replies: what it says beside a call, or in front of its own `Final Answer:`, is thought.
 
@@ -200,3 +159,37 @@ def _answer(text: str, marker: re.Match[str]) -> str:
 def _without_label(thought: str) -> str:
     label = _LABEL.match(thought)
     return thought[label.end() :].strip() if label else thought.strip()
+
+
+class ReactFormat(TextActionFormat):
+    """Thought, Action and Action Input, or Final Answer. Without tools the prompt stays as it is."""
+
+    result_label = "Observation: "
+    settled = staticmethod(settled_step)
+    read = staticmethod(read_step)
+
+    def rules(self, tools: Sequence[ToolSpec]) -> str:
+        listing = [json.dumps(tool.to_openai()["function"], ensure_ascii=False) for tool in tools]
+        return "\n".join([_RULES, *listing]) if tools else ""
+
+    def write(self, message: Message) -> Message:
+        return Message.assistant(write_step(message))
+
+    def reply_end(self, token_ids: Sequence[int]) -> int | None:
+        """As `ChatFormat.reply_end`: behind the id that closes the arguments of the first action.
+
+        A turn that ends there, be it behind blanks and the end of a fence, was ended by the model.
+        """
+        ids = list(token_ids)
+        has_stop = bool(ids) and ids[-1] in self.stop_token_ids
+        start, end = self._reply_span(ids[: len(ids) - has_stop])
+
+        def is_closed_at(stop: int) -> bool:
+            return closes_action(self._encoder.decode(ids[start:stop]))
+
+        if not is_closed_at(end):
+            return None
+        stops = range(start, end + 1)
+        stop = stops[bisect_left(stops, True, key=is_closed_at)]
+        was_ended = has_stop and not self._encoder.decode(ids[stop:-1]).strip(_BEHIND_OBJECT)
+        return None if was_ended else stop

@@ -72,20 +72,14 @@ class TextActionFormat(ChatFormat, ABC):
         read in the first place is shown by what is left of it.
         """
         written = self.write(message)
-        read = self.read(written.content.strip())
+        read = self._read(written.content)
         reasoning = "\n".join(filter(None, [written.reasoning, read.reasoning]))
         if not message.tool_errors:
             _refuse_other(self.settled(message), replace(read, reasoning=reasoning), written.content)
         return super().render_completion(written)
 
-    def parse_completion(self, token_ids: Sequence[int]) -> Message:
-        """The assistant message in sampled ids. A last stop id is left out; `<think>` tokens count as everywhere."""
-        ids = list(token_ids)
-        if ids and ids[-1] in self.stop_token_ids:
-            ids.pop()
-        reasoning, ids = self._split_reasoning(ids)
-        reply = self.read(self._encoder.decode(ids).strip())
-        return replace(reply, reasoning="\n".join(filter(None, [reasoning, reply.reasoning])))
+    def _read(self, text: str) -> Message:
+        return self.read(text.strip())
 
 
 def _refuse_other(meant: Message, read: Message, text: str) -> None:

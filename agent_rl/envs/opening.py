@@ -3,14 +3,13 @@
 Not here: which environments there are (`registry.py`), which tools (`tools/toolset.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 from agent_rl.agent.code_format import CODE_TOOL
 from agent_rl.config import Config, ToolsConfig
-from agent_rl.data.tasks import Task
-from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, ToolEnv
+from agent_rl.envs.base import AgentEnv, EnvFactory, ToolEnv
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
 from agent_rl.tools.toolset import Toolset, refuse_collisions
@@ -75,6 +74,10 @@ def check_agent_type(agent_type: str, factory: EnvFactory) -> None:
         )
 
 
+_OF_INNER = ("failure_rules", "speed_options", "check_task", "solutions", "preflight_tasks", "part_weights", "start")
+"""What a factory with a toolset has of the one inside."""
+
+
 class ToolsetEnvFactory(EnvFactory):
     """Makes `inner`'s environments, gives each the toolset, and closes that."""
 
@@ -82,8 +85,8 @@ class ToolsetEnvFactory(EnvFactory):
         super().__init__(inner)
         self.inner = inner
         self.toolset = toolset
-        self.failure_rules = inner.failure_rules
-        self.speed_options = inner.speed_options
+        for name in _OF_INNER:
+            setattr(self, name, getattr(inner, name))
         if inner.own_tools is not None or toolset.names:
             self.own_tools = (*(inner.own_tools or ()), *toolset.names)
 
@@ -92,21 +95,6 @@ class ToolsetEnvFactory(EnvFactory):
         assert isinstance(env, ToolEnv), "offer_tools has looked at one"
         env.toolset = self.toolset
         return env
-
-    def check_task(self, task: Task, where: str) -> None:
-        self.inner.check_task(task, where)
-
-    def solutions(self, task: Task) -> list[Solution]:
-        return self.inner.solutions(task)
-
-    def preflight_tasks(self, tasks: Sequence[Task]) -> Mapping[str, Task]:
-        return self.inner.preflight_tasks(tasks)
-
-    def part_weights(self) -> Mapping[str, float]:
-        return self.inner.part_weights()
-
-    def start(self) -> None:
-        self.inner.start()
 
     def describe(self) -> dict[str, Any]:
         return {**self.inner.describe(), **self.toolset.describe()}

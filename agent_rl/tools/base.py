@@ -110,21 +110,15 @@ class ToolRegistry:
             return _outcome(tool, call.arguments)
         except SandboxError:
             raise
-        except _LateError:
-            text = f"gave no answer within {tool.timeout_s:g} s"
-        except _StuckError as error:
-            text = f"{error} earlier calls of it have not ended yet; go on without it, or try again later"
+        except _UnansweredError as error:
+            text = str(error)
         except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
             text = f"{type(error).__name__}: {error}"
         return ToolResult(text=f"error: {call.name}: {text}", ok=False)
 
 
-class _LateError(Exception):
-    """A call went over its tool's limit."""
-
-
-class _StuckError(Exception):
-    """So many earlier calls of a tool never ended."""
+class _UnansweredError(Exception):
+    """A call went over its tool's limit, or too many earlier ones did and never ended."""
 
 
 _late: list[tuple[BaseTool, "Future[ToolResult]"]] = []
@@ -137,7 +131,9 @@ def _refuse_stuck(tool: BaseTool) -> None:
         _late[:] = [(other, answer) for other, answer in _late if not answer.done()]
         num_stuck = sum(other is tool for other, _ in _late)
     if num_stuck > MAX_STUCK_CALLS:
-        raise _StuckError(num_stuck)
+        raise _UnansweredError(
+            f"{num_stuck} earlier calls of it have not ended yet; go on without it, or try again later"
+        )
 
 
 def _outcome(tool: BaseTool, arguments: dict[str, Any]) -> ToolResult:
@@ -159,7 +155,7 @@ def _outcome(tool: BaseTool, arguments: dict[str, Any]) -> ToolResult:
         if not answer.done():
             with _late_lock:
                 _late.append((tool, answer))
-            raise _LateError
+            raise _UnansweredError(f"gave no answer within {tool.timeout_s:g} s")
         result = answer.result()
     if not isinstance(result, ToolResult):
         raise TypeError(f"the tool returned {type(result).__name__}, expected a ToolResult")
