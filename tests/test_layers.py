@@ -23,6 +23,7 @@ RANKS = {
     "sandbox": 3,
     "telemetry": 4,
     "inference.base": 3,
+    "inference.requests": 4,
     "distributed": 4,
     "inference.local": 5,
     "inference.vllm": 5,

@@ -8,14 +8,12 @@ Does not: gather or compare weights (`distributed/weight_sync.py`), keep the sta
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
-from agent_rl.errors import EngineError
 from agent_rl.records import Completion, SamplingParams
 
 
@@ -132,11 +130,3 @@ def check_request(prompt_ids: Sequence[int], sampling: SamplingParams, *, max_co
     if sampling.max_new_tokens < 1 or sampling.seed < 0 or not is_temperature:
         raise ValueError(f"expected max_new_tokens >= 1, seed >= 0 and a finite temperature >= 0, got {sampling}")
     return min(sampling.max_new_tokens, room)
-
-
-def fail_all(futures: "Iterable[Future[Completion]]", reason: str, cause: Exception | None) -> None:
-    """Set an EngineError on each. One exception each: every caller's thread adds its own traceback to it."""
-    for future in futures:
-        failure = EngineError(reason)
-        failure.__cause__ = cause
-        future.set_exception(failure)

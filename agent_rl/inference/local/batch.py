@@ -9,19 +9,18 @@ of the weights.
 
 import math
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from agent_rl.errors import EngineError
-from agent_rl.inference.base import Cancel
 from agent_rl.inference.local.decoder import Decoder
 from agent_rl.inference.local.kv_cache import CachePass, KeyValueCache
 from agent_rl.inference.local.slots import MIN_SHARED, SlotTable
-from agent_rl.records import Completion, FinishReason, SamplingParams
+from agent_rl.inference.requests import CompletionRequest
+from agent_rl.records import FinishReason
 
 MAX_PREFILL_TOKENS = 1024
 """Most new tokens of one forward pass and, unless a single prompt is longer, between two decode steps; bounds the
@@ -31,20 +30,13 @@ MAX_PADDING = 1.5
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Request:
-    """One call of `generate` and the tokens sampled for it so far."""
+class Request(CompletionRequest):
+    """One call of `generate`."""
 
     prompt: np.ndarray
     """[P] int32"""
-    sampling: SamplingParams
-    max_new_tokens: int
-    """As requested, capped by the room left in the window."""
     uniforms: np.ndarray
     """One number per token that may be sampled, [max_new_tokens] float32."""
-    cancel: Cancel | None = None
-    future: "Future[Completion]" = field(default_factory=Future)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
 
     @property
     def finish_reason(self) -> FinishReason | None:
@@ -53,7 +45,7 @@ class Request:
             return FinishReason.STOP
         if len(self.token_ids) == self.max_new_tokens:
             return FinishReason.LENGTH
-        return FinishReason.CANCELLED if self.cancel is not None and self.cancel.is_set() else None
+        return FinishReason.CANCELLED if self.is_cancelled else None
 
 
 class ActiveBatch:

@@ -6,27 +6,25 @@ caller changes them only while no request is in flight, and then calls `refresh_
 Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
 """
 
-import threading
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from agent_rl.closing import Closing
 from agent_rl.errors import EngineError
-from agent_rl.inference.base import Cancel, check_request, fail_all
+from agent_rl.inference.base import Cancel, check_request
 from agent_rl.inference.local.batch import ActiveBatch, Request, sample_uniforms
 from agent_rl.inference.local.make_decoder import make_decoder
+from agent_rl.inference.requests import ThreadedEngine
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
-_ALREADY = threading.Event()
-_ALREADY.set()
 
-
-class GenerationEngine(Closing):
+class GenerationEngine(ThreadedEngine[Request]):
     """Continuous batching over one model. Use as a context manager, or call `close`."""
+
+    what = "generation engine"
 
     def __init__(
         self, model: nn.Module, *, max_batch_size: int, max_context: int, max_cached_tokens: int | None = None
@@ -38,6 +36,7 @@ class GenerationEngine(Closing):
         as fit; default `max_batch_size` slots) and bounds the rows as well. Device and number format are the model's.
         Raises ValueError for impossible sizes, ConfigError for a model that the engine cannot run.
         """
+        super().__init__()
         num_slots = max_batch_size if max_cached_tokens is None else max_cached_tokens // max_context
         if max_batch_size < 1 or max_context < 2 or num_slots < 1:
             raise ValueError(
@@ -53,25 +52,7 @@ class GenerationEngine(Closing):
             )
         self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, num_slots=num_slots, width=max_context)
         self._pending: list[Request] = []
-        self._weight_version = 0
-        # Guards the four below; only the engine thread waits on it.
-        self._changed = threading.Condition()
-        self._waiting: list[Request] = []
-        self._in_flight: set[Request] = set()
-        self._is_closing = False
-        self._stopped: str | None = None
-        self._thread = threading.Thread(target=self._serve, name="generation-engine", daemon=True)
         self._thread.start()
-
-    @property
-    def weight_version(self) -> int:
-        """Version of the weights being sampled from; 0 at the start."""
-        return self._weight_version
-
-    @property
-    def num_in_flight(self) -> int:
-        """Requests accepted and not yet answered, waiting ones included."""
-        return len(self._in_flight)
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """Generate one completion; blocks. Thread-safe.
@@ -81,18 +62,8 @@ class GenerationEngine(Closing):
         EngineError when the engine fails or is closed.
         """
         request = self._make_request(prompt_ids, sampling, cancel)
-        with self._changed:
-            if self._stopped is not None:
-                raise EngineError(self._stopped)
-            self._in_flight.add(request)
-            self._waiting.append(request)
-            self._changed.notify()
-        release_openmp_threads()
-        try:
-            return request.future.result()
-        except KeyboardInterrupt:
-            request.cancel = _ALREADY
-            raise
+        self._wait_for(request)
+        return request.future.result()
 
     def refresh_weights(self, version: int) -> None:
         """Use changed weights: drop what is cached of the old ones and call the new ones `version`.
@@ -100,8 +71,7 @@ class GenerationEngine(Closing):
         EngineError while requests are in flight, because a completion is sampled with one version of the weights.
         """
         with self._changed:
-            if self._stopped is not None:
-                raise EngineError(self._stopped)
+            self._check_running()
             if self._in_flight:
                 raise EngineError(
                     f"refresh_weights({version}) with {len(self._in_flight)} requests in flight: wait for them first, "
@@ -109,14 +79,7 @@ class GenerationEngine(Closing):
                 )
             self._decoder.reload()
             self._batch.slots.clear()
-            self._weight_version = version
-
-    def close(self) -> None:
-        """Stop the thread; requests still in flight get EngineError. Calling it again does nothing."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        self._thread.join()
+            self.weight_version = version
 
     def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
         max_new_tokens = check_request(
@@ -130,23 +93,13 @@ class GenerationEngine(Closing):
             cancel=cancel,
         )
 
-    def _serve(self) -> None:
-        """Run the engine thread until `close` or a failure."""
-        reason, cause = "the generation engine was closed", None
-        try:
-            with torch.inference_mode():
-                while self._take_waiting():
-                    self._deliver(self._drop_cancelled())
-                    self._batch.start(self._pending)
-                    if self._batch.requests:
-                        self._deliver(self._batch.step())
-        except Exception as error:  # the engine's boundary: the failure reaches every caller
-            reason, cause = f"the generation engine failed: {type(error).__name__}: {error}", error
-        with self._changed:
-            self._stopped = reason
-            orphans = list(self._in_flight)
-            self._in_flight.clear()
-        fail_all((request.future for request in orphans), reason, cause)
+    @torch.inference_mode()
+    def _work(self) -> None:
+        while self._take_waiting():
+            self._end(self._drop_cancelled())
+            self._batch.start(self._pending)
+            if self._batch.requests:
+                self._end(self._batch.step())
 
     def _take_waiting(self) -> bool:
         """Wait until there is work and take the new requests; False when closing."""
@@ -166,19 +119,6 @@ class GenerationEngine(Closing):
             self._pending = [request for request in self._pending if request not in dropped]
         return dropped
 
-    def _deliver(self, ended: list[Request]) -> None:
-        if not ended:
-            return
-        # Out of flight before the callers wake, so that the last of them may refresh the weights at once.
-        with self._changed:
-            version = self._weight_version
-            self._in_flight.difference_update(ended)
-        for request in ended:
-            request.future.set_result(
-                Completion(
-                    token_ids=tuple(request.token_ids),
-                    logprobs=tuple(request.logprobs),
-                    finish_reason=request.finish_reason or FinishReason.CANCELLED,  # no longer set
-                    weight_version=version,
-                )
-            )
+    def _end(self, requests: list[Request]) -> None:
+        for request in requests:
+            self._deliver(request, request.finish_reason or FinishReason.CANCELLED)  # no longer set

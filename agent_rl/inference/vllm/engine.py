@@ -5,7 +5,6 @@ weights are loaded by the caller's thread while that one is paused.
 Not here: starting and ending vLLM (`engine_start.py`), what its worker does with weights (`worker.py`), servers.
 """
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,23 +14,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from agent_rl.closing import Closing
 from agent_rl.errors import AgentRLError, EngineError
-from agent_rl.inference.base import Cancel, Probe, Receipt, fail_all
+from agent_rl.inference.base import Cancel, Probe, Receipt
+from agent_rl.inference.requests import ThreadedEngine
 from agent_rl.inference.vllm.engine_requests import EngineRequest, adapter_request, make_request, start_request
 from agent_rl.inference.vllm.engine_start import EngineOptions, start_vllm, stop_vllm
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
-_ALREADY = threading.Event()
-_ALREADY.set()
 _POLL_S = 0.1
 """How often waiting requests are checked for cancellation while nothing runs."""
 
 
-class VLLMEngine(Closing):
+class VLLMEngine(ThreadedEngine[EngineRequest]):
     """A `RemoteEngine`, one for each process. Use as a context manager, or call `close`."""
 
+    what = "vLLM engine"
     is_shared = False
 
     def __init__(self, options: EngineOptions, *, where: str = "process 0") -> None:
@@ -39,7 +37,7 @@ class VLLMEngine(Closing):
 
         Raises ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
         """
-        self.weight_version = 0
+        super().__init__()
         self._where = where
         self._max_context = options.max_context
         self._lora_rank = options.lora_rank
@@ -56,14 +54,8 @@ class VLLMEngine(Closing):
         self._active: dict[str, EngineRequest] = {}
         """Running requests by vLLM's id."""
         self._num_started = 0
-        # Guards what follows.
-        self._changed = threading.Condition()
-        self._waiting: list[EngineRequest] = []
-        self._probes: list[EngineRequest] = []
-        self._in_flight: set[EngineRequest] = set()
-        self._is_held = self._is_pausing = self._is_still = self._is_closing = self._is_closed = False
-        self._stopped: str | None = None
-        self._thread = threading.Thread(target=self._serve, name="vllm-engine", daemon=True)
+        # Guarded by `_changed`.
+        self._is_held = self._is_pausing = self._is_still = self._is_closed = False
         self._thread.start()
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
@@ -177,10 +169,7 @@ class VLLMEngine(Closing):
 
         Call it before the process group ends, in which vLLM has groups of its own.
         """
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-        self._thread.join()
+        super().close()
         if not self._is_closed:
             self._is_closed = True
             stop_vllm(self._engine, owns_process_group=self._owns_process_group)
@@ -190,22 +179,9 @@ class VLLMEngine(Closing):
     ) -> EngineRequest:
         """The request once it has ended."""
         request = make_request(prompt_ids, sampling, cancel, max_context=self._max_context, vocab_size=self._vocab_size)
-        with self._changed:
-            self._check_running()
-            self._in_flight.add(request)
-            (self._probes if is_probe else self._waiting).append(request)
-            self._changed.notify_all()
-        release_openmp_threads()
-        try:
-            request.future.exception()
-        except KeyboardInterrupt:
-            request.cancel = _ALREADY
-            raise
+        request.is_probe = is_probe
+        self._wait_for(request)
         return request
-
-    def _check_running(self) -> None:
-        if self._stopped is not None:
-            raise EngineError(self._stopped)
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
@@ -225,32 +201,23 @@ class VLLMEngine(Closing):
         if self._is_asleep:
             self._engine.wake_up(tags=list(tags))
 
-    def _serve(self) -> None:
-        """Run the thread until `close` or a failure."""
-        reason, cause = "the vLLM engine was closed", None
-        try:
-            if self._gpu is not None:
-                torch.cuda.set_device(self._gpu)  # every thread has its own
-            while self._take_waiting():
-                self._end_cancelled()
-                for output in self._engine.step():
-                    request = self._active.get(output.request_id)
-                    ended = request.take(output) if request is not None else None
-                    if request is not None and ended is not None:
-                        del self._active[output.request_id]
-                        self._deliver(request, ended)
-        except Exception as error:  # the engine's boundary: the failure reaches every caller
-            reason, cause = f"the vLLM engine failed: {type(error).__name__}: {error}", error
-        with self._changed:
-            self._stopped = reason
-            orphans, self._in_flight = self._in_flight, set()
-            self._changed.notify_all()
-        fail_all((request.future for request in orphans), reason, cause)
+    def _work(self) -> None:
+        if self._gpu is not None:
+            torch.cuda.set_device(self._gpu)  # every thread has its own
+        while self._take_waiting():
+            for request in self._stop([name for name, request in self._active.items() if request.is_cancelled]):
+                self._deliver(request, FinishReason.CANCELLED)
+            for output in self._engine.step():
+                request = self._active.get(output.request_id)
+                ended = request.take(output) if request is not None else None
+                if request is not None and ended is not None:
+                    del self._active[output.request_id]
+                    self._deliver(request, ended)
 
     def _take_waiting(self) -> bool:
         """Wait while paused or without work, then start new requests; False when closing."""
         with self._changed:
-            while not self._is_closing and (self._is_pausing or not (self._has_next() or self._active)):
+            while not self._is_closing and (self._is_pausing or not (self._startable() or self._active)):
                 if self._is_pausing and not self._is_still:
                     self._interrupt()
                     self._is_still = True
@@ -261,21 +228,17 @@ class VLLMEngine(Closing):
             if self._is_closing:
                 return False
             self._drop_cancelled()
-            started, self._probes = self._probes, []
-            if not self._is_held:
-                started, self._waiting = started + self._waiting, []
+            started = self._startable()
+            self._waiting = [request for request in self._waiting if self._is_held and not request.is_probe]
         for request in started:
-            self._start(request)
+            self._num_started += 1
+            name = str(self._num_started)
+            self._active[name] = request
+            start_request(self._engine, name, request, self._adapter)
         return True
 
-    def _has_next(self) -> bool:
-        return bool(self._probes or (self._waiting and not self._is_held))
-
-    def _start(self, request: EngineRequest) -> None:
-        self._num_started += 1
-        name = str(self._num_started)
-        self._active[name] = request
-        start_request(self._engine, name, request, self._adapter)
+    def _startable(self) -> list[EngineRequest]:
+        return [request for request in self._waiting if request.is_probe or not self._is_held]
 
     def _interrupt(self) -> None:
         """End running requests; those without a token start again after `resume`."""
@@ -284,10 +247,6 @@ class VLLMEngine(Closing):
             if request.token_ids:
                 self._deliver(request, FinishReason.INTERRUPTED)
         self._waiting[:0] = [request for request in stopped if not request.token_ids]
-
-    def _end_cancelled(self) -> None:
-        for request in self._stop([name for name, request in self._active.items() if request.is_cancelled]):
-            self._deliver(request, FinishReason.CANCELLED)
 
     def _drop_cancelled(self) -> None:
         """End requests that were cancelled before they were started."""
@@ -302,9 +261,3 @@ class VLLMEngine(Closing):
             if len(names) == len(self._active):
                 self._engine.step()
         return [self._active.pop(name) for name in names]
-
-    def _deliver(self, request: EngineRequest, reason: FinishReason) -> None:
-        # Out of flight before its caller wakes.
-        with self._changed:
-            self._in_flight.discard(request)
-        request.future.set_result(request.completion(reason, self.weight_version))

@@ -4,14 +4,14 @@ Not here: threads, the engine (`engine.py`).
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, check_request
-from agent_rl.records import Completion, FinishReason, SamplingParams
+from agent_rl.inference.requests import CompletionRequest
+from agent_rl.records import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from vllm import RequestOutput
@@ -22,23 +22,13 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class EngineRequest:
-    """One call of `complete` and the tokens sampled for it so far."""
+class EngineRequest(CompletionRequest):
+    """One call of `complete`."""
 
-    prompt: list[int]
-    sampling: SamplingParams
-    max_new_tokens: int
-    """As requested, capped by the room left in the window."""
-    cancel: Cancel | None = None
-    future: "Future[Completion]" = field(default_factory=Future)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    is_probe: bool = False
+    """It is sampled while others are held."""
     num_cached: int = 0
     """Tokens of the prompt that vLLM took from its cache."""
-
-    @property
-    def is_cancelled(self) -> bool:
-        return self.cancel is not None and self.cancel.is_set()
 
     def take(self, output: "RequestOutput") -> FinishReason | None:
         """Add the tokens of one step; the reason if it was the last. EngineError for an unexpected reason."""
@@ -52,14 +42,6 @@ class EngineRequest:
         if new.finish_reason not in _REASONS:
             raise EngineError(f"vLLM ended a completion with {new.finish_reason!r}, expected one of {list(_REASONS)}")
         return _REASONS[new.finish_reason]
-
-    def completion(self, reason: FinishReason, version: int) -> Completion:
-        return Completion(
-            token_ids=tuple(self.token_ids),
-            logprobs=tuple(self.logprobs),
-            finish_reason=reason,
-            weight_version=version,
-        )
 
 
 def make_request(

@@ -145,7 +145,7 @@ def test_sixty_four_threads_with_random_lengths_all_get_their_own_answer() -> No
     jobs, model = mixed_jobs(128), tiny_model(dtype=torch.float64)
     with GenerationEngine(model, max_batch_size=24, max_context=96) as engine:
         crowd = generate_all(engine, jobs, num_threads=64)
-        assert engine.num_in_flight == 0
+        assert len(engine._in_flight) == 0
     with GenerationEngine(model, max_batch_size=1, max_context=96) as engine:
         for job, completion in list(zip(jobs, crowd, strict=True))[::8]:
             assert completion.token_ids == engine.generate(*job).token_ids
@@ -254,7 +254,7 @@ def test_a_model_left_in_train_mode_is_sampled_from_all_the_same() -> None:
 
 
 def wait_for_in_flight(engine: GenerationEngine, count: int) -> None:
-    while engine.num_in_flight < count:
+    while len(engine._in_flight) < count:
         time.sleep(0.001)
 
 
@@ -330,7 +330,7 @@ def endless_callers(engine: GenerationEngine, count: int) -> tuple[list[threadin
     threads = [threading.Thread(target=call, args=(seed,)) for seed in range(count)]
     for thread in threads:
         thread.start()
-    while engine.num_in_flight < count:
+    while len(engine._in_flight) < count:
         threading.Event().wait(0.001)
     return threads, errors
 

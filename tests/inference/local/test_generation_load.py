@@ -131,7 +131,7 @@ def test_five_hundred_episodes_all_end_and_none_gets_anothers_tokens() -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
     assert not any(thread.is_alive() for thread in threads)
-    assert policy.engine.num_in_flight == 0
+    assert len(policy.engine._in_flight) == 0
     policy.close()
 
     assert set(errors.values()) <= {"EpisodeCancelledError"}
