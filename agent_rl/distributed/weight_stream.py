@@ -7,7 +7,6 @@ by bucket while the stream is read. Not here: the readers of the stream.
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +16,6 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.sharding import full_shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorKind:
-    """Name, format and shape of a tensor that will be sent."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
 
 
 class WeightStream:
@@ -49,7 +39,7 @@ class WeightStream:
         self._bucket_elements = bucket_elements
         self._tensors = _tensors_of(module)
         self.kinds = self._kinds()
-        """Of all tensors, in the order of the stream; nothing is gathered for it."""
+        """Names, and tensors without data of their formats and shapes, in the order of the stream."""
         self.checksums: dict[str, str] = {}
         """Of each tensor as it was sent."""
         self.num_buckets = 0
@@ -93,7 +83,7 @@ class WeightStream:
     def _sent_dtype(self, tensor: Tensor) -> torch.dtype:
         return self._dtype if tensor.is_floating_point() else tensor.dtype
 
-    def _kinds(self) -> list[TensorKind]:
+    def _kinds(self) -> list[tuple[str, Tensor]]:
         empty = {
             name: torch.empty(full_shape(tensor), dtype=tensor.dtype, device="meta") for name, tensor in self._tensors
         }
@@ -104,10 +94,7 @@ class WeightStream:
                 f"{type(self._module).__name__}: a checkpoint joins weights that this model keeps apart, which cannot "
                 "be sent to an engine with weights of its own; set policy.type=huggingface"
             )
-        return [
-            TensorKind(name=name, dtype=self._sent_dtype(tensor), shape=tuple(tensor.shape))
-            for name, tensor in one_by_one
-        ]
+        return [(name, tensor.to(self._sent_dtype(tensor))) for name, tensor in one_by_one]
 
 
 def _tensors_of(module: nn.Module) -> list[tuple[str, Tensor]]:

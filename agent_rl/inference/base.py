@@ -69,9 +69,8 @@ class WeightReceiver(Protocol):
     """Takes new weights. Order: `hold`, `pause`, `load` or `load_adapter`, `flush`, `resume`, `probe`, `release`.
 
     EngineError when the engine fails. If it `is_shared` (servers), process 0 directs it for all. On the other processes
-    `load` only reads all tensors off the iterator, because gathering is collective, `load_adapter` and `resume` only
-    record the version, `hold` and `release` are of this process's own completions, and nothing else is called. If it is
-    not shared, every process calls every method.
+    `load` does nothing, `load_adapter` and `resume` only record the version, `hold` and `release` are of this process's
+    own completions, and nothing else is called. If it is not shared, every process calls every method.
     """
 
     is_shared: bool
@@ -93,7 +92,8 @@ class WeightReceiver(Protocol):
     def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
         """Load all weights, by the names of a Hugging Face checkpoint; a receipt from every engine.
 
-        A tensor is valid only until the next one is read.
+        A tensor is valid only until the next one is read. The caller reads what is left of them, because gathering is
+        collective.
         """
 
     def load_adapter(self, folder: Path, version: int) -> list[Receipt]:

@@ -98,7 +98,7 @@ def test_the_stream_has_the_names_and_tensors_of_the_checkpoint(kind: str, tmp_p
     model.save_pretrained(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
     stream = WeightStream(Backend("cpu"), model, dtype=torch.float32)
-    announced = [(kind.name, kind.dtype, kind.shape) for kind in stream.kinds]
+    announced = [(name, empty.dtype, tuple(empty.shape)) for name, empty in stream.kinds]
     arrived = [(name, tensor.clone()) for name, tensor in stream]
     assert announced == [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in arrived]
     assert len(arrived) == len(saved)

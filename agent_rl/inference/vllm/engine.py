@@ -99,21 +99,16 @@ class VLLMEngine(ThreadedEngine[EngineRequest]):
             self._torn = "its weights were dropped for the trainer's update, and no new ones were loaded"
 
     def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
-        """Load all weights while paused; reads `tensors` to the end also after a failure.
+        """Load all weights while paused.
 
         EngineError for weights that vLLM does not take; then it samples nothing until others are loaded.
         """
-        rest = iter(tensors)
-        try:
-            with self._failing(f"load weights {version}"):
-                self._torn = f"weights {version} were not loaded to the end"
-                self._wake_up("weights")
-                (checksums,) = self._engine.collective_rpc("agent_rl_load_tensors", args=(rest,))
-                self._wake_up("kv_cache")
-                self._is_asleep, self._torn = False, None
-        finally:
-            for _ in rest:
-                pass
+        with self._failing(f"load weights {version}"):
+            self._torn = f"weights {version} were not loaded to the end"
+            self._wake_up("weights")
+            (checksums,) = self._engine.collective_rpc("agent_rl_load_tensors", args=(tensors,))
+            self._wake_up("kv_cache")
+            self._is_asleep, self._torn = False, None
         return [Receipt(where=self._where, checksums=checksums)]
 
     def load_adapter(self, folder: Path, version: int) -> list[Receipt]:

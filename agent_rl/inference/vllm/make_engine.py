@@ -14,7 +14,7 @@ from agent_rl.inference.base import RemoteEngine
 from agent_rl.inference.vllm.engine_start import EngineOptions, check_installed
 from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.servers import VLLMServers
-from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport
+from agent_rl.inference.vllm.transports import FileTransport, NCCLTransport, Transport
 
 if TYPE_CHECKING:
     from agent_rl.inference.vllm.engine import VLLMEngine
@@ -62,7 +62,7 @@ def _check_device(config: Config) -> None:
         )
 
 
-def _transport(config: Config, backend: Backend, run_folder: Path) -> FileTransport | NCCLTransport:
+def _transport(config: Config, backend: Backend, run_folder: Path) -> Transport:
     if config.vllm.weight_transfer == "nccl":
         if backend.device.type != "cuda":
             raise ConfigError(

@@ -120,7 +120,7 @@ class StreamSource(WeightSource):
     stream: WeightStream
 
     def metadata(self) -> list[ParamMeta]:
-        return [ParamMeta(kind.name, kind.dtype, kind.shape) for kind in self.stream.kinds]
+        return [ParamMeta(name, empty.dtype, tuple(empty.shape)) for name, empty in self.stream.kinds]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         return ((name, tensor.clone()) for name, tensor in self.stream)

@@ -8,8 +8,8 @@ comparing with the trainer (`distributed/weight_sync.py`).
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,15 +32,6 @@ _FLUSH_S = 10.0
 _ADAPTER = "adapter-"
 _ABORT = {"mode": "abort"}
 """Running completions end at once, with the tokens sampled so far."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LastProbe:
-    """The last probe, and its request."""
-
-    probe: Probe
-    prompt_ids: tuple[int, ...]
-    options: dict[str, Any]
 
 
 class ServerEngine:
@@ -69,7 +60,9 @@ class ServerEngine:
         """Name and folder."""
         self._receipt: Receipt | None = None
         """Of the last load; the same for all servers."""
-        self._last_probe: _LastProbe | None = None
+        self._last_probe: Probe | None = None
+        self._sample_probe: Callable[[str], Probe]
+        """From the server of an address, as the last probe was sampled."""
         self._lock = threading.Lock()
         """Held while a server rejoins."""
         self._is_changing = False
@@ -106,10 +99,8 @@ class ServerEngine:
         _pause(self._members)
 
     def load(self, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
-        """All weights to all servers; on every process but 0 only takes the tensors off."""
+        """All weights to all servers, from process 0; nothing on every other."""
         if self._transport is None:
-            for _ in tensors:
-                pass
             return []
         receipts = self._transport.send(self._members, tensors, version)
         self._receipt = receipts[0]
@@ -151,8 +142,9 @@ class ServerEngine:
     def probe(self, prompt_ids: tuple[int, ...], *, num_tokens: int, temperature: float, seed: int) -> list[Probe]:
         """From every server that was not lost since `pause`."""
         options = {"num_tokens": num_tokens, "temperature": temperature, "seed": seed}
-        probes = self._members.call(lambda address: self._servers.probe(address, prompt_ids, **options))
-        self._last_probe = _LastProbe(probe=next(iter(probes.values())), prompt_ids=prompt_ids, options=options)
+        self._sample_probe = partial(self._servers.probe, prompt_ids=prompt_ids, **options)
+        probes = self._members.call(self._sample_probe)
+        self._last_probe = next(iter(probes.values()))
         self._is_changing = False
         return list(probes.values())
 
@@ -179,7 +171,7 @@ class ServerEngine:
     def _pause_those_up(self) -> None:
         self._servers.post_all("/pause", params=_ABORT, timeout_s=_QUICK_S)
 
-    def _bring_up_to_date(self, returned: Members, last: _LastProbe, expected: Receipt) -> bool:
+    def _bring_up_to_date(self, returned: Members, last: Probe, expected: Receipt) -> bool:
         receipts = self._load_adapter(returned) if self._adapter is not None else self._transport.reload(returned)
         if receipts is None:
             return False
@@ -188,8 +180,7 @@ class ServerEngine:
         _label(returned, self._label)
         returned.post("/resume", timeout_s=_QUICK_S)
         returned.call(self._check_it_has_them)
-        probe = self._servers.probe(returned.addresses[0], last.prompt_ids, **last.options)
-        _check_alike(probe, last.probe, max_gap=self._max_gap)
+        _check_alike(self._sample_probe(returned.addresses[0]), last, max_gap=self._max_gap)
         return True
 
     def _load_adapter(self, members: Members) -> list[Receipt]:

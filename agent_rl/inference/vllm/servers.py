@@ -113,17 +113,8 @@ class VLLMServers(Closing):
         needed = ServerSettings(dtype=dtype, lora_rank=lora_rank, weight_transfer=weight_transfer)
 
         async def check_all() -> None:
-            checks = [
-                check_server(
-                    self.pool,
-                    address,
-                    start_timeout_s=self._start_timeout_s,
-                    max_context=max_context,
-                    needed=needed,
-                )
-                for address in self.addresses
-            ]
-            await asyncio.gather(*checks)
+            run = {"start_timeout_s": self._start_timeout_s, "max_context": max_context, "needed": needed}
+            await asyncio.gather(*(check_server(self.pool, address, **run) for address in self.addresses))
 
         self._run(check_all())
 

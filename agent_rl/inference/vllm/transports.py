@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -24,16 +24,6 @@ from agent_rl.inference.base import Receipt
 from agent_rl.inference.vllm.server.members import Members
 
 FILE_BYTES = 2 * 10**9
-
-
-class Transport(Protocol):
-    """Sends weights for a `ServerEngine`."""
-
-    def send(self, members: Members, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
-        """Send all weights to all members, which are paused."""
-
-    def reload(self, members: Members) -> list[Receipt] | None:
-        """The weights of the last `send` to servers that came back; None if they are not available again."""
 
 
 class FileTransport:
@@ -72,6 +62,7 @@ class FileTransport:
         return receipts
 
     def reload(self, members: Members) -> list[Receipt] | None:
+        """The weights of the last `send` to servers that came back; None if they are not available again."""
         return self._load(members) if self._paths else None
 
     def _write(self, folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
@@ -138,6 +129,9 @@ class NCCLTransport:
     def _close(self) -> None:
         self._sender.close()
         self._sender = None
+
+
+Transport = FileTransport | NCCLTransport
 
 
 def receipts_of(answers: Mapping[str, Any]) -> list[Receipt]:

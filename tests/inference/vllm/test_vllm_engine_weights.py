@@ -130,11 +130,9 @@ def broken(kind: str, weights: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
 def test_nothing_is_sampled_from_weights_that_were_not_taken_until_whole_ones_are(
     engine: "VLLMEngine", trainer: nn.Module, kind: str, message: str
 ) -> None:
-    rest = iter(broken(kind, weights_of(trainer)))
     engine.pause()
     with pytest.raises(EngineError, match=message):
-        engine.load(rest, 8)
-    assert next(rest, None) is None  # read to the end, for the other processes' sake
+        engine.load(broken(kind, weights_of(trainer)), 8)
     with pytest.raises(EngineError, match="may not sample with weights 8"):
         engine.resume(8)
     assert "model" in engine._engine.collective_rpc("agent_rl_state")[0]

@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(500)]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of one server that is started again when it dies."""
-    from agent_rl.inference.vllm.server.launch import serve
+    from watched_servers import one_server
+
     from agent_rl.inference.vllm.server.launch_plan import ServeOptions
 
     options = ServeOptions(
@@ -35,8 +36,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         dtype="float32",
         log_dir=tmp_path_factory.mktemp("servers"),
     )
-    with serve(options) as addresses:
-        yield addresses[0]
+    with one_server(options) as address:
+        yield address
 
 
 def write_config(folder: Path, **sections: dict[str, Any]) -> Path:

@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from vllm_load import wait_for_load
 from waiting import free_port
+from watched_servers import one_server
 
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.weight_stream import WeightStream
 from agent_rl.distributed.weight_sync import ProbeSample, WeightSync, WeightSyncError
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Receipt, WeightReceiver
-from agent_rl.inference.vllm.server.launch import serve
 from agent_rl.inference.vllm.server.launch_plan import ServeOptions
 from agent_rl.inference.vllm.server_engine import ServerEngine
 from agent_rl.inference.vllm.servers import VLLMServers
@@ -137,7 +137,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     options = ServeOptions(
         model=str(MODEL), port=free_port(), max_context=768, max_batch_size=32, dtype="float32", log_dir=folder / "logs"
     )
-    with serve(options) as (address,):
+    with one_server(options) as address:
         own = Setup(address, folder)
         with own.servers:
             yield own
@@ -293,7 +293,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Setup, "
         AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32),
         peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM"),
     )
-    with serve(options) as (address,):
+    with one_server(options) as address:
         own = Setup(address, folder)
         own.model = lambda ids: model(ids).logits
         with own.servers:

@@ -5,7 +5,6 @@ Not here: flags and environment of a server (`launch_plan.py`), the command line
 """
 
 import contextlib
-import http.client
 import os
 import re
 import signal
@@ -13,14 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
+
+import httpx
 
 from agent_rl.errors import UserError
 from agent_rl.inference.vllm.server import launch_guard
-from agent_rl.inference.vllm.server.launch_plan import ServeOptions, ServerPlan, plan_servers, visible_gpus
+from agent_rl.inference.vllm.server.launch_plan import ServerPlan
 
 MAX_DEATHS = 4
 WITHIN_S = 900.0
@@ -31,37 +30,6 @@ _TAIL_LINES = 6
 _TAIL_BYTES = 200_000
 _ERROR = re.compile(r"\b[A-Z]\w*(Error|Exception): ")
 Say = Callable[[str], None]
-
-
-@contextmanager
-def serve(options: ServeOptions, *, start_timeout_s: float = 900.0, say: Say = print) -> Iterator[tuple[str, ...]]:
-    """Addresses of servers that answer; they are watched until the block ends.
-
-    UserError for options that cannot be served, and for a server that does not start; at the end of the block also
-    when none of them runs any more.
-    """
-    plans = plan_servers(options, gpus=visible_gpus())
-    supervisor = ServerSupervisor(plans, say=say)
-    stop = threading.Event()
-    failures: list[UserError] = []
-
-    def watch() -> None:
-        try:
-            supervisor.watch(stop)
-        except UserError as error:
-            failures.append(error)
-
-    with contextlib.closing(supervisor):
-        supervisor.start(timeout_s=start_timeout_s)
-        watcher = threading.Thread(target=watch, name="vllm-servers", daemon=True)
-        watcher.start()
-        try:
-            yield tuple(plan.address for plan in plans)
-        finally:
-            stop.set()
-            watcher.join()
-    if failures:
-        raise failures[0]
 
 
 class ServerSupervisor:
@@ -168,15 +136,10 @@ class _Server:
         return self.process is not None and self.process.poll() is not None
 
     def answers(self) -> bool:
-        parts = urlsplit(self.plan.address)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_ANSWER_S)
         try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
+            return httpx.get(f"{self.plan.address}/health", timeout=_ANSWER_S, trust_env=False).is_success
+        except httpx.HTTPError:
             return False
-        finally:
-            connection.close()
 
     def record_death(self) -> float | None:
         """Record a death; the wait before the next start, or None if there were too many."""

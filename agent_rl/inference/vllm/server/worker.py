@@ -41,17 +41,9 @@ class WorkerExtension:
         return self._agent_rl_load(_read(paths, self.device))
 
     def agent_rl_load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-        """The same from an iterator of this process, which is read to its end even when loading fails.
-
-        Several processes gather for it together; one that stopped would leave the others waiting.
-        """
-        rest = iter(tensors)
-        try:
-            # vLLM keeps the tensors of a layer until the last of them is there; each is valid until the next one only.
-            return self._agent_rl_load((name, tensor.detach().clone()) for name, tensor in rest)
-        finally:
-            for _ in rest:
-                pass
+        """The same from an iterator of this process; what is left of it after a failure is the caller's to read."""
+        # vLLM keeps the tensors of a layer until the last of them is there; each is valid until the next one only.
+        return self._agent_rl_load((name, tensor.detach().clone()) for name, tensor in tensors)
 
     def agent_rl_state(self) -> str | None:
         """`digest_of` the last weights received, or why they are not whole; None if nothing was received."""

@@ -8,11 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from waiting import free_port, wait_for
+from watched_servers import watched
 
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.inference.vllm.server import launch, launch_plan
@@ -132,26 +132,6 @@ def fake_plan(tmp_path, *flags, port=None):
     )
 
 
-@contextlib.contextmanager
-def watched(supervisor):
-    """Watched in a thread; what ended the watching, if anything did, in a list."""
-    stop, failures = threading.Event(), []
-
-    def watch():
-        try:
-            supervisor.watch(stop)
-        except UserError as error:
-            failures.append(str(error))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield failures
-    finally:
-        stop.set()
-        watcher.join()
-
-
 def logged(plan, word):
     """The numbers after `word` in a log: process ids."""
     lines = plan.log_path.read_text().splitlines() if plan.log_path.exists() else []
@@ -248,20 +228,10 @@ def test_the_first_error_of_a_log_is_shown_with_its_end(tmp_path):
     assert shown == ["ValueError: the cause", *"efgh", "RuntimeError: see above", "the server ended with exit code 0"]
 
 
-def test_servers_are_there_as_long_as_a_block(tmp_path, monkeypatch, model):
-    plan, lines = fake_plan(tmp_path), []
-    monkeypatch.setattr(launch, "plan_servers", lambda options, gpus: [plan])
-    with launch.serve(options(model), say=lines.append) as addresses:
-        assert addresses == (plan.address,)
-        [server] = logged(plan, "fake server")
-        assert is_alive(server)
-    wait_for(lambda: not is_alive(server))
-
-
 LAUNCHER = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests themselves run under nohup
-sys.path[:0] = [{root!r}, {tests!r}, {here!r}]
+sys.path[:0] = [{root!r}, {tests!r}, {fakes!r}, {here!r}]
 from pathlib import Path
 import typer
 from test_serve_vllm import fake_plan
@@ -282,7 +252,11 @@ common.run_app(app)
 def test_nothing_survives_the_command_however_it_ends(tmp_path, number, code):
     port = free_port()
     program = LAUNCHER.format(
-        root=str(ROOT), tests=str(FAKE.parents[1]), here=str(Path(__file__).parent), folder=str(tmp_path)
+        root=str(ROOT),
+        tests=str(FAKE.parents[1]),
+        fakes=str(FAKE.parent),
+        here=str(Path(__file__).parent),
+        folder=str(tmp_path),
     )
     plan = fake_plan(tmp_path, port=port)
     command = [sys.executable, "-c", program, "--model", "m", "--port", str(port)]
