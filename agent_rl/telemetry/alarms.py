@@ -7,47 +7,22 @@ back, which the trainer does.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
-from agent_rl.errors import ConfigError, nearest
-
-AlarmAction = Literal["warn", "stop", "rollback"]
+from agent_rl.config.sections import AlarmConfig
+from agent_rl.errors import nearest
 
 STEPS_UNTIL_MISSED = 10
 """Steps after which a rule whose metric is absent is reported: its name is misspelt, or the run has no such metric."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlarmRule:
-    """Fires when `metric` is above or below a limit `steps` steps in a row; exactly one limit is given.
+class AlarmRule(AlarmConfig):
+    """Fires when `metric` is above or below a limit `steps` steps in a row; exactly one limit is given."""
 
-    Raises ConfigError otherwise.
-    """
-
-    metric: str
-    """Name of the metric, as in `metrics.jsonl`."""
-    above: float | None = None
-    below: float | None = None
-    steps: int = 1
-    """Steps in a row before it fires."""
-    action: AlarmAction = "warn"
-    """`warn` says it, `stop` ends the run with a checkpoint, `rollback` goes back to the best checkpoint."""
     after_healthy: bool = False
     """Watch only once the metric was on the right side of the limit: for a fall, not for a low start."""
     advice: str = "read the transcripts of these steps"
     """What to do about it, without a full stop."""
-
-    def __post_init__(self) -> None:
-        if (self.above is None) == (self.below is None):
-            raise ConfigError(f"alarm on {self.metric!r}: give exactly one of above and below")
-        if self.steps < 1:
-            raise ConfigError(f"alarm on {self.metric!r}: steps = {self.steps}, expected 1 or more")
-        if self.action not in get_args(AlarmAction):
-            choices = get_args(AlarmAction)
-            raise ConfigError(
-                f"alarm on {self.metric!r}: action = {self.action!r}, expected {', '.join(choices)}"
-                f"{nearest(self.action, choices)}"
-            )
 
     @property
     def condition(self) -> str:
@@ -63,7 +38,7 @@ class FiredAlarm:
     """One alarm that fired at `step`; `sentence` is its full text."""
 
     metric: str
-    action: AlarmAction
+    action: str
     step: int
     since_step: int
     """First of the bad steps in a row; of the watched steps when the metric is absent."""

@@ -35,11 +35,12 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from agent_rl.agent.messages import Message, ToolCall, ToolCallError
+from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
 from agent_rl.errors import DataError
-from agent_rl.records import Completion, FinishReason, LoggedSample, StopReason, Trajectory, TrajectoryGroup, Turn
+from agent_rl.records import LoggedSample, Trajectory, TrajectoryGroup, Turn
 from agent_rl.telemetry.files import plain
 from agent_rl.telemetry.statistics import is_success
 
@@ -51,6 +52,7 @@ NUM_DIGITS = 5
 _AS_WRITTEN = ("family", "level", "difficulty", "num_tokens", "duration_s", "error", "task_sha256")
 _TUPLES = ("flags", "problems", "messages")
 """Fields of `Episode` that files of earlier versions lack."""
+_GROUP = TypeAdapter(TrajectoryGroup)
 
 
 # Whole
@@ -63,12 +65,7 @@ def encode_group(group: TrajectoryGroup) -> str:
 
 def decode_group(text: str) -> TrajectoryGroup:
     """The group that `encode_group` wrote."""
-    raw = json.loads(text)
-    return TrajectoryGroup(
-        task_id=raw["task_id"],
-        trajectories=tuple(map(_trajectory, raw["trajectories"])),
-        greedy=None if raw["greedy"] is None else _trajectory(raw["greedy"]),
-    )
+    return _GROUP.validate_python(json.loads(text))
 
 
 def _to_plain(value: Any) -> Any:
@@ -81,30 +78,6 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, Real):
         return float(value)
     return str(value)
-
-
-def _read(kind: type, raw: Mapping[str, Any], **built: Any) -> Any:
-    """An object of the written fields, lists as the tuples that they were; `built` replaces what was written."""
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in (raw | built).items()})
-
-
-def _trajectory(raw: dict[str, Any]) -> Trajectory:
-    turns, messages = [_turn(turn) for turn in raw["turns"]], [_message(each) for each in raw["initial_messages"]]
-    stop_reason = StopReason(raw["stop_reason"])
-    return _read(Trajectory, raw, turns=turns, initial_messages=messages, stop_reason=stop_reason)
-
-
-def _turn(raw: dict[str, Any]) -> Turn:
-    completion = _read(Completion, raw["completion"], finish_reason=FinishReason(raw["completion"]["finish_reason"]))
-    replies = [_message(each) for each in raw["env_messages"]]
-    return _read(Turn, raw, completion=completion, message=_message(raw["message"]), env_messages=replies)
-
-
-def _message(raw: dict[str, Any]) -> Message:
-    calls = [_read(ToolCall, call) for call in raw["tool_calls"]]
-    return _read(
-        Message, raw, tool_calls=calls, tool_errors=[_read(ToolCallError, each) for each in raw["tool_errors"]]
-    )
 
 
 # Records
