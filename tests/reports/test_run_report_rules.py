@@ -98,7 +98,7 @@ CASES = [
     ),
     (
         {"group/frac_no_signal": [0.9] * 60, "group/frac_all_good": [0.0] * 60, "group/frac_all_bad": [0.9] * 60},
-        ("zero variance", "problem", "90 % were all failed"),
+        ("zero variance", "problem", "90 % all failed"),
         "easier tasks first, more episodes a task, or a better warm start",
     ),
     (
@@ -147,7 +147,7 @@ CASES = [
     ),
     (
         {"reward/mean": [0.5, 0.6] * 20 + [0.3, 0.4] * 10, "policy/entropy": [0.3] * 40 + [0.6] * 20},
-        ("rising entropy", "problem", "entropy rose from 0.3 to 0.6 nats a token"),
+        ("falling reward", "problem", "entropy rose from 0.3 to 0.6 nats a token"),
         "the learning rate is too high",
     ),
     ({"reward/mean": [0.2, 0.4] * 30}, ("no progress", "problem", "was 0.3 in the first 20 steps"), "double"),

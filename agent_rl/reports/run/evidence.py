@@ -21,6 +21,7 @@ STANDARD_ERRORS = 2.0
 
 ALARM_LIMITS = {rule.metric: rule.below if rule.above is None else rule.above for rule in DEFAULT_ALARMS}
 """Limits of the default alarms: beyond one is a problem, a rule may hint earlier."""
+ALARM_ADVICE = {rule.metric: rule.advice for rule in DEFAULT_ALARMS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class Evidence:
     @property
     def updates_per_step(self) -> int:
         return self.settings.get("train.epochs", 1) * self.settings.get("train.minibatches", 1)
+
+    @property
+    def episodes_per_step(self) -> int:
+        return self.settings.get("rollout.groups_per_step", 0) * self.settings.get("rollout.group_size", 0)
 
     @property
     def has_correction(self) -> bool:
@@ -126,7 +131,7 @@ Keys = Mapping[str, Turn]
 """Keys of the configuration, the likeliest first, and which way to turn each; `set` where there is no more or less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Recommendation:
     """One thing to do: `figure` is what was seen, `advice` what to do about it, `keys` what to change."""
 
@@ -149,6 +154,10 @@ Rule = Callable[[Evidence], Recommendation | None]
 def unless(is_done: bool, keys: Keys) -> Keys:
     """`keys`, or none when their effect is already there."""
     return {} if is_done else keys
+
+
+def severity_above(name: str, value: float) -> Severity:
+    return "problem" if value > ALARM_LIMITS[name] else "hint"
 
 
 def percent(share: float) -> str:

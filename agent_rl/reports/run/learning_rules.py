@@ -16,11 +16,11 @@ from agent_rl.reports.run.evidence import (
     Keys,
     Recommendation,
     Rule,
-    Severity,
     is_clear,
     measured,
     percent,
     rise,
+    severity_above,
     unless,
 )
 
@@ -59,34 +59,23 @@ def not_finite(evidence: Evidence) -> Recommendation | None:
     number = sum(measured(evidence.metrics.get("optim/nonfinite", ())))
     if not number:
         return None
-    return Recommendation(
-        rule="not finite",
-        severity="problem",
-        figure=f"{number:.0f} updates were not made because loss or gradient was not finite",
-        advice="use float32, lower the learning rate, or clip lower",
-        keys={
-            **unless(evidence.settings.get("train.autocast", "none") == "none", {"train.autocast": "set"}),
-            **unless(evidence.settings.get("model.dtype", "float32") == "float32", {"model.dtype": "set"}),
-            "train.learning_rate": "lower",
-            "train.max_grad_norm": "lower",
-        },
-    )
+    figure = f"{number:.0f} updates were not made because loss or gradient was not finite"
+    keys: Keys = {
+        **unless(evidence.settings.get("train.autocast", "none") == "none", {"train.autocast": "set"}),
+        **unless(evidence.settings.get("model.dtype", "float32") == "float32", {"model.dtype": "set"}),
+        "train.learning_rate": "lower",
+        "train.max_grad_norm": "lower",
+    }
+    return Recommendation("not finite", "problem", figure, "use float32, lower the learning rate, or clip lower", keys)
 
 
 def mismatch(evidence: Evidence) -> Recommendation | None:
     name = "mismatch/k3"
-    value = evidence.recent(name)
-    if value is None or value <= ALARM_LIMITS[name]:
+    value, limit = evidence.recent(name), ALARM_LIMITS[name]
+    if value is None or value <= limit:
         return None
-    advice, keys = _agreement(evidence)
-    return Recommendation(
-        rule="sampler mismatch",
-        severity="problem",
-        figure=f"mismatch/k3 is {value:.3g} nats a token {evidence.span(name)}, stable runs stay below "
-        f"{ALARM_LIMITS[name]:g}",
-        advice=advice,
-        keys=keys,
-    )
+    figure = f"mismatch/k3 is {value:.3g} nats a token {evidence.span(name)}, stable runs stay below {limit:g}"
+    return Recommendation("sampler mismatch", "problem", figure, *_agreement(evidence))
 
 
 def _agreement(evidence: Evidence) -> tuple[str, Keys]:
@@ -112,21 +101,15 @@ def entropy_collapse(evidence: Evidence) -> Recommendation | None:
     if now >= limit and not fell:
         return None
     start = f", from {fmean(ends[0]):.3g} in the first {len(ends[0])} steps" if ends is not None else ""
+    figure = f"entropy is {now:.3g} nats a token {evidence.span(name)}{start}"
     # A ratio that is 1 but for the sampler's rounding is never clipped, and other losses may have no upper clip.
     loss = evidence.settings.get("algorithm.loss", "ppo_clip")
-    is_clipped = evidence.updates_per_step > 1 and loss in POLICY_LOSSES.builtin
-    other, key = (
-        ("raise the upper clip", "algorithm.clip_high")
-        if is_clipped
-        else ("add an entropy bonus", "algorithm.entropy_coef")
-    )
-    return Recommendation(
-        rule="entropy collapse",
-        severity="problem" if now < limit else "hint",
-        figure=f"entropy is {now:.3g} nats a token {evidence.span(name)}{start}",
-        advice=f"the policy explores little: lower the learning rate, {other}, or add a KL penalty",
-        keys={"train.learning_rate": "lower", key: "raise", "algorithm.kl.coef": "raise"},
-    )
+    other, key = "add an entropy bonus", "algorithm.entropy_coef"
+    if evidence.updates_per_step > 1 and loss in POLICY_LOSSES.builtin:
+        other, key = "raise the upper clip", "algorithm.clip_high"
+    advice = f"the policy explores little: lower the learning rate, {other}, or add a KL penalty"
+    keys: Keys = {"train.learning_rate": "lower", key: "raise", "algorithm.kl.coef": "raise"}
+    return Recommendation("entropy collapse", "problem" if now < limit else "hint", figure, advice, keys)
 
 
 def zero_variance(evidence: Evidence) -> Recommendation | None:
@@ -139,25 +122,23 @@ def zero_variance(evidence: Evidence) -> Recommendation | None:
         return None
     good, bad = evidence.recent("group/frac_all_good") or 0.0, evidence.recent("group/frac_all_bad") or 0.0
     figure = f"{percent(share)} of groups had zero variance {evidence.span(name)}"
+    if good or bad:
+        figure += f"; {percent(good)} were all solved, {percent(bad)} all failed"
     keys = unless(evidence.settings.get("rollout.max_attempts", 1) > 1, {"rollout.max_attempts": "raise"})
     resample = ", or sample tasks again until groups differ" if keys else ""
     if min(good, bad) > EITHER_END * max(good, bad):
-        figure += f"; {percent(good)} were all solved, {percent(bad)} all failed"
-        advice = f"tasks in between: a curriculum by success, or a reward that distinguishes failures{resample}"
+        advice = "tasks in between: a curriculum by success, or a reward that distinguishes failures"
         keys = {**_curriculum(evidence), **keys, "env.options": "set"}
     elif good > bad:
-        figure += f"; {percent(good)} were all solved, {percent(bad)} all failed"
-        advice = f"harder tasks: open levels sooner or add tasks{resample}"
+        advice = "harder tasks: open levels sooner or add tasks"
         keys = {**_curriculum(evidence, "lower"), **keys}
     elif bad > 0:
-        figure += f"; {percent(bad)} were all failed, {percent(good)} all solved"
-        advice = f"easier tasks first, more episodes a task, or a better warm start{resample}"
+        advice = "easier tasks first, more episodes a task, or a better warm start"
         keys = {**_curriculum(evidence, "raise"), "rollout.group_size": "raise", "model.path": "set", **keys}
     else:
-        advice = f"a reward with more steps between nothing and everything{resample}"
+        advice = "a reward with more steps between nothing and everything"
         keys = {"env.options": "set", **keys}
-    severity: Severity = "problem" if share > ALARM_LIMITS[name] else "hint"
-    return Recommendation(rule="zero variance", severity=severity, figure=figure, advice=advice, keys=keys)
+    return Recommendation("zero variance", severity_above(name, share), figure, advice + resample, keys)
 
 
 def _curriculum(evidence: Evidence, threshold: Literal["raise", "lower"] | None = None) -> Keys:
@@ -182,13 +163,8 @@ def clipping(evidence: Evidence) -> Recommendation | None:
             **unless(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
             **unless(evidence.settings.get("train.minibatches", 1) == 1, {"train.minibatches": "lower"}),
         }
-    return Recommendation(
-        rule="clipping",
-        severity="hint",
-        figure=f"{percent(share)} of trained tokens were clipped {evidence.span(name)}",
-        advice=advice,
-        keys=keys,
-    )
+    figure = f"{percent(share)} of trained tokens were clipped {evidence.span(name)}"
+    return Recommendation("clipping", "hint", figure, advice, keys)
 
 
 def gradient_spikes(evidence: Evidence) -> Recommendation | None:
@@ -202,52 +178,43 @@ def gradient_spikes(evidence: Evidence) -> Recommendation | None:
     spikes = [norm for norm in norms if norm > limit]
     if len(spikes) < SPIKES_TO_TELL:
         return None
-    return Recommendation(
-        rule="gradient spikes",
-        severity="hint",
-        figure=f"{len(spikes)} of {len(norms)} steps had a gradient norm above {named}, the largest {max(spikes):.3g}"
-        + (f"; the median is {middle:.3g}" if limit == clip else ""),
-        advice="clip nearer to the median, lower the learning rate, or warm up for longer",
-        keys={"train.max_grad_norm": "lower", "train.learning_rate": "lower", "train.warmup_steps": "raise"},
-    )
+    figure = f"{len(spikes)} of {len(norms)} steps had a gradient norm above {named}, the largest {max(spikes):.3g}"
+    if limit == clip:
+        figure += f"; the median is {middle:.3g}"
+    advice = "clip nearer to the median, lower the learning rate, or warm up for longer"
+    keys: Keys = {"train.max_grad_norm": "lower", "train.learning_rate": "lower", "train.warmup_steps": "raise"}
+    return Recommendation("gradient spikes", "hint", figure, advice, keys)
 
 
 def falling_reward(evidence: Evidence) -> Recommendation | None:
     """A reward well below what the run had reached; with rising entropy the learning rate is to blame."""
-    rewards = evidence.metrics.get("reward/mean", ())
-    if len(measured(rewards)) < 2 * WINDOW:
+    rewards, last = evidence.metrics.get("reward/mean", ()), evidence.last("reward/mean")
+    windows = {
+        start: window
+        for start in range(len(rewards) - 2 * WINDOW + 1)
+        if len(window := measured(rewards[start : start + WINDOW])) >= MIN_STEPS
+    }
+    if len(measured(rewards)) < 2 * WINDOW or not windows or len(last) < MIN_STEPS:
         return None
-    starts = range(len(rewards) - 2 * WINDOW + 1)
-    windows = {start: measured(rewards[start : start + WINDOW]) for start in starts}
-    full = [start for start in starts if len(windows[start]) >= MIN_STEPS]
-    last = evidence.last("reward/mean")
-    if not full or len(last) < MIN_STEPS:
-        return None
-    start = max(full, key=lambda each: fmean(windows[each]))
-    best = windows[start]
+    start, best = max(windows.items(), key=lambda each: fmean(each[1]))
     fall = -rise(best, last)
     if fall < FALL * abs(fmean(best)) or not is_clear(best, last, PEAK_ERRORS) or evidence.has_opened_levels(start):
         return None
     figure = f"mean reward is {fmean(last):.3g} {evidence.span('reward/mean')}, after {fmean(best):.3g} in steps "
     figure += f"{evidence.step_at(start)} to {evidence.step_at(start + WINDOW - 1)}"
+    advice = "go back to the best checkpoint and continue with a lower learning rate or a KL penalty"
     then = measured(evidence.metrics.get("policy/entropy", ())[start : start + WINDOW])
     now = evidence.recent("policy/entropy")
-    advice = "go back to the best checkpoint and continue with a lower learning rate or a KL penalty"
+    if then and now is not None and now >= MORE_ENTROPY * fmean(then):
+        figure += f"; entropy rose from {fmean(then):.3g} to {now:.3g} nats a token"
+        advice = f"the learning rate is too high: {advice}"
     keys: Keys = {
         "train.learning_rate": "lower",
         "checkpoint.resume": "set",
         "algorithm.kl.coef": "raise",
         "log.alarms": "set",
     }
-    if not then or now is None or now < MORE_ENTROPY * fmean(then):
-        return Recommendation(rule="falling reward", severity="problem", figure=figure, advice=advice, keys=keys)
-    return Recommendation(
-        rule="rising entropy",
-        severity="problem",
-        figure=f"{figure}; entropy rose from {fmean(then):.3g} to {now:.3g} nats a token",
-        advice=f"the learning rate is too high: {advice}",
-        keys=keys,
-    )
+    return Recommendation("falling reward", "problem", figure, advice, keys)
 
 
 def no_progress(evidence: Evidence) -> Recommendation | None:
@@ -262,14 +229,12 @@ def no_progress(evidence: Evidence) -> Recommendation | None:
         rule(evidence) for rule in (mismatch, clipping, overfit)
     ):
         return None
-    return Recommendation(
-        rule="no progress",
-        severity="problem",
-        figure=f"mean reward was {fmean(ends[0]):.3g} in the first {len(ends[0])} steps and is {fmean(ends[1]):.3g} "
-        f"{evidence.span('reward/mean')}: within chance",
-        advice="double the learning rate, or make steps larger; if many groups have zero variance, fix that first",
-        keys={"train.learning_rate": "raise", "rollout.groups_per_step": "raise", "rollout.group_size": "raise"},
-    )
+    start, end = fmean(ends[0]), fmean(ends[1])
+    figure = f"mean reward was {start:.3g} in the first {len(ends[0])} steps and is {end:.3g} "
+    figure += f"{evidence.span('reward/mean')}: within chance"
+    advice = "double the learning rate, or make steps larger; if many groups have zero variance, fix that first"
+    keys: Keys = {"train.learning_rate": "raise", "rollout.groups_per_step": "raise", "rollout.group_size": "raise"}
+    return Recommendation("no progress", "problem", figure, advice, keys)
 
 
 def overfit(evidence: Evidence) -> Recommendation | None:
@@ -282,19 +247,16 @@ def overfit(evidence: Evidence) -> Recommendation | None:
     if (held_out.is_real and gain > 0.0) or gain >= SHARED_GAIN * rise(*ends) or evidence.has_opened_levels():
         return None
     first, last = evidence.held_out[0].step, evidence.held_out[-1].step
-    return Recommendation(
-        rule="held-out behind training",
-        severity="problem",
-        figure=f"success in training rose by {100 * rise(*ends):.0f} points, on held-out tasks it changed by "
-        f"{100 * gain:+.0f} from step {first} to {last}",
-        advice="more and more varied training tasks, fewer steps, or a KL penalty; use the best checkpoint",
-        keys={
-            "data.train_path": "set",
-            "train.steps": "lower",
-            "algorithm.kl.coef": "raise",
-            **unless(evidence.settings.get("eval.every", 0) > 0, {"eval.every": "raise"}),
-        },
-    )
+    figure = f"success in training rose by {100 * rise(*ends):.0f} points, on held-out tasks it changed by "
+    figure += f"{100 * gain:+.0f} from step {first} to {last}"
+    advice = "more and more varied training tasks, fewer steps, or a KL penalty; use the best checkpoint"
+    keys: Keys = {
+        "data.train_path": "set",
+        "train.steps": "lower",
+        "algorithm.kl.coef": "raise",
+        **unless(evidence.settings.get("eval.every", 0) > 0, {"eval.every": "raise"}),
+    }
+    return Recommendation("held-out behind training", "problem", figure, advice, keys)
 
 
 def still_rising(evidence: Evidence) -> Recommendation | None:
@@ -309,14 +271,10 @@ def still_rising(evidence: Evidence) -> Recommendation | None:
         return None
     if held_out[-1].rate <= max(each.rate for each in held_out[:-1]):
         return None
-    return Recommendation(
-        rule="still rising",
-        severity="hint",
-        figure=f"mean reward rose from {fmean(ends[0]):.3g} to {fmean(ends[1]):.3g} over the last {2 * WINDOW} steps, "
-        f"and held-out success is best at the end ({100 * held_out[-1].rate:.0f} %)",
-        advice="train for longer; the learning rate's schedule is stretched with it",
-        keys={"train.steps": "raise"},
-    )
+    figure = f"mean reward rose from {fmean(ends[0]):.3g} to {fmean(ends[1]):.3g} over the last {2 * WINDOW} steps, "
+    figure += f"and held-out success is best at the end ({100 * held_out[-1].rate:.0f} %)"
+    advice = "train for longer; the learning rate's schedule is stretched with it"
+    return Recommendation("still rising", "hint", figure, advice, {"train.steps": "raise"})
 
 
 LEARNING_RULES: tuple[Rule, ...] = (

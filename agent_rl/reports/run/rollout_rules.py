@@ -6,16 +6,17 @@ Pure functions. Not here: learning (`run_learning_rules.py`).
 from statistics import fmean
 
 from agent_rl.reports.run.evidence import (
+    ALARM_ADVICE,
     ALARM_LIMITS,
     Evidence,
     Keys,
     Recommendation,
     Rule,
-    Severity,
     is_clear,
     measured,
     percent,
     rise,
+    severity_above,
     unless,
 )
 
@@ -49,38 +50,29 @@ _BUDGETS = {
 def environment_errors(evidence: Evidence) -> Recommendation | None:
     """Dropped episodes of the last steps; a single step is enough for a report."""
     counts = evidence.last("rollout/env_errors")
-    a_step = evidence.settings.get("rollout.groups_per_step", 0) * evidence.settings.get("rollout.group_size", 0)
-    if not sum(counts) or sum(counts) < ENV_ERRORS * a_step * len(counts):
+    if not sum(counts) or sum(counts) < ENV_ERRORS * evidence.episodes_per_step * len(counts):
         return None
-    return Recommendation(
-        rule="environment errors",
-        severity="problem",
-        figure=f"{sum(counts):.0f} episodes were dropped by environment errors {evidence.span('rollout/env_errors')}",
-        advice="the run's output says what failed first: look at memory, time limits and services of the environment",
-        keys={"env.options": "set", "rollout.async_workers": "lower"},
-    )
+    figure = f"{sum(counts):.0f} episodes were dropped by environment errors {evidence.span('rollout/env_errors')}"
+    advice = "the run's output says what failed first: look at memory, time limits and services of the environment"
+    keys: Keys = {"env.options": "set", "rollout.async_workers": "lower"}
+    return Recommendation("environment errors", "problem", figure, advice, keys)
 
 
 def reward_hacking(evidence: Evidence) -> Recommendation | None:
     """Noticed reward hacking; a problem when it clearly spreads."""
-    values = evidence.metrics.get("hacks/episodes", ())
-    total = sum(measured(values))
+    counts = {name: sum(measured(values)) for name, values in evidence.metrics.items() if name.startswith("hacks/")}
+    total = counts.pop("hacks/episodes", 0)
     if not total:
         return None
-    kinds = {name: sum(measured(counts)) for name, counts in evidence.metrics.items() if name.startswith("hacks/")}
-    kinds.pop("hacks/episodes")
-    named = ", ".join(f"{name.removeprefix('hacks/')} {count:.0f}" for name, count in sorted(kinds.items()))
+    named = ", ".join(f"{name.removeprefix('hacks/')} {count:.0f}" for name, count in sorted(counts.items()))
+    figure = f"{total:.0f} episode{'s' * (total != 1)} tried to influence the verdict ({named or 'kind unknown'})"
     ends = evidence.ends("hacks/episodes")
     spreads = ends is not None and rise(*ends) > 0 and is_clear(*ends)
-    return Recommendation(
-        rule="reward hacking",
-        severity="problem" if spreads else "hint",
-        figure=f"{total:.0f} episode{'s' * (total != 1)} tried to influence the verdict "
-        + f"({named or 'kind unknown'})"
-        + (f", {fmean(ends[1]):.2g} a step at the end after {fmean(ends[0]):.2g} at the start" if spreads else ""),
-        advice="look at these flags in the transcripts: if such episodes earn reward, fix the checks before continuing",
-        keys={"env.options": "set"},
-    )
+    if spreads:
+        figure += f", {fmean(ends[1]):.2g} a step at the end after {fmean(ends[0]):.2g} at the start"
+    advice = "look at these flags in the transcripts: if such episodes earn reward, fix the checks before continuing"
+    severity = "problem" if spreads else "hint"
+    return Recommendation("reward hacking", severity, figure, advice, {"env.options": "set"})
 
 
 def stopped_calling(evidence: Evidence) -> Recommendation | None:
@@ -89,13 +81,9 @@ def stopped_calling(evidence: Evidence) -> Recommendation | None:
     highest = max(measured(evidence.metrics.get(name, ())), default=0.0)
     if now is None or now >= limit or highest < limit:
         return None
-    return Recommendation(
-        rule="no tool calls",
-        severity="problem",
-        figure=f"{now:.2g} tool calls a turn {evidence.span(name)}, {highest:.2g} at best",
-        advice="the model stopped calling tools: go back to the best checkpoint and lower the learning rate",
-        keys={"checkpoint.resume": "set", "train.learning_rate": "lower", "algorithm.kl.coef": "raise"},
-    )
+    figure = f"{now:.2g} tool calls a turn {evidence.span(name)}, {highest:.2g} at best"
+    keys: Keys = {"checkpoint.resume": "set", "train.learning_rate": "lower", "algorithm.kl.coef": "raise"}
+    return Recommendation("no tool calls", "problem", figure, ALARM_ADVICE[name], keys)
 
 
 def unreadable_calls(evidence: Evidence) -> Recommendation | None:
@@ -103,13 +91,10 @@ def unreadable_calls(evidence: Evidence) -> Recommendation | None:
     share = evidence.recent(name)
     if share is None or share < UNREADABLE_HINT:
         return None
-    return Recommendation(
-        rule="unreadable calls",
-        severity="problem" if share > ALARM_LIMITS[name] else "hint",
-        figure=f"{percent(share)} of turns held a call that could not be read {evidence.span(name)}",
-        advice="compare the transcripts with the model's chat template; another agent type or warm start may be needed",
-        keys={"agent.type": "set", "model.path": "set"},
-    )
+    figure = f"{percent(share)} of turns held a call that could not be read {evidence.span(name)}"
+    advice = "compare the transcripts with the model's chat template; another agent type or warm start may be needed"
+    keys: Keys = {"agent.type": "set", "model.path": "set"}
+    return Recommendation("unreadable calls", severity_above(name, share), figure, advice, keys)
 
 
 def truncated(evidence: Evidence) -> Recommendation | None:
@@ -117,19 +102,15 @@ def truncated(evidence: Evidence) -> Recommendation | None:
     share = evidence.recent(name)
     if share is None or share < TRUNCATED_HINT:
         return None
+    figure = f"{percent(share)} of episodes were cut off {evidence.span(name)}"
+    advice, keys = "look at rollout/stop/*", {}
     ends = {reason: evidence.recent(f"rollout/stop/{reason}") or 0.0 for reason in _BUDGETS}
     reason = max(ends, key=lambda each: ends[each])
-    figure = f"{percent(share)} of episodes were cut off {evidence.span(name)}"
-    severity: Severity = "problem" if share > ALARM_LIMITS[name] else "hint"
-    if ends[reason] == 0.0:
-        return Recommendation(rule="cut off", severity=severity, figure=figure, advice="look at rollout/stop/*")
-    return Recommendation(
-        rule="cut off",
-        severity=severity,
-        figure=f"{figure}, most by {reason} ({percent(ends[reason])})",
-        advice="raise that budget if the transcripts show work cut short, or shape the reward by length",
-        keys={_BUDGETS[reason]: "raise", **_overlong(evidence)},
-    )
+    if ends[reason]:
+        figure += f", most by {reason} ({percent(ends[reason])})"
+        advice = "raise that budget if the transcripts show work cut short, or shape the reward by length"
+        keys = {_BUDGETS[reason]: "raise", **_overlong(evidence)}
+    return Recommendation("cut off", severity_above(name, share), figure, advice, keys)
 
 
 def _overlong(evidence: Evidence) -> Keys:
@@ -147,17 +128,12 @@ def longer_episodes(evidence: Evidence) -> Recommendation | None:
     first, last = fmean(lengths[0]), fmean(lengths[1])
     if first <= 0.0 or last < LONGER * first or rise(*rewards) > 0.0:
         return None
+    figure = f"episodes grew from {first:.0f} to {last:.0f} generated tokens, and the mean reward did not rise"
     advice, keys = "subtract a penalty for length", _overlong(evidence)
     if evidence.settings.get("algorithm.aggregation") == "seq_mean_token_mean":
         advice += ", and aggregate so that the tokens of long failures do not weigh less"
         keys = {**keys, "algorithm.aggregation": "set"}
-    return Recommendation(
-        rule="longer episodes",
-        severity="hint",
-        figure=f"episodes grew from {first:.0f} to {last:.0f} generated tokens, and the mean reward did not rise",
-        advice=advice,
-        keys=keys,
-    )
+    return Recommendation("longer episodes", "hint", figure, advice, keys)
 
 
 def failed_calls(evidence: Evidence) -> Recommendation | None:
@@ -165,13 +141,9 @@ def failed_calls(evidence: Evidence) -> Recommendation | None:
     share = evidence.recent(name)
     if share is None or share < FAILED_CALLS:
         return None
-    return Recommendation(
-        rule="failed calls",
-        severity="hint",
-        figure=f"{percent(share)} of attempted tool calls failed or could not be read {evidence.span(name)}",
-        advice="read in the transcripts what the tools answer: errors should say what to do, descriptions how to call",
-        keys={"env.options": "set", "tools.use": "set"},
-    )
+    figure = f"{percent(share)} of attempted tool calls failed or could not be read {evidence.span(name)}"
+    advice = "read in the transcripts what the tools answer: errors should say what to do, descriptions how to call"
+    return Recommendation("failed calls", "hint", figure, advice, {"env.options": "set", "tools.use": "set"})
 
 
 def slow_stage(evidence: Evidence) -> Recommendation | None:
@@ -180,45 +152,33 @@ def slow_stage(evidence: Evidence) -> Recommendation | None:
     if not step or rollout is None or update is None:
         return None
     if update >= UPDATE_SHARE * step:
-        return Recommendation(
-            rule="slow updates",
-            severity="hint",
-            figure=f"updates take {percent(update / step)} of a step, {update:.3g} s of {step:.3g} s",
-            advice="larger micro-batches if memory allows, bfloat16 on GPUs, or fewer passes over the episodes",
-            keys={
-                "train.micro_batch_tokens": "raise",
-                **unless(evidence.settings.get("train.autocast", "none") == "bfloat16", {"train.autocast": "set"}),
-                **unless(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
-            },
-        )
+        figure = f"updates take {percent(update / step)} of a step, {update:.3g} s of {step:.3g} s"
+        advice = "larger micro-batches if memory allows, bfloat16 on GPUs, or fewer passes over the episodes"
+        keys: Keys = {
+            "train.micro_batch_tokens": "raise",
+            **unless(evidence.settings.get("train.autocast", "none") == "bfloat16", {"train.autocast": "set"}),
+            **unless(evidence.settings.get("train.epochs", 1) == 1, {"train.epochs": "lower"}),
+        }
+        return Recommendation("slow updates", "hint", figure, advice, keys)
     if rollout < ROLLOUT_SHARE * step:
         return None
     figure = f"rollouts take {percent(rollout / step)} of a step, {rollout:.3g} s of {step:.3g} s"
+    advice = "run more episodes at the same time; give the environment more workers if cores are idle"
+    keys = {**_narrow(evidence), **_workers(evidence)}
     slowest, mean = evidence.recent("time/episode_s_max"), evidence.recent("time/episode_s_mean")
     if slowest is not None and mean and slowest > STRAGGLER * mean:
         figure += f"; the slowest episode takes {slowest / mean:.1f} times the mean"
         advice = "a few long episodes hold up the step: bound them"
-        keys: Keys = {"rollout.episode_timeout_s": "lower", "rollout.max_turns": "lower", **_staleness(evidence)}
-        return Recommendation(rule="slow rollouts", severity="hint", figure=figure, advice=advice, keys=keys)
-    return Recommendation(
-        rule="slow rollouts",
-        severity="hint",
-        figure=figure,
-        advice="run more episodes at the same time; give the environment more workers if cores are idle",
-        keys={**_narrow(evidence), **_workers(evidence), **_staleness(evidence)},
-    )
+        keys = {"rollout.episode_timeout_s": "lower", "rollout.max_turns": "lower"}
+    return Recommendation("slow rollouts", "hint", figure, advice, {**keys, **_staleness(evidence)})
 
 
 def _narrow(evidence: Evidence) -> Keys:
     """Keys that limit how many episodes of a step run at the same time; vLLM servers have their own limit."""
     settings = evidence.settings
-    episodes = settings.get("rollout.groups_per_step", 0) * settings.get("rollout.group_size", 0)
-    names = (
-        ("rollout.async_workers",)
-        if settings.get("vllm.servers")
-        else ("policy.max_batch_size", "rollout.async_workers")
-    )
-    return {name: "raise" for name in names if settings.get(name, 0) < episodes}
+    batch = () if settings.get("vllm.servers") else ("policy.max_batch_size",)
+    names = (*batch, "rollout.async_workers")
+    return {name: "raise" for name in names if settings.get(name, 0) < evidence.episodes_per_step}
 
 
 def _workers(evidence: Evidence) -> Keys:
