@@ -6,9 +6,9 @@ file in memory (`steps.py`), HTTP (`server.py`), the page (`static/`).
 """
 
 import json
-import math
 import re
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 from agent_rl.errors import DataError
 from agent_rl.reports.view.steps import ViewedStep, read_step
+from agent_rl.telemetry.files import finite, whole_lines
 
 _SAMPLES_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
 _MAX_KEPT_BYTES = 200_000_000
@@ -36,11 +37,7 @@ class RunSamples:
     def overview(self) -> dict[str, Any]:
         """The run's name, how often it saves samples (None if unknown), and the steps that it saved."""
         metrics = _step_metrics(self._path / "metrics.jsonl")
-        steps = [
-            {"step": step, "reward": row.get("reward/mean"), "success": row.get("success/mean")}
-            for step in self._files()
-            for row in [metrics.get(step, {})]
-        ]
+        steps = [{"step": step, "reward": None, "success": None} | metrics.get(step, {}) for step in self._files()]
         return {"run": self._path.resolve().name, "samples_every": self._samples_every(), "steps": steps}
 
     def episodes(self, step: int) -> dict[str, Any]:
@@ -97,25 +94,15 @@ class RunSamples:
         return every if isinstance(every, int) else None
 
 
-def _step_metrics(path: Path) -> dict[int, dict[str, float | None]]:
-    """By step, those of training, numbers that are not finite as None.
+def _step_metrics(path: Path) -> dict[int, dict[str, Any]]:
+    """Reward and success by step of training, numbers that are not finite as None.
 
     Lines that are no such row are left out; the last one may be being written.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
     rows = {}
-    for line in text.split("\n")[:-1]:
-        try:
+    for line in whole_lines(path):
+        with suppress(ValueError, RecursionError):
             row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int) and "reward/mean" in row:
-            rows[row["step"]] = {name: value if _is_finite(value) else None for name, value in row.items()}
+            if isinstance(row, dict) and isinstance(row.get("step"), int) and "reward/mean" in row:
+                rows[row["step"]] = {key: finite(row.get(f"{key}/mean")) for key in ("reward", "success")}
     return rows
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -6,12 +6,12 @@ values of others were not used. Not here: which file, and when it is read again 
 
 import gzip
 import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from agent_rl.errors import DataError
 
@@ -47,19 +47,19 @@ class ViewedStep(NamedTuple):
 def read_step(path: Path) -> ViewedStep:
     """DataError when the file is damaged or empty."""
     records, texts, summaries = [], [], []
-    advantages: list[float] = []
-    log_ratios: list[float] = []
+    advantages, log_ratios = [], []
     try:
         with gzip.open(path, "rb") as file:
             for line in file:
                 record = _parse(line)
-                summary, of_episode = _summary(record, len(summaries))
-                summaries.append(summary)
-                advantages += of_episode
-                log_ratios += (value for sample in record["samples"] for value in _log_ratios(sample))
+                used, ratios = _used(record)
+                advantages.append(used)
+                log_ratios.append(ratios)
+                mean = float(used.mean()) if used.size else None
+                summaries.append(_summary(record, len(summaries)) | {"advantage": mean})
                 records.append(zlib.compress(line, 1))
                 texts.append(zlib.compress(_searchable("\n".join(_shown(record))), 1))
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path}: not a file of token samples ({type(error).__name__}); remove it to see the other steps"
         ) from None
@@ -79,43 +79,34 @@ def _searchable(text: str) -> bytes:
     return text.lower().encode("utf-8", errors="surrogatepass")
 
 
-def _summary(record: Mapping[str, Any], index: int) -> tuple[dict[str, Any], list[float]]:
-    """The summary of an episode for the list; and the advantages that were used."""
+def _summary(record: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The summary of an episode for the list."""
     success = record["reward_parts"].get("success")
-    advantages = [value for sample in record["samples"] for value in _counted(sample, "advantages")]
-    summary = {
+    return {
         "index": index,
         **{name: record.get(name) for name in _SUMMARY},
         "success": success >= 1.0 if isinstance(success, int | float) else None,
         "flags": record["flags"],
         "greedy": bool(record.get("greedy")),
-        "advantage": fmean(advantages) if advantages else None,
     }
-    return summary, advantages
 
 
-def _counted(sample: Mapping[str, Any], name: str) -> list[float]:
-    """The finite values of a column at tokens that counted in the loss."""
-    pairs = zip(sample[name], sample["loss_mask"], strict=True)
-    return [value for value, counts in pairs if counts and isinstance(value, int | float)]
+def _used(record: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages and log ratios of the trainer to the sampler at tokens that counted in the loss; finite ones."""
+    names = ("advantages", "trainer_logprobs", "sampling_logprobs", "loss_mask")
+    columns = [np.concatenate([np.array(s[name], float) for s in record["samples"]] or [[]]) for name in names]
+    advantages, trainer, sampling = (column[columns[-1] > 0] for column in columns[:-1])
+    with np.errstate(invalid="ignore"):
+        log_ratios = trainer - sampling
+    return advantages[np.isfinite(advantages)], log_ratios[np.isfinite(log_ratios)]
 
 
-def _log_ratios(sample: Mapping[str, Any]) -> list[float]:
-    """Of the trainer to the sampler, at tokens that counted in the loss and have both."""
-    columns = zip(sample["trainer_logprobs"], sample["sampling_logprobs"], sample["loss_mask"], strict=True)
-    return [
-        trainer - sampling
-        for trainer, sampling, counts in columns
-        if counts and isinstance(trainer, int | float) and isinstance(sampling, int | float)
-    ]
-
-
-def _end_of_scale(values: Sequence[float]) -> float:
+def _end_of_scale(values: Sequence[np.ndarray]) -> float:
     """The value that 99 % of the others do not exceed, signs left out; the largest where that is 0."""
-    sizes = sorted(map(abs, values))
-    if not sizes:
+    sizes = np.abs(np.concatenate(values))
+    if not sizes.size:
         return 0.0
-    return sizes[math.ceil(_SCALE_SHARE * len(sizes)) - 1] or sizes[-1]
+    return float(np.quantile(sizes, _SCALE_SHARE, method="inverted_cdf") or sizes.max())
 
 
 def _shown(record: Mapping[str, Any]) -> Iterator[str]:
