@@ -207,10 +207,10 @@ def test_only_tasks_that_both_sides_scored_are_compared():
 
     unscored = episode("b", 0.0) | {"reward": None, "reward_parts": {}, "stop_reason": "env_error"}
     found = compare(
-        evaluation(episode("a", 0.0), episode("b", 1.0)), evaluation(unscored, episode("a", 1.0), episode("c", 1.0))
+        [evaluation(episode("a", 0.0), episode("b", 1.0)), evaluation(unscored, episode("a", 1.0), episode("c", 1.0))]
     )
     assert found is not None and (found.change.num_tasks, found.change.num_gained) == (1, 1)
-    assert compare(evaluation(episode("a", 0.0)), evaluation(episode("c", 1.0))) is None
+    assert compare([evaluation(episode("a", 0.0)), evaluation(episode("c", 1.0))]) is None
 
 
 def test_tasks_that_only_share_an_id_are_left_out_with_a_sentence(tmp_path):

@@ -48,8 +48,12 @@ class BeforeAfter:
     """Failed episodes by failure mode, most frequent first."""
 
 
-def compare(before: HeldOutEvaluation, after: HeldOutEvaluation) -> BeforeAfter | None:
-    """Compare two evaluations; None when no task was scored in both."""
+def compare(evaluations: Sequence[HeldOutEvaluation]) -> BeforeAfter | None:
+    """The first against the last of evaluations at one temperature; None with fewer than two, or when no task was
+    scored in both."""
+    if len(evaluations) < 2:
+        return None
+    before, after = evaluations[0], evaluations[-1]
     common = in_common(before.episodes, after.episodes)
     if common.change is None:
         return None
@@ -65,8 +69,11 @@ def compare(before: HeldOutEvaluation, after: HeldOutEvaluation) -> BeforeAfter 
     )
 
 
-def left_out_notes(before: HeldOutEvaluation, after: HeldOutEvaluation) -> list[str]:
-    """Sentences, without a full stop, on tasks and episodes that a comparison cannot count."""
+def left_out_notes(evaluations: Sequence[HeldOutEvaluation]) -> list[str]:
+    """Sentences, without a full stop, on tasks and episodes that `compare` cannot count."""
+    if not evaluations:
+        return []
+    before, after = evaluations[0], evaluations[-1]
     where = f"temperature {after.temperature:g}, steps {before.step} and {after.step}"
     notes = []
     if others := in_common(before.episodes, after.episodes).others:
@@ -83,17 +90,11 @@ def left_out_notes(before: HeldOutEvaluation, after: HeldOutEvaluation) -> list[
     return notes
 
 
-def first_and_last(evaluations: Sequence[HeldOutEvaluation]) -> BeforeAfter | None:
-    """The first against the last of a run's evaluations at one temperature; None with fewer than two."""
-    return compare(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None
-
-
 def reading_order(pairs: Iterable[TaskPair]) -> tuple[TaskPair, ...]:
     """One of each failure mode first, then a second one of each; among these the largest change of reward first."""
-    largest_first = sorted(pairs, key=lambda pair: -abs(pair.reward_change))
     seen: Counter[str | None] = Counter()
     ranked = []
-    for pair in largest_first:
+    for pair in sorted(pairs, key=lambda pair: -abs(pair.reward_change)):
         ranked.append((seen[pair.failure], pair))
         seen[pair.failure] += 1
     return tuple(pair for _, pair in sorted(ranked, key=lambda each: each[0]))

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from agent_rl.reports.plots import ACCENT, INK, SECOND, new_figure
 from agent_rl.reports.run.data import HeldOutEvaluation, Run
 from agent_rl.reports.run.evidence import ALARM_LIMITS, measured
@@ -186,19 +188,15 @@ def _lines(axes: "Axes", steps: Sequence[int], series: Mapping[str, Sequence[flo
 
 
 def _stack(axes: "Axes", steps: Sequence[int], series: Mapping[str, Sequence[float]]) -> None:
-    """Areas over the running means; of one step, bars."""
+    """Areas over the running means; of one step, as wide as a bar."""
+    if not series:
+        return
     size = smoothing(len(steps))
-    below = [0.0] * len(steps)
-    for place, (label, values) in enumerate(series.items()):
-        colour, hatch = _AREAS[place % len(_AREAS)]
-        smooth = [0.0 if math.isnan(value) else value for value in running_mean(values, size)]
-        above = [low + value for low, value in zip(below, smooth, strict=True)]
-        style = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0.5, "label": label}
-        if len(steps) == 1:
-            axes.bar(steps, smooth, bottom=below, width=0.5, **style)
-        else:
-            axes.fill_between(steps, below, above, **style)
-        below = above
+    areas = np.nan_to_num([running_mean(values, size) for values in series.values()])
+    if len(steps) == 1:
+        steps, areas = [steps[0] - 0.25, steps[0] + 0.25], areas.repeat(2, axis=1)
+    colours, hatches = zip(*_AREAS, strict=True)
+    axes.stackplot(steps, areas, labels=list(series), colors=colours, hatch=hatches, edgecolor="white", linewidth=0.5)
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
 
@@ -227,12 +225,11 @@ def _held_out(axes: "Axes", run: Run, what: str) -> None:
         if not evaluations:
             continue
         marker, colour = ("s", INK) if place == 0 else ("^", SECOND)
-        values = [each.counted.rate if what == "success" else each.mean_reward for each in evaluations]
-        spread = [_error_bar(each) for each in evaluations] if what == "success" else None
+        is_share = what == "success"
         axes.errorbar(
             [each.step for each in evaluations],
-            values,
-            yerr=None if spread is None else list(zip(*spread, strict=True)),
+            [each.counted.rate if is_share else each.mean_reward for each in evaluations],
+            yerr=np.transpose([_error_bar(each) for each in evaluations]) if is_share else None,
             fmt=f"{marker}--" if len(evaluations) > 2 else marker,
             color=colour,
             markersize=5,

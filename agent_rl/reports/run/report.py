@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_rl.reports.redacted import redacted
-from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, first_and_last, left_out_notes
+from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, left_out_notes
 from agent_rl.reports.run.data import HeldOutEvaluation, Run, flatten
 from agent_rl.reports.run.evidence import Recommendation
 from agent_rl.reports.run.recommendations import recommend
@@ -48,26 +48,20 @@ class RunReport:
 
 def make_report(run: Run, other: Run | None = None) -> RunReport:
     """Judge a run, beside another one where given."""
-    changes = [first_and_last(run.at(temperature)) for temperature in run.temperatures]
-    against: list[BeforeAfter | None] = []
-    notes = [*run.notes, *(note for temperature in run.temperatures for note in _left_out(run.at(temperature)))]
-    for temperature in run.temperatures if other is not None else ():
-        last = [*other.at(temperature)[-1:], *run.at(temperature)[-1:]]
-        against.append(compare(*last) if len(last) > 1 else None)
-        notes += [f"compared with {other.name}, {note}" for note in _left_out(last)]
+    own = [run.at(temperature) for temperature in run.temperatures]
+    last = [[*other.at(t)[-1:], *run.at(t)[-1:]] for t in run.temperatures] if other is not None else []
+    notes = [*run.notes, *(note for each in own for note in left_out_notes(each))]
+    if other is not None:
+        notes += [f"compared with {other.name}, {note}" for each in last for note in left_out_notes(each)]
     return RunReport(
         run=run,
-        held_out=tuple(change for change in changes if change is not None),
+        held_out=tuple(filter(None, map(compare, own))),
         recommendations=tuple(recommend(run.evidence())),
         alarms=tuple(str(event.facts.get("sentence")) for event in run.events if event.kind == "alarm"),
         other=other,
-        against=tuple(change for change in against if change is not None),
+        against=tuple(filter(None, map(compare, last))),
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-def _left_out(evaluations: Sequence[HeldOutEvaluation]) -> list[str]:
-    return left_out_notes(evaluations[0], evaluations[-1]) if evaluations else []
 
 
 def status(run: Run) -> str:
