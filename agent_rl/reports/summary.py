@@ -46,6 +46,7 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
     parts = {name: fmean(e.reward_parts.get(name, 0.0) for e in scored) for name in names if name != "success"}
     weighted = {name: parts[name] / weight for name, weight in (part_weights or {}).items() if weight and name in parts}
     shares = {name.removeprefix(_SHARE): mean for name, mean in parts.items() if name.startswith(_SHARE)}
+    by_k = _enough(scored)
     return {
         "num_tasks": len({episode.task_id for episode in episodes}),
         "num_episodes": len(episodes),
@@ -55,8 +56,8 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
         "reward": {"mean": fmean(rewards), "min": min(rewards), "max": max(rewards)},
         "components": {**weighted, **shares},
         "parts": parts,
-        "pass_at_k": mean_pass_at_k(scored),
-        "pass_at_k_tasks": {k: len(groups) for k, groups in _enough(scored).items()},
+        "pass_at_k": {k: fmean(_pass_at_k(group, int(k)) for group in groups) for k, groups in by_k.items()},
+        "pass_at_k_tasks": {k: len(groups) for k, groups in by_k.items()},
         "turns": _mean(episodes, lambda e: e.num_turns),
         "tokens": _mean(episodes, lambda e: e.num_tokens),
         "seconds": _mean(episodes, lambda e: e.duration_s),
@@ -81,18 +82,14 @@ def success_of(episodes: Sequence[Episode]) -> Figures:
     }
 
 
-def mean_pass_at_k(episodes: Sequence[Episode]) -> dict[str, float]:
-    """pass@k over the tasks that have k scored episodes, for k up to the most; JSON has no whole numbers as keys."""
-    return {
-        k: fmean(pass_at_k(len(group), sum(e.is_success for e in group), int(k)) for group in groups)
-        for k, groups in _enough(episodes).items()
-    }
-
-
 def _enough(episodes: Sequence[Episode]) -> dict[str, list[list[Episode]]]:
-    """k -> the tasks' episodes, of tasks with at least k."""
+    """k -> the tasks' episodes, of tasks with at least k; JSON has no whole numbers as keys."""
     groups = [group for group in by_task(episodes).values() if group]
     return {str(k): [group for group in groups if len(group) >= k] for k in ks_of(max(map(len, groups)))}
+
+
+def _pass_at_k(group: Sequence[Episode], k: int) -> float:
+    return pass_at_k(len(group), sum(episode.is_success for episode in group), k)
 
 
 def dropped(figures: Figures, baseline: Figures | None = None) -> list[str]:

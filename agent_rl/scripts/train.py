@@ -10,15 +10,6 @@ from agent_rl.config import Config
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import read_config
 
-# Flags people know, and the config key each one sets.
-_FLAG_KEYS = {
-    "model_path": "model.path",
-    "policy_type": "policy.type",
-    "device": "run.device",
-    "seed": "run.seed",
-    "async_rollout_workers": "rollout.async_workers",
-}
-
 
 def train_command(
     config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
@@ -43,13 +34,13 @@ def train_command(
     if hf_model_name and model_path:
         raise ConfigError("--hf-model-name and --model-path both name the model; give one of them")
     flags = {
-        "model_path": model_path or hf_model_name,
-        "policy_type": policy_type,
-        "device": device,
-        "seed": seed,
-        "async_rollout_workers": async_rollout_workers,
+        "model.path": model_path or hf_model_name,
+        "policy.type": policy_type,
+        "run.device": device,
+        "run.seed": seed,
+        "rollout.async_workers": async_rollout_workers,
     }
-    settings = [f"{_FLAG_KEYS[name]}={value}" for name, value in flags.items() if value is not None]
+    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
     if dataset_dir is not None:
         from agent_rl.data.tasks import find_task_file
 

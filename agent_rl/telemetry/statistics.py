@@ -87,12 +87,9 @@ def sign_flip_p(changes: Sequence[int]) -> float:
     total, observed = sum(sizes), abs(sum(changes))
     if not total:
         return 1.0
-    share = np.zeros(total + 1)  # of choices by the sum of what is positive
-    share[0] = 1.0
+    share = np.ones(1)  # of choices by the sum of what is positive
     for size in sizes:
-        moved = share.copy()
-        moved[size:] += share[: total + 1 - size]
-        share = moved / 2
+        share = (np.append(share, np.zeros(size)) + np.append(np.zeros(size), share)) / 2
     sums = np.abs(2 * np.arange(total + 1) - total)
     return min(1.0, float(share[sums >= observed].sum()))
 
@@ -273,8 +270,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 def ks_of(num_samples: int) -> list[int]:
     """The k for which pass@k is shown: powers of two up to `num_samples`, and that itself; 6 -> 1, 2, 4, 6."""
-    powers = [2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples]
-    return powers if powers[-1:] == [num_samples] else [*powers, num_samples]
+    return sorted({2**i for i in range(num_samples.bit_length())} | {num_samples})
 
 
 def clustered_interval(rates: Sequence[float], num_episodes: int) -> tuple[float, float]:

@@ -7,24 +7,13 @@ Prints the addresses to put into `vllm.servers`, starts servers again that die, 
 
 import signal
 import sys
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
 from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
-
-
-class WeightTransfer(StrEnum):
-    FILES = "files"
-    NCCL = "nccl"
-
-
-class Dtype(StrEnum):
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
 
 
 def main(
@@ -37,7 +26,7 @@ def main(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server.")] = 8000,
     max_context: Annotated[int, typer.Option(min=2, help="Window in tokens; at least policy.max_context.")] = 8192,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Completions a server samples at the same time.")] = 128,
-    dtype: Annotated[Dtype, typer.Option(help="Number format of the weights.")] = Dtype.BFLOAT16,
+    dtype: Annotated[Literal["bfloat16", "float32"], typer.Option(help="Number format of the weights.")] = "bfloat16",
     gpu_memory_share: Annotated[
         float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory; new weights need some of the rest.")
     ] = GPU_MEMORY_SHARE,
@@ -45,8 +34,8 @@ def main(
         str, typer.Option(help="GPUs to use, as in CUDA_VISIBLE_DEVICES.", show_default="all visible")
     ] = "",
     weight_transfer: Annotated[
-        WeightTransfer, typer.Option(help="How a run may send weights: as files, or between GPUs as well.")
-    ] = WeightTransfer.FILES,
+        Literal["files", "nccl"], typer.Option(help="How a run may send weights: as files, or between GPUs as well.")
+    ] = "files",
     lora_rank: Annotated[int, typer.Option(min=0, help="Largest rank of an adapter; 0 serves none.")] = 0,
     log_dir: Annotated[Path, typer.Option(help="Folder for what the servers print.")] = Path("runs/serve_vllm"),
 ) -> None:
@@ -68,7 +57,7 @@ def main(
         dtype=dtype,
         gpu_memory_share=gpu_memory_share,
         devices=tuple(name.strip() for name in devices.split(",") if name.strip()),
-        weight_transfer=weight_transfer.value,
+        weight_transfer=weight_transfer,
         lora_rank=lora_rank,
         log_dir=log_dir,
     )
