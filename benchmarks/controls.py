@@ -30,7 +30,7 @@ from agent_rl.learning.samples import build_samples
 from agent_rl.learning.sft import Conversation, SftSettings, train_sft
 from agent_rl.policies.make_policy import make_in_process_policy
 from agent_rl.records import TrajectoryGroup
-from agent_rl.rollout.workers import RolloutRequest, make_worker
+from agent_rl.rollout.rollout import RolloutRequest, make_worker
 from agent_rl.scripts.train_sft import print_progress
 from agent_rl.telemetry.statistics import is_success
 

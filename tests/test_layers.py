@@ -120,7 +120,7 @@ def test_imports_go_down(path: Path) -> None:
 
 
 def test_the_rule_catches_an_upward_a_sideways_an_environment_and_a_torch_import() -> None:
-    assert complaint("envs", "agent_rl.rollout.workers")
+    assert complaint("envs", "agent_rl.rollout.rollout")
     assert complaint("rollout", "agent_rl.learning.update")
     assert complaint("scripts", "agent_rl.envs.nat.env")
     assert complaint("envs.math", "agent_rl.envs.search.env")

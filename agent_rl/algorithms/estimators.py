@@ -4,7 +4,7 @@
 (`@advantage_estimator`) or of the rewards of one group (`@group_advantages`). Whatever the estimator: an episode
 without a score or without a trained token has advantage 0 and is outside all statistics, an outcome belongs to the
 last trained token, and nothing that stands where the mask is 0 is read.
-Not here: the formulas (`advantages.py`, `token_advantages.py`), samples and tensors of tokens (`learning/batch.py`).
+Not here: the formulas (`advantages.py`, `token_advantages.py`), samples and tensors of tokens (`learning/samples.py`).
 Shape suffixes: `_E` scored or unscored episode of the step, `_G` episode of a group, `_N` trained token of an episode.
 """
 

@@ -1,6 +1,6 @@
 """A policy from a checkpoint or any model, which samples as a run with the same configuration does.
 
-Not here: running episodes (`rollout/workers.py`), counting (`evaluation.py`).
+Not here: running episodes (`rollout/rollout.py`), counting (`evaluation.py`).
 """
 
 import hashlib

@@ -25,7 +25,7 @@ from agent_rl.distributed.processes import Processes
 from agent_rl.envs.opening import open_environment
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Trajectory, TrajectoryGroup
-from agent_rl.rollout.workers import (
+from agent_rl.rollout.rollout import (
     DistributedRollout,
     RolloutRequest,
     RolloutWorker,

@@ -1,5 +1,5 @@
-"""Rollout workers by their old path; the code is `agent_rl.rollout.workers`."""
+"""Rollout workers by their old path; the code is `agent_rl.rollout.rollout`."""
 
-from agent_rl.rollout.workers import RolloutRequest, RolloutWorker
+from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker
 
 __all__ = ["RolloutRequest", "RolloutWorker"]

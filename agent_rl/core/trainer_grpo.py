@@ -44,8 +44,7 @@ from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.trained_model import TrainedModel, save_trained
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.async_source import AsyncSource
-from agent_rl.rollout.sync_source import RolloutSource, SyncSource, train_check
-from agent_rl.rollout.workers import make_rollout
+from agent_rl.rollout.rollout import RolloutSource, SyncSource, make_rollout, train_check
 from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
 from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.metrics import group_metrics

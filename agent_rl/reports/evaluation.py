@@ -21,6 +21,7 @@ from rich.console import Console
 from agent_rl.config import Config, load_config
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.failure_modes import FailureModes
+from agent_rl.envs.registry import DOMAINS
 from agent_rl.errors import ConfigError, DataError, UserError
 from agent_rl.reports import summary
 from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines
@@ -94,7 +95,7 @@ def episode_settings(config: Config, factory: EnvFactory) -> dict[str, Any]:
     tools = config.tools.model_dump(mode="json")
     found = {
         "seed": config.run.seed,
-        "env": config.env.name,
+        "env": DOMAINS.get(config.env.name, config.env.name),
         "env_options": redacted(options),
         "tools": redacted(tools),
         "agent": config.agent.model_dump(mode="json"),

@@ -29,9 +29,17 @@ from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import EpisodeLimits
+from agent_rl.rollout.rollout import (
+    EpisodePlan,
+    RolloutBatch,
+    RolloutWorker,
+    is_trainable,
+    make_group,
+    plan_group,
+    require_scored,
+    success_rates,
+)
 from agent_rl.rollout.staleness import GroupSlot, StalenessManager
-from agent_rl.rollout.sync_source import RolloutBatch, is_trainable, success_rates
-from agent_rl.rollout.workers import EpisodePlan, RolloutWorker, make_group, plan_group, require_scored
 from agent_rl.telemetry.trajectory_json import decode_group, encode_group
 
 POLL_S = 0.05

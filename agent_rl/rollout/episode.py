@@ -6,7 +6,7 @@ appended as ids, so that a trajectory is exactly what the model read and generat
 so that it no longer continues what was sampled, a new training sample starts, and is counted.
 Budgets, deadlines and parsing are here and nowhere else. An environment's failure is data (`ENV_ERROR`); a policy's
 failure is a crash.
-Not here: rewards (the environment's), many episodes (`workers.py`).
+Not here: rewards (the environment's), many episodes (`rollout.py`).
 """
 
 import math

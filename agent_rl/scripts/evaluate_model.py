@@ -141,7 +141,7 @@ class EvaluationCommand:
         from agent_rl.core.evaluation import run_in_chunks, tasks_per_chunk
         from agent_rl.core.run_folder import describe_machine
         from agent_rl.reports.evaluation import to_episodes
-        from agent_rl.rollout.workers import make_worker
+        from agent_rl.rollout.rollout import make_worker
 
         records = folder.begin(settings)
         if len(records) == len(self.tasks) * self.samples:

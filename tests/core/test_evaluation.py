@@ -19,7 +19,7 @@ from agent_rl.core.evaluation import (
 from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.records import SamplingParams, StopReason, Trajectory
 from agent_rl.rollout.episode import EpisodeLimits
-from agent_rl.rollout.workers import RolloutWorker
+from agent_rl.rollout.rollout import RolloutWorker
 from agent_rl.telemetry.statistics import paired_change
 from agent_rl.telemetry.trajectory_json import evaluated_record
 

@@ -1,5 +1,6 @@
 """The table of hostile programs: what each one's run must look like, and the harness that runs one and checks."""
 
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -219,6 +220,7 @@ class Bench:
             raise
         self._attack = (HERE / "attack.py").read_text()
         self._run("print('warm')", Case(name=""))
+        gc.collect()  # descriptors that earlier tests left to the collector would hide a leak
         self._processes = descendants()
         self._descriptors = self._num_descriptors()
 
@@ -235,6 +237,23 @@ class Bench:
 
     def _num_descriptors(self) -> dict[int | str, int | None]:
         return {pid: num_descriptors(pid) for pid in ("self", *self._processes)}
+
+    def _grown_descriptors(self) -> dict[int | str, str]:
+        """Processes that stay with more open files than before the case.
+
+        Fewer are no leak: the collector closes what earlier tests of this process left behind.
+        """
+        deadline = time.monotonic() + 5
+        while True:
+            now = self._num_descriptors()
+            grown = {
+                pid: f"{before} -> {now[pid]}"
+                for pid, before in self._descriptors.items()
+                if (now.get(pid) or 0) > (before or 0)
+            }
+            if not grown or time.monotonic() > deadline:
+                return grown
+            time.sleep(0.05)
 
     def run(self, case: Case) -> Outcome:
         about = self.sandbox.describe()
@@ -280,8 +299,8 @@ class Bench:
             found.append(f"processes of the sandbox died: {sorted(gone)}")
         if self.sandbox.describe()["restarts"]:
             found.append("the server had to be replaced")
-        if (now := self._num_descriptors()) != self._descriptors:
-            found.append(f"open descriptors went from {self._descriptors} to {now}")
+        if grown := self._grown_descriptors():
+            found.append(f"more open descriptors than before, by process: {grown}")
         if found and (extra or gone or "the server had to be replaced" in found):
             self._processes = descendants()
         self._descriptors = self._num_descriptors()

@@ -35,8 +35,7 @@ from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, EngineError, SandboxError
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.async_source import AsyncSource
-from agent_rl.rollout.sync_source import SyncSource
-from agent_rl.rollout.workers import make_rollout
+from agent_rl.rollout.rollout import SyncSource, make_rollout
 from agent_rl.seeds import derive_seed
 
 

@@ -17,7 +17,7 @@ from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import EpisodeLimits, run_episode
-from agent_rl.rollout.workers import RolloutRequest, RolloutWorker, ThreadedRolloutWorker
+from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker, ThreadedRolloutWorker
 from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.metrics import group_metrics
 
@@ -328,7 +328,7 @@ def test_ctrl_c_while_waiting_ends_running_episodes_before_their_next_turn(monke
             time.sleep(0.001)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("agent_rl.rollout.workers.wait", interrupt)
+    monkeypatch.setattr("agent_rl.rollout.rollout.wait", interrupt)
     executor = ThreadedRolloutWorker(ScriptedPolicy(script), EnvFactory(EchoEnv), limits=LIMITS, seed=0, num_workers=2)
     with pytest.raises(KeyboardInterrupt):
         executor.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))

@@ -232,7 +232,7 @@ class StalenessMachine(RuleBasedStateMachine):
             return
         ahead = StalenessManager(**self.shape)
         ahead.load_state_dict(self.staleness.state_dict())
-        for _ in range(self.shape["max_attempts"] + 1):
+        for _ in range(self.shape["max_attempts"] * self.shape["groups_per_step"]):  # one group starts at the least
             start_all(ahead)
             for slot in ahead.running:
                 ahead.finish(slot.id, is_trainable=False)

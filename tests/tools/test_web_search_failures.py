@@ -21,7 +21,7 @@ from agent_rl.envs.base import EnvFactory, StepResult, Task, ToolEnv
 from agent_rl.errors import SandboxError, ServiceError
 from agent_rl.records import StopReason
 from agent_rl.rollout.episode import EpisodeLimits
-from agent_rl.rollout.workers import RolloutRequest, RolloutWorker
+from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker
 from agent_rl.tools.base import ToolRegistry
 from agent_rl.tools.search_tool import SearchTool
 from agent_rl.tools.web_search_tool import RateLimit, WebSearch, requested_delay_s

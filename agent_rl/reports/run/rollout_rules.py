@@ -1,6 +1,6 @@
 """Recommendations from what happened in the episodes: budgets, calls, errors, reward hacking, time.
 
-Pure functions. Not here: learning (`run_learning_rules.py`).
+Pure functions. Not here: learning (`learning_rules.py`).
 """
 
 from statistics import fmean
