@@ -19,6 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -45,37 +46,11 @@ TOOLS_FOOTER = (
     '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
 
+_TEMPLATE = files("agent_rl.agent").joinpath("phrase_chat.jinja").read_text(encoding="utf-8")
 CHAT_TEMPLATE = (
-    "{%- set has_system = messages and messages[0].role == 'system' %}"
-    "{%- if has_system or tools %}"
-    "{{- '<|im_start|>system\\n' }}"
-    "{%- if has_system %}{{- messages[0].content }}{%- endif %}"
-    "{%- if tools %}"
-    "{%- if has_system %}{{- '\\n\\n' }}{%- endif %}"
-    "{{- " + json.dumps(TOOLS_HEADER) + " }}"
-    "{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}"
-    "{{- " + json.dumps(TOOLS_FOOTER) + " }}"
-    "{%- endif %}"
-    "{{- '<|im_end|>\\n' }}"
-    "{%- endif %}"
-    "{%- for message in messages %}"
-    "{%- if message.role == 'tool' %}"
-    "{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}"
-    "{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
-    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}"
-    "{%- elif not (loop.first and has_system) %}"
-    "{{- '<|im_start|>' + message.role + '\\n' }}"
-    "{%- if message.content %}{{- message.content }}{%- endif %}"
-    "{%- for call in message.tool_calls or [] %}"
-    "{%- if call.function %}{%- set call = call.function %}{%- endif %}"
-    "{%- if message.content or not loop.first %}{{- '\\n' }}{%- endif %}"
-    "{{- '<tool_call>\\n{\"name\": ' + (call.name | tojson) + ', \"arguments\": ' }}"
-    "{{- (call.arguments | tojson) + '}\\n</tool_call>' }}"
-    "{%- endfor %}"
-    "{{- '<|im_end|>\\n' }}"
-    "{%- endif %}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+    "".join(line.strip() for line in _TEMPLATE.splitlines())
+    .replace("TOOLS_HEADER", json.dumps(TOOLS_HEADER))
+    .replace("TOOLS_FOOTER", json.dumps(TOOLS_FOOTER))
 )
 """ChatML with Hermes tool calls, the dialect of Qwen2.5."""
 
