@@ -16,33 +16,39 @@ from agent_rl.data.tasks import Task
 from agent_rl.errors import CheckpointError, ConfigError
 
 
-class Curriculum(ABC):
-    """What every mode can do: `tasks = c.next(12, step=1)`, roll them out, `metrics = c.observe(tasks, rates)`."""
+class Curriculum:
+    """Mode `off`: every task from the first step on, in the sampler's order. The other modes can do the same:
+    `tasks = c.next(12, step=1)`, roll them out, `metrics = c.observe(tasks, rates)`.
+    """
 
-    @abstractmethod
+    def __init__(self, num_tasks: int, *, seed: int) -> None:
+        self._sampler = TaskSampler(num_tasks, seed=seed)
+
     def next(self, n: int, *, step: int) -> list[int]:
         """Positions of the next `n` tasks; the first step of a run is 1."""
+        return self._sampler.next(n)
 
-    @abstractmethod
     def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
         """Observe how the tasks just sampled went; returns the `curriculum/*` metrics of that step.
 
         A rate is None where no episode could be scored; the whole list is when the environment reports no success.
         """
+        return {}
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides the next samples, as plain values."""
+        return self._sampler.state_dict()
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken. Raises CheckpointError when it is of other tasks or another mode."""
+        _check_mode(state, "off")
+        self._sampler.load_state_dict(state)
 
 
 def make_curriculum(tasks: Sequence[Task], config: CurriculumConfig, *, seed: int) -> Curriculum:
     """The curriculum of `config.mode`. Raises ConfigError when a row has no level it could go by."""
     if config.mode == "off":
-        return AllTasks(len(tasks), seed=seed)
+        return Curriculum(len(tasks), seed=seed)
     levels = [level_of(task, f"training task {task['task_id']!r}", config) for task in tasks]
     return (Stages if config.mode == "stages" else BySuccess)(levels, config, seed=seed)
 
@@ -58,27 +64,7 @@ def level_of(task: Task, where: str, config: CurriculumConfig) -> int:
     return level
 
 
-class AllTasks(Curriculum):
-    """Mode `off`: every task from the first step on, in the sampler's order."""
-
-    def __init__(self, num_tasks: int, *, seed: int) -> None:
-        self._sampler = TaskSampler(num_tasks, seed=seed)
-
-    def next(self, n: int, *, step: int) -> list[int]:
-        return self._sampler.next(n)
-
-    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        _check_mode(state, "off")
-        self._sampler.load_state_dict(state)
-
-
-class _ByLevel(Curriculum):
+class _ByLevel(Curriculum, ABC):
     """Base of the other modes: samples from pools of tasks that depend on the highest open level."""
 
     def __init__(self, levels: Sequence[int], config: CurriculumConfig, *, seed: int) -> None:
