@@ -5,31 +5,18 @@ got and the nearest valid name. Nothing is read from the environment, and nothin
 besides the error vocabulary.
 """
 
-from agent_rl.config.learning import AlgorithmConfig, CriticConfig, KLConfig, TrainConfig
-from agent_rl.config.load import apply_override, load_config, parse_config, read_yaml, validate_section
-from agent_rl.config.root import Config
-from agent_rl.config.sections import CurriculumConfig, CurriculumStage, LoraConfig
-from agent_rl.config.tools import AgentConfig, AgentType, MCPServerConfig, SearchToolConfig, ToolsConfig
-from agent_rl.config.vllm import VLLMConfig
-
-__all__ = [
-    "AgentConfig",
-    "AgentType",
-    "AlgorithmConfig",
-    "Config",
-    "CriticConfig",
-    "CurriculumConfig",
-    "CurriculumStage",
-    "KLConfig",
-    "LoraConfig",
-    "MCPServerConfig",
-    "SearchToolConfig",
-    "ToolsConfig",
-    "TrainConfig",
-    "VLLMConfig",
-    "apply_override",
-    "load_config",
-    "parse_config",
-    "read_yaml",
-    "validate_section",
-]
+from agent_rl.config.learning import AlgorithmConfig as AlgorithmConfig
+from agent_rl.config.learning import TrainConfig as TrainConfig
+from agent_rl.config.load import apply_override as apply_override
+from agent_rl.config.load import load_config as load_config
+from agent_rl.config.load import parse_config as parse_config
+from agent_rl.config.load import read_yaml as read_yaml
+from agent_rl.config.load import validate_section as validate_section
+from agent_rl.config.root import Config as Config
+from agent_rl.config.sections import CurriculumConfig as CurriculumConfig
+from agent_rl.config.sections import CurriculumStage as CurriculumStage
+from agent_rl.config.sections import LoraConfig as LoraConfig
+from agent_rl.config.tools import AgentType as AgentType
+from agent_rl.config.tools import MCPServerConfig as MCPServerConfig
+from agent_rl.config.tools import SearchToolConfig as SearchToolConfig
+from agent_rl.config.tools import ToolsConfig as ToolsConfig
