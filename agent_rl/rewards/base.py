@@ -67,9 +67,8 @@ class _Registered:
     name: str
     function: RewardFunction
     required: tuple[str, ...]
-    optional: tuple[str, ...]
-    takes_all: bool
-    """Whether it has `**kwargs`."""
+    filled: tuple[str, ...] | None
+    """Required and optional ones; None where `**kwargs` takes all there is."""
     needs: tuple[str, ...]
     """Those of `required` that the environment has to lend."""
 
@@ -118,8 +117,7 @@ def _read(function: RewardFunction, name: str, needs: Sequence[str] = ()) -> _Re
         name=name,
         function=function,
         required=required,
-        optional=tuple(p.name for p in named if p.default is not p.empty),
-        takes_all=len(named) < len(parameters),
+        filled=tuple(p.name for p in named) if len(named) == len(parameters) else None,
         needs=tuple(needs),
     )
 
@@ -233,7 +231,7 @@ def _score(each: _Registered, given: Mapping[str, Any]) -> dict[str, float] | No
     for key in each.required:
         if key not in given:
             raise DataError(f"the reward {each.name!r} needs {key!r}, which neither the row nor the environment gives")
-    wanted = given if each.takes_all else {k: given[k] for k in (*each.required, *each.optional) if k in given}
+    wanted = given if each.filled is None else {key: given[key] for key in each.filled if key in given}
     try:
         outcome = each.function(**wanted)
         return _as_numbers(each.name, outcome if isinstance(outcome, Mapping) else {"reward": outcome})

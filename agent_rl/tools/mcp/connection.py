@@ -88,28 +88,25 @@ class ServerConnection:
         ValueError or RuntimeError when its answer is no result of this tool.
         """
         async with self._turns:
-            return await self._call(name, arguments)
-
-    async def _call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
-        link = await self.link()
-        if link.client is None or link.lost.is_set():
-            wait_s = self._next_attempt - time.monotonic()
-            until = f" and is not asked again for {wait_s:.1f} s" if wait_s > 0 else ""
-            raise ServerDownError(f"the server is down ({link.failure}){until}")
-        try:
-            with anyio.fail_after(self._timeout_s):
-                result = await link.client.call_tool(name, arguments)
-        except TimeoutError as error:
-            self.suspect()
-            raise ServerDownError(f"the server gave no answer within {self._timeout_s:g} s") from error
-        except MCPError as error:
-            if error.code == CONNECTION_CLOSED and not error.message.startswith(_ONE_CALL_FAILED):
-                link.lost.set()
-                raise ServerDownError("the server ended before it answered; the next call starts anew") from error
-            self.suspect()
-            raise
-        self._num_attempts = 0
-        return result
+            link = await self.link()
+            if link.client is None or link.lost.is_set():
+                wait_s = self._next_attempt - time.monotonic()
+                until = f" and is not asked again for {wait_s:.1f} s" if wait_s > 0 else ""
+                raise ServerDownError(f"the server is down ({link.failure}){until}")
+            try:
+                with anyio.fail_after(self._timeout_s):
+                    result = await link.client.call_tool(name, arguments)
+            except TimeoutError as error:
+                self.suspect()
+                raise ServerDownError(f"the server gave no answer within {self._timeout_s:g} s") from error
+            except MCPError as error:
+                if error.code == CONNECTION_CLOSED and not error.message.startswith(_ONE_CALL_FAILED):
+                    link.lost.set()
+                    raise ServerDownError("the server ended before it answered; the next call starts anew") from error
+                self.suspect()
+                raise
+            self._num_attempts = 0
+            return result
 
     def suspect(self) -> None:
         """After a call without an answer: see whether the server answers anything, else take it for lost."""
