@@ -15,7 +15,7 @@ from agent_rl.sandbox.limits import Limits, RunResult, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
 from agent_rl.tools.base import BaseTool, ToolResult
-from agent_rl.tools.code_task import CodeTask
+from agent_rl.tools.code_task import CodeTask, Judged
 
 MAX_ERROR_CHARS = 200
 NO_OUTPUT = "no output"
@@ -55,24 +55,22 @@ class CodeExecTool(BaseTool):
 
         Raises SandboxError for whatever the system refuses to the sandbox, such as descriptors: no program is to blame.
         """
+        program = self._task.program(code) if self._task else code
+        judged: Judged | None = None
         try:
-            return self._try_out(code)
+            sandbox = self._get_sandbox()
+            run = sandbox.run_python(program)
+            if self._task and run.status is Status.OK:
+                judged = self._task.judge(sandbox, code)
         except OSError as error:
             raise SandboxError(f"the sandbox cannot work: {error!r}") from error
-
-    def _try_out(self, code: str) -> tuple[Attempt, str, bool]:
-        program = self._task.program(code) if self._task else code
-        sandbox = self._get_sandbox()
-        run = sandbox.run_python(program)
         lines = [_shortened(run.stdout.strip("\n"), self._output_chars)] if run.stdout.strip() else []
-        verdict = Verdict(status=run.status, flags=screen(code))
         if run.status is not Status.OK:
             num_given = program.count("\n") - code.count("\n")
             lines.append(_failure(run, sandbox.limits, num_lines_before=num_given))
-        elif self._task:
-            judged = self._task.judge(sandbox, code)
-            verdict = judged.verdict
+        elif judged:
             lines.append(judged.report)
+        verdict = judged.verdict if judged else Verdict(status=run.status, flags=screen(code))
         return Attempt(code=code, verdict=verdict), "\n".join(lines) or NO_OUTPUT, run.status is Status.OK
 
 
