@@ -26,9 +26,7 @@ class WeightStream:
     describe what was sent.
     """
 
-    def __init__(
-        self, backend: Backend, module: nn.Module, *, dtype: torch.dtype, bucket_elements: int | None = None
-    ) -> None:
+    def __init__(self, backend: Backend, module: nn.Module, *, dtype: torch.dtype) -> None:
         """`module` is the model inside the prepared one; `dtype` is the engine's, for all floating-point tensors.
 
         ConfigError for a model whose checkpoint joins what the model keeps apart.
@@ -36,7 +34,6 @@ class WeightStream:
         self._backend = backend
         self._module = module
         self._dtype = dtype
-        self._bucket_elements = bucket_elements
         self._tensors = _tensors_of(module)
         self.kinds = self._kinds()
         """Names, and tensors without data of their formats and shapes, in the order of the stream."""
@@ -57,7 +54,7 @@ class WeightStream:
             pass
 
     def _read(self) -> Iterator[tuple[str, Tensor]]:
-        buckets = zero.gathered(self._tensors, self._bucket_elements)
+        buckets = zero.gathered(self._tensors)
         while True:
             started = time.perf_counter()
             self._settle()

@@ -51,9 +51,8 @@ class WeightSync:
         probe_ids: Sequence[int],
         temperature: float,
         max_gap: float,
-        bucket_elements: int | None = None,
     ) -> None:
-        """`dtype` is the engine's, `max_gap` is in nats, `bucket_elements` is how much is gathered at a time.
+        """`dtype` is the engine's, `max_gap` is in nats.
 
         `probe_ids` is a prompt that is long enough to be cached (128 tokens on a CPU), with first tokens that no
         episode begins with: tokens sampled between `resume` and the probe would count as cached.
@@ -64,7 +63,6 @@ class WeightSync:
         self._probe_ids = tuple(probe_ids)
         self._temperature = temperature
         self._max_gap = max_gap
-        self._bucket_elements = bucket_elements
 
     def sync(self, module: nn.Module, version: int, *, trainer_logprobs: TrainerLogprobs) -> dict[str, float]:
         """Send the weights of `module`, the model inside the prepared module, as `version`, and verify it.
@@ -75,7 +73,7 @@ class WeightSync:
         Raises WeightSyncError for weights that differ, EngineError when the engine fails; on all processes.
         """
         started = time.perf_counter()
-        stream = WeightStream(self._backend, module, dtype=self._dtype, bucket_elements=self._bucket_elements)
+        stream = WeightStream(self._backend, module, dtype=self._dtype)
         self._stop()
         began_loading = time.perf_counter()
         receipts = self.together(lambda: self._load(stream, version))

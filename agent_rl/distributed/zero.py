@@ -253,36 +253,30 @@ def _replay_bias_correction(cpu_adam: Any) -> None:
         cpu_adam.ds_opt_adam.adam_update(cpu_adam.opt_id, step, 0.0, *betas, 1.0, 0.0, True, *nothing)
 
 
-def gathered(
-    tensors: list[tuple[str, torch.Tensor]], bucket_elements: int | None = None
-) -> Iterator[list[tuple[str, torch.Tensor]]]:
+def gathered(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """The named tensors bucket by bucket, whole while the bucket is at hand; collective when any of them is sharded.
 
-    A bucket has at most `bucket_elements` elements (None: `BUCKET_ELEMENTS`), or one tensor that is larger. A sharded
-    parameter reports no elements, so buckets are measured by `ds_numel`, its size when whole.
+    A bucket has at most `BUCKET_ELEMENTS` elements, or one tensor that is larger. A sharded parameter reports no
+    elements, so buckets are measured by `ds_numel`, its size when whole.
     """
-    buckets = list(_buckets(tensors, bucket_elements))
-    for bucket in buckets:
-        sharded = [tensor for _, tensor in bucket if hasattr(tensor, "ds_numel")]
+    for bucket in list(_buckets(tensors)):
+        # A parameter under two names (tied weights) is gathered once.
+        sharded = {id(tensor): tensor for _, tensor in bucket if hasattr(tensor, "ds_numel")}
         if not sharded:
             yield bucket
             continue
         import deepspeed
 
-        # A parameter under two names (tied weights) is gathered once.
-        with deepspeed.zero.GatheredParameters(list({id(tensor): tensor for tensor in sharded}.values())):
+        with deepspeed.zero.GatheredParameters(list(sharded.values())):
             yield bucket
 
 
-def _buckets(
-    tensors: list[tuple[str, torch.Tensor]], bucket_elements: int | None = None
-) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    most = BUCKET_ELEMENTS if bucket_elements is None else bucket_elements
+def _buckets(tensors: list[tuple[str, torch.Tensor]]) -> Iterator[list[tuple[str, torch.Tensor]]]:
     bucket: list[tuple[str, torch.Tensor]] = []
     num_elements = 0
     for name, tensor in tensors:
         size = getattr(tensor, "ds_numel", tensor.numel())
-        if bucket and num_elements + size > most:
+        if bucket and num_elements + size > BUCKET_ELEMENTS:
             yield bucket
             bucket, num_elements = [], 0
         bucket.append((name, tensor))

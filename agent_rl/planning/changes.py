@@ -5,13 +5,13 @@ Does not: decide what fits (`fit.py`).
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_rl.config import Config
 from agent_rl.errors import ConfigError
+from agent_rl.planning.engines import cached_tokens
 
 if TYPE_CHECKING:
-    from agent_rl.planning.machine import Machine
     from agent_rl.planning.plan import PlannedRun
 
 
@@ -49,7 +49,7 @@ def nearest_change(run: "PlannedRun") -> Change | None:
 
 def _changes(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
     config = run.job.config
-    yield from _keys(run, _micro_batches(config))
+    yield from _keys(run, _halves(config, "train.micro_batch_tokens", config.train.micro_batch_tokens))
     if config.policy.type != "minimind" and not config.model.gradient_checkpointing:
         yield from _keys(run, ["model.gradient_checkpointing=true"])
     yield from _sharding(run)
@@ -65,14 +65,13 @@ def _keys(run: "PlannedRun", settings: Sequence[str]) -> Iterator[tuple[str, "Pl
         yield setting, replace(run, overrides=(*run.overrides, setting))
 
 
-def _micro_batches(config: Config) -> list[str]:
-    """Halves, down to one window: a sample that is longer gets a pass of its own."""
-    sizes = []
-    size = config.train.micro_batch_tokens
-    while size > config.policy.max_context:
-        size = max(size // 2, config.policy.max_context)
-        sizes.append(f"train.micro_batch_tokens={size}")
-    return sizes
+def _halves(config: Config, key: str, tokens: int) -> list[str]:
+    """Half as many tokens and fewer, down to one window, which a sample and a sequence may need."""
+    settings = []
+    while tokens > config.policy.max_context:
+        tokens = max(tokens // 2, config.policy.max_context)
+        settings.append(f"{key}={tokens}")
+    return settings
 
 
 def _sharding(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
@@ -112,12 +111,7 @@ def _caches(config: Config) -> list[str]:
         # A smaller one leaves more to training, a larger one holds a window where there was no room for it.
         shares = [round(config.engine.gpu_memory_share + sign * 0.1 * k, 2) for k in range(1, 9) for sign in (-1, 1)]
         return [f"{policy.type}.gpu_memory_share={share}" for share in shares if 0.1 <= share <= 0.95]
-    tokens = policy.max_cached_tokens or policy.max_batch_size * policy.max_context
-    settings = []
-    while tokens > policy.max_context:
-        tokens = max(tokens // 2, policy.max_context)
-        settings.append(f"policy.max_cached_tokens={tokens}")
-    return settings
+    return _halves(config, "policy.max_cached_tokens", cached_tokens(config))
 
 
 def _more(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
@@ -129,13 +123,10 @@ def _more(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
         if num > 0:
             fewer = replace(layout, num_processes=num)
             yield f"num_processes {num} in the launcher's file", replace(run, layout=fewer)
-        yield f"gpus={layout.num_gpus}", replace(run, machine=_with(run, gpus=layout.num_gpus))
+        enough = run.machine.model_copy(update={"gpus": layout.num_gpus})
+        yield f"gpus={layout.num_gpus}", replace(run, machine=enough)
         return
     for factor in (2, 4, 8):
         more = replace(layout, num_processes=factor * layout.num_processes)
         text = f"gpus={more.num_gpus}, with num_processes {more.num_processes} in the launcher's file"
-        yield text, replace(run, layout=more, machine=_with(run, gpus=more.num_gpus))
-
-
-def _with(run: "PlannedRun", **keys: Any) -> "Machine":
-    return run.machine.model_copy(update=keys)
+        yield text, replace(run, layout=more, machine=run.machine.model_copy(update={"gpus": more.num_gpus}))

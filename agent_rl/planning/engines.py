@@ -3,6 +3,7 @@
 Arithmetic on a model's shape, as `memory.py`; untested on a GPU. Does not: count training, estimate time.
 """
 
+from agent_rl.config import Config
 from agent_rl.planning.gpus import Gpu
 from agent_rl.planning.machine import GIB
 from agent_rl.planning.memory import Item, Job
@@ -18,7 +19,7 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
         return []
     if not config.engine.has_own_weights:
         items = [
-            Item("key/value cache", cached_tokens(job) * shape.cache_bytes(job.width)),
+            Item("key/value cache", cached_tokens(job.config) * shape.cache_bytes(job.width)),
             Item("logits of a batch", 3 * 4 * config.policy.max_batch_size * shape.vocab_size),
         ]
         return [*replica_items(job), *items]
@@ -27,7 +28,7 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
         share = config.engine.gpu_memory_share * gpu.memory
         rest = Item("cache and workspace of vLLM", max(share - weights.num_bytes, 0.0))
         return [weights, rest]
-    cache = Item("key/value cache of vLLM", cached_tokens(job) * shape.cache_bytes(job.width))
+    cache = Item("key/value cache of vLLM", cached_tokens(job.config) * shape.cache_bytes(job.width))
     return [weights, cache] if gpu is None else [weights, cache, Item("workspace of vLLM", WORKSPACE)]
 
 
@@ -48,16 +49,16 @@ def replica_items(job: Job) -> list[Item]:
     return [Item("whole weights for generation", job.shape.num_weights * job.width)]
 
 
-def cached_tokens(job: Job) -> int:
+def cached_tokens(config: Config) -> int:
     """Tokens of the cache of an engine inside a process, if their number is set."""
-    policy = job.config.policy
+    policy = config.policy
     return policy.max_cached_tokens or policy.max_batch_size * policy.max_context
 
 
 def engine_tokens(job: Job, gpu: Gpu) -> int:
     """Tokens that the cache of an engine inside a process holds; below 0 if not even its weights fit."""
     if not job.config.engine.has_own_weights or job.config.policy.max_cached_tokens is not None:
-        return cached_tokens(job)
+        return cached_tokens(job.config)
     weights = job.shape.num_weights * job.width
     left = job.config.engine.gpu_memory_share * gpu.memory - weights - WORKSPACE
     return int(left / job.shape.cache_bytes(job.width))

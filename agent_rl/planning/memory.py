@@ -73,15 +73,11 @@ class Job:
         """Of the largest micro-batch: a sample longer than `train.micro_batch_tokens` gets a pass of its own."""
         return max(self.config.train.micro_batch_tokens, self.config.policy.max_context)
 
-    @property
-    def num_shards(self) -> int:
-        return self.layout.num_processes
-
 
 def resident(job: Job) -> list[Item]:
     """Items that stay from step to step: weights, optimizer, reference."""
     shape, layout, width = job.shape, job.layout, job.width
-    shards, stage = job.num_shards, layout.zero_stage
+    shards, stage = job.layout.num_processes, layout.zero_stage
     whole_weights = shape.num_weights * width * (2 if job.has_own_critic else 1)
     weights = whole_weights / (shards if stage == 3 else 1)
     on_host = "machine" if layout.offload_optimizer else "device"
@@ -110,7 +106,7 @@ def resident(job: Job) -> list[Item]:
 def transient(job: Job) -> list[Item]:
     """Items of an update beside the resident ones: gradients, gathered weights, activations, logits."""
     shape, layout, width = job.shape, job.layout, job.width
-    stage, shards = layout.zero_stage, job.num_shards
+    stage, shards = layout.zero_stage, job.layout.num_processes
     trained_width = 4 if job.config.model.lora.rank else width
     items: list[Item] = []
     if stage < 2:
@@ -172,7 +168,7 @@ def logit_bytes(job: Job) -> float:
 
 def step_items(job: Job) -> list[Item]:
     """Items of the optimizer's step, after the backward pass has freed everything but the gradient."""
-    shard = job.num_trained / job.num_shards
+    shard = job.num_trained / job.layout.num_processes
     if job.layout.zero_stage < 2 or job.layout.offload_optimizer:
         return []
     if job.layout.zero_stage == 2:
@@ -187,9 +183,10 @@ def loading(job: Job) -> list[Item]:
     shape, width, layout = job.shape, job.width, job.layout
     whole = shape.num_weights * width
     if layout.zero_stage == 3:
-        items = [Item("float32 shard, twice", 4 * job.num_trained / job.num_shards)]
+        items = [Item("float32 shard, twice", 4 * job.num_trained / job.layout.num_processes)]
         if layout.offload_optimizer:
-            items = [Item("float32 shard, twice", 4 * _sub_group(job), "machine")]
+            part = min(job.num_trained / layout.num_processes, SUB_GROUP)
+            items = [Item("float32 shard, twice", 4 * part, "machine")]
         if not job.config.engine.has_own_weights:
             items.append(Item("the model whole, to be split", whole))
         return items
@@ -231,7 +228,3 @@ def num_checkpoints(config: Config) -> int:
 
 def _bucket(job: Job) -> int:
     return job.layout.reduce_elements or min(job.num_trained, MAX_REDUCE_ELEMENTS)
-
-
-def _sub_group(job: Job) -> float:
-    return min(job.num_trained / job.num_shards, SUB_GROUP)

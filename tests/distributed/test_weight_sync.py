@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from tiny_models import tiny_causal_lm, tiny_model
 from torch import nn
 
+from agent_rl.distributed import zero
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.weight_stream import WeightStream
@@ -130,9 +131,10 @@ def test_tied_weights_are_sent_under_the_name_that_is_read() -> None:
     assert [name for name, _ in WeightStream(Backend("cpu"), model, dtype=torch.float32)] == ["head.weight"]
 
 
-def test_buckets_go_by_elements_and_whole_tensors() -> None:
+def test_buckets_go_by_elements_and_whole_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zero, "BUCKET_ELEMENTS", 10)
     model = nn.ParameterList([torch.ones(6), torch.ones(4), torch.ones(1), torch.ones(30)])
-    stream = WeightStream(Backend("cpu"), model, dtype=torch.float32, bucket_elements=10)
+    stream = WeightStream(Backend("cpu"), model, dtype=torch.float32)
     stream.drain()
     assert stream.num_buckets == 3
     assert [*stream] == []
@@ -195,7 +197,10 @@ def test_tokens_that_all_engines_sampled_are_scored_once(folder: Path, kind: str
     assert report_of(folder, kind)["shared"]["num_scored"] == 2
 
 
-def test_shards_are_gathered_in_the_buckets_of_whole_weights(folder: Path, run: ToyRun) -> None:
+def test_shards_are_gathered_in_the_buckets_of_whole_weights(
+    folder: Path, run: ToyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zero, "BUCKET_ELEMENTS", BUCKET_ELEMENTS)
     syncing = SyncRun(run, is_shared=True)
     metrics = syncing.sync(1)
     sizes = [parameter.numel() for parameter in syncing.model.parameters()]

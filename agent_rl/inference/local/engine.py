@@ -15,7 +15,7 @@ from torch import nn
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, check_request
 from agent_rl.inference.local.batch import ActiveBatch, Request, sample_uniforms
-from agent_rl.inference.local.make_decoder import make_decoder
+from agent_rl.inference.local.decoder import make_decoder
 from agent_rl.inference.requests import ThreadedEngine
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.records import Completion, FinishReason, SamplingParams
@@ -61,7 +61,16 @@ class GenerationEngine(ThreadedEngine[Request]):
         at the next token with the tokens sampled so far (maybe none). Raises ValueError for a bad prompt or parameters,
         EngineError when the engine fails or is closed.
         """
-        request = self._make_request(prompt_ids, sampling, cancel)
+        max_new_tokens = check_request(
+            prompt_ids, sampling, max_context=self._max_context, vocab_size=self._decoder.vocab_size
+        )
+        request = Request(
+            prompt=np.array(prompt_ids, dtype=np.int32),
+            sampling=sampling,
+            max_new_tokens=max_new_tokens,
+            uniforms=sample_uniforms(sampling.seed, max_new_tokens),
+            cancel=cancel,
+        )
         self._wait_for(request)
         return request.future.result()
 
@@ -80,18 +89,6 @@ class GenerationEngine(ThreadedEngine[Request]):
             self._decoder.reload()
             self._batch.slots.clear()
             self.weight_version = version
-
-    def _make_request(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None) -> Request:
-        max_new_tokens = check_request(
-            prompt_ids, sampling, max_context=self._max_context, vocab_size=self._decoder.vocab_size
-        )
-        return Request(
-            prompt=np.array(prompt_ids, dtype=np.int32),
-            sampling=sampling,
-            max_new_tokens=max_new_tokens,
-            uniforms=sample_uniforms(sampling.seed, max_new_tokens),
-            cancel=cancel,
-        )
 
     @torch.inference_mode()
     def _work(self) -> None:

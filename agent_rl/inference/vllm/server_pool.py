@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -198,25 +199,20 @@ class ServerPool:
 
 async def _call_in_thread(rejoin: Callable[[str], bool], address: str) -> str | None:
     """None when `rejoin` succeeded, else what went wrong. A daemon thread: it must not hold up the end of a run."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[str | None] = loop.create_future()
-
-    def finish(problem: str | None) -> None:
-        if not ended.done():
-            ended.set_result(problem)
+    ended: Future[bool] = Future()
+    ended.set_running_or_notify_cancel()  # the thread sets the result, also if nobody waits for it any more
 
     def run() -> None:
         try:
-            problem = None if rejoin(address) else "rejoin refused"
-        except Exception as error:  # the owner's boundary: a failure there excludes this one server
-            problem = f"{type(error).__name__}: {error}"
-        try:
-            loop.call_soon_threadsafe(finish, problem)
-        except RuntimeError:  # closed meanwhile
-            return
+            ended.set_result(rejoin(address))
+        except Exception as error:
+            ended.set_exception(error)
 
     threading.Thread(target=run, name=f"rejoin-{address}", daemon=True).start()
-    return await ended
+    try:
+        return None if await asyncio.wrap_future(ended) else "rejoin refused"
+    except Exception as error:  # the owner's boundary: a failure there excludes this one server
+        return f"{type(error).__name__}: {error}"
 
 
 def _json_of(response: httpx.Response) -> Any:

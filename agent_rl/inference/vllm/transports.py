@@ -24,18 +24,18 @@ from agent_rl.inference.base import Receipt
 from agent_rl.inference.vllm.server.members import Members
 
 FILE_BYTES = 2 * 10**9
+"""About as much is held and written at once."""
 
 
 class FileTransport:
     """Safetensors files in `folder/version_<n>`; the last version stays there for servers that come back."""
 
-    def __init__(self, folder: Path, *, file_bytes: int = FILE_BYTES) -> None:
-        """`folder` is seen under the same path by trainer and servers. About `file_bytes` are held and written at once.
+    def __init__(self, folder: Path) -> None:
+        """`folder` is seen under the same path by trainer and servers.
 
         Folders of other versions in it are removed, also those of earlier runs; nothing else is.
         """
         self._folder = folder.resolve()
-        self._file_bytes = file_bytes
         self._paths: list[str] = []
 
     def send(self, members: Members, tensors: Iterable[tuple[str, Tensor]], version: int) -> list[Receipt]:
@@ -77,7 +77,7 @@ class FileTransport:
 
         for name, tensor in tensors:
             held[name] = tensor.to("cpu", copy=True).contiguous()
-            if sum(other.nbytes for other in held.values()) >= self._file_bytes:
+            if sum(other.nbytes for other in held.values()) >= FILE_BYTES:
                 write()
         if held:
             write()

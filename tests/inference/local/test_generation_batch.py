@@ -9,10 +9,9 @@ from tiny_models import tiny_model
 
 from agent_rl.inference.local import batch as batch_module
 from agent_rl.inference.local.batch import ActiveBatch, Request, sample_uniforms
-from agent_rl.inference.local.decoder import LlamaDecoder
+from agent_rl.inference.local.decoder import LlamaDecoder, make_decoder
 from agent_rl.inference.local.hf_decoder import HFDecoder
 from agent_rl.inference.local.kv_cache import CachePass
-from agent_rl.inference.local.make_decoder import make_decoder
 from agent_rl.records import SamplingParams
 
 

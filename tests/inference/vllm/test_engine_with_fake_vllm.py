@@ -15,8 +15,7 @@ from waiting import wait_for
 
 from agent_rl.errors import EngineError, UserError
 from agent_rl.inference.vllm import engine as engine_module
-from agent_rl.inference.vllm.engine import VLLMEngine
-from agent_rl.inference.vllm.engine_requests import EngineRequest
+from agent_rl.inference.vllm.engine import EngineRequest, VLLMEngine
 from agent_rl.inference.vllm.engine_start import EngineOptions
 from agent_rl.records import Completion, FinishReason, SamplingParams
 

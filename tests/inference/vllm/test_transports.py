@@ -30,9 +30,12 @@ def servers() -> FakeServers:
     return servers
 
 
-def test_files_hold_every_tensor_once_within_the_size_limit(tmp_path: Path, servers: FakeServers) -> None:
+def test_files_hold_every_tensor_once_within_the_size_limit(
+    tmp_path: Path, servers: FakeServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transports, "FILE_BYTES", 32)
     weights = {f"w{i}": torch.full((size,), float(i)) for i, size in enumerate([4, 4, 1, 20, 2])}
-    transport = FileTransport(tmp_path, file_bytes=32)
+    transport = FileTransport(tmp_path)
     receipts = transport.send(Members(servers, [A, B]), iter(weights.items()), 7)
     files = sorted((tmp_path / "version_7").iterdir())
     assert [sorted(load_file(file)) for file in files] == [["w0", "w1"], ["w2", "w3"], ["w4"]]

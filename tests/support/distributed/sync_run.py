@@ -13,6 +13,7 @@ from distributed.toy_run import Scorer, ToyRun
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from agent_rl.distributed import zero
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.weight_sync import ProbeSample, WeightSync, WeightSyncError
 from agent_rl.errors import AgentRLError
@@ -176,7 +177,6 @@ class SyncRun:
             probe_ids=PROBE_IDS,
             temperature=1.0,
             max_gap=1e-3,
-            bucket_elements=BUCKET_ELEMENTS,
         )
 
     def trainer_logprobs(self, samples: Sequence[ProbeSample]) -> list[list[float]]:
@@ -278,6 +278,7 @@ def error_without_folder(syncing: SyncRun, folder: Path) -> str:
 
 
 def main(folder: Path, faults: Sequence[str]) -> None:
+    zero.BUCKET_ELEMENTS = BUCKET_ELEMENTS
     run = ToyRun()
     report = {kind: report_on(run, folder, is_shared=kind == "shared", faults=faults) for kind in ("shared", "own")}
     if run.backend.is_main_process:

@@ -24,6 +24,8 @@ from agent_rl.inference.vllm.server.launch_plan import ServerPlan
 MAX_DEATHS = 4
 WITHIN_S = 900.0
 """A server that dies more than `MAX_DEATHS` times in this span is not restarted."""
+FIRST_DELAY_S = 1.0
+"""The wait before a restart, which doubles with every death."""
 _POLL_S = 0.25
 _ANSWER_S = 5.0
 _TAIL_LINES = 6
@@ -35,9 +37,9 @@ Say = Callable[[str], None]
 class ServerSupervisor:
     """The servers of one launcher. Used by one thread at a time; `close` ends them all."""
 
-    def __init__(self, plans: Sequence[ServerPlan], *, say: Say = print, first_delay_s: float = 1.0) -> None:
-        """Starts nothing. The wait before a restart doubles from `first_delay_s` with every death."""
-        self._servers = [_Server(plan, first_delay_s) for plan in plans]
+    def __init__(self, plans: Sequence[ServerPlan], *, say: Say = print) -> None:
+        """Starts nothing."""
+        self._servers = [_Server(plan) for plan in plans]
         self._say = say
 
     def start(self, *, timeout_s: float) -> None:
@@ -106,13 +108,12 @@ class ServerSupervisor:
 class _Server:
     """One server: its process, when it died, whether it answered since."""
 
-    def __init__(self, plan: ServerPlan, first_delay_s: float) -> None:
+    def __init__(self, plan: ServerPlan) -> None:
         self.plan = plan
         self.process: subprocess.Popen[bytes] | None = None
         self.is_up = False
         self.next_start = 0.0
         self._deaths: list[float] = []
-        self._first_delay_s = first_delay_s
         self._log_start = 0
 
     def spawn(self) -> None:
@@ -149,7 +150,7 @@ class _Server:
         self._deaths = [*(then for then in self._deaths if now - then < WITHIN_S), now]
         if len(self._deaths) > MAX_DEATHS:
             return None
-        delay_s = self._first_delay_s * 2 ** (len(self._deaths) - 1)
+        delay_s = FIRST_DELAY_S * 2 ** (len(self._deaths) - 1)
         self.next_start = now + delay_s
         return delay_s
 

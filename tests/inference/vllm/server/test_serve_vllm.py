@@ -155,9 +155,10 @@ def test_servers_answer_and_nothing_of_them_is_left_afterwards(tmp_path):
     wait_for(lambda: not any(is_alive(pid) for pid in processes))
 
 
-def test_a_killed_server_is_started_again_and_its_children_are_not_left(tmp_path):
+def test_a_killed_server_is_started_again_and_its_children_are_not_left(tmp_path, monkeypatch):
     plan, lines = fake_plan(tmp_path, "--child"), []
-    with contextlib.closing(ServerSupervisor([plan], say=lines.append, first_delay_s=0.1)) as supervisor:
+    monkeypatch.setattr(launch, "FIRST_DELAY_S", 0.1)
+    with contextlib.closing(ServerSupervisor([plan], say=lines.append)) as supervisor:
         supervisor.start(timeout_s=20.0)
         [child], [server] = logged(plan, "child"), logged(plan, "fake server")
         with watched(supervisor) as failures:
@@ -168,9 +169,10 @@ def test_a_killed_server_is_started_again_and_its_children_are_not_left(tmp_path
     assert len(logged(plan, "fake server")) == 2
 
 
-def test_a_server_whose_whole_group_was_killed_is_started_again(tmp_path):
+def test_a_server_whose_whole_group_was_killed_is_started_again(tmp_path, monkeypatch):
     plan, lines = fake_plan(tmp_path), []
-    with contextlib.closing(ServerSupervisor([plan], say=lines.append, first_delay_s=0.1)) as supervisor:
+    monkeypatch.setattr(launch, "FIRST_DELAY_S", 0.1)
+    with contextlib.closing(ServerSupervisor([plan], say=lines.append)) as supervisor:
         supervisor.start(timeout_s=20.0)
         with watched(supervisor):
             os.killpg(os.getpgid(logged(plan, "fake server")[0]), signal.SIGKILL)
@@ -180,7 +182,8 @@ def test_a_server_whose_whole_group_was_killed_is_started_again(tmp_path):
 def test_a_server_that_dies_again_and_again_is_not_restarted_with_its_last_words(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "MAX_DEATHS", 2)
     plan, lines = fake_plan(tmp_path, "--die-after-s", "0.6"), []
-    with contextlib.closing(ServerSupervisor([plan], say=lines.append, first_delay_s=0.05)) as supervisor:
+    monkeypatch.setattr(launch, "FIRST_DELAY_S", 0.05)
+    with contextlib.closing(ServerSupervisor([plan], say=lines.append)) as supervisor:
         supervisor.start(timeout_s=20.0)
         with watched(supervisor) as failures:
             wait_for(lambda: failures)
@@ -193,7 +196,8 @@ def test_a_server_that_is_not_restarted_does_not_end_the_others(tmp_path, monkey
     monkeypatch.setattr(launch, "MAX_DEATHS", 1)
     ill, well = fake_plan(tmp_path, "--die-after-s", "0.6"), fake_plan(tmp_path)
     lines = []
-    with contextlib.closing(ServerSupervisor([ill, well], say=lines.append, first_delay_s=0.05)) as supervisor:
+    monkeypatch.setattr(launch, "FIRST_DELAY_S", 0.05)
+    with contextlib.closing(ServerSupervisor([ill, well], say=lines.append)) as supervisor:
         supervisor.start(timeout_s=20.0)
         [survivor] = logged(well, "fake server")
         with watched(supervisor) as failures:

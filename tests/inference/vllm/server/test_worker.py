@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
 from agent_rl.errors import ConfigError
-from agent_rl.inference.base import digest_of
+from agent_rl.inference.base import check_request, digest_of
 from agent_rl.inference.vllm import engine_start
-from agent_rl.inference.vllm.engine_requests import make_request
 from agent_rl.inference.vllm.engine_start import EngineOptions
 from agent_rl.inference.vllm.server.worker import WorkerExtension, check_filled, hide_expected_warnings, recorded
 from agent_rl.records import SamplingParams
@@ -250,9 +249,8 @@ def test_the_process_group_outlives_vllm_and_its_own_groups_do_not(monkeypatch: 
 def test_what_vllm_would_end_with_is_refused(prompt: tuple[int, ...], changes: dict[str, Any], complaint: str) -> None:
     sampling = SamplingParams(**{"max_new_tokens": 3} | changes)
     with pytest.raises(ValueError, match=complaint):
-        make_request(prompt, sampling, None, max_context=10, vocab_size=50)
+        check_request(prompt, sampling, max_context=10, vocab_size=50)
 
 
 def test_a_completion_is_capped_by_the_window() -> None:
-    request = make_request((1,) * 8, SamplingParams(max_new_tokens=5), None, max_context=10, vocab_size=50)
-    assert request.max_new_tokens == 2
+    assert check_request((1,) * 8, SamplingParams(max_new_tokens=5), max_context=10, vocab_size=50) == 2
