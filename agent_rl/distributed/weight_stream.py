@@ -66,7 +66,7 @@ class WeightStream:
                 return
             self.num_buckets += 1
             for own_name, whole in bucket:
-                for name, tensor in _as_in_checkpoint(self._module, own_name, whole.detach()):
+                for name, tensor in _revert(self._module, {own_name: whole.detach()}).items():
                     sent = tensor.to(self._sent_dtype(tensor))
                     self.checksums[name] = checksum(sent)
                     self.num_bytes += sent.nbytes
@@ -84,7 +84,7 @@ class WeightStream:
         empty = {
             name: torch.empty(full_shape(tensor), dtype=tensor.dtype, device="meta") for name, tensor in self._tensors
         }
-        one_by_one = [pair for name, tensor in empty.items() for pair in _as_in_checkpoint(self._module, name, tensor)]
+        one_by_one = [pair for own in empty.items() for pair in _revert(self._module, dict([own])).items()]
         whole = _revert(self._module, empty)
         if {name: tensor.shape for name, tensor in one_by_one} != {n: tensor.shape for n, tensor in whole.items()}:
             raise ConfigError(
@@ -107,10 +107,6 @@ def _tensors_of(module: nn.Module) -> list[tuple[str, Tensor]]:
             names[id(tensor)] = name
     chosen = set(names.values())
     return [(name, tensor) for name, tensor in state.items() if name in chosen]
-
-
-def _as_in_checkpoint(module: nn.Module, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
-    return list(_revert(module, {name: tensor}).items())
 
 
 def _revert(module: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -18,7 +18,6 @@ from agent_rl.envs.opening import open_environment
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import AgentRLError, UserError
 from agent_rl.planning import preflight
-from agent_rl.planning.fit import Fit
 from agent_rl.planning.machine import GIB, Machine
 from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
 from agent_rl.planning.plan import PlannedRun, read_run
@@ -175,7 +174,9 @@ def planned(run: PlannedRun) -> Iterator[MachineCheck]:
         yield failed("plan", str(error))
         return
     config = run.job.config
-    yield _memory(found, run)
+    place = found.places[-1]  # the machine, or the processes on it
+    num = run.layout.processes_per_machine if run.gpu is None else 1
+    yield preflight.check_memory(num * place.need, preflight.machine_memory())
     on_gpus = [place for place in found.places if place.name.startswith("GPU")]
     if on_gpus:
         lowest = min(place.headroom for place in on_gpus if place.headroom is not None)
@@ -193,9 +194,3 @@ def planned(run: PlannedRun) -> Iterator[MachineCheck]:
     if weights:
         remedy = f"set {config.policy.type}.weight_folder to a folder that trainer and servers see"
         yield preflight.check_disk(folder, weights, what="two versions of the weights", remedy=remedy)
-
-
-def _memory(found: Fit, run: PlannedRun) -> MachineCheck:
-    place = found.places[-1]  # the machine, or the processes on it
-    num = run.layout.processes_per_machine if run.gpu is None else 1
-    return preflight.check_memory(num * place.need, preflight.machine_memory())

@@ -6,6 +6,7 @@ rewards, training or when weights are synced.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent_rl.agent.chat_format import ChatFormat
@@ -55,13 +56,10 @@ class BasePolicy(ABC):
         if room < 1:
             raise ValueError(f"the conversation has {len(prompt_ids)} tokens, the window only {self.max_context}")
         wanted = sampling or SamplingParams(max_new_tokens=room, temperature=0.0)
-        completion = self.generate(
-            prompt_ids,
-            SamplingParams(
-                max_new_tokens=min(wanted.max_new_tokens, room),
-                temperature=wanted.temperature,
-                stop_token_ids=wanted.stop_token_ids or self.chat_format.stop_token_ids,
-                seed=wanted.seed,
-            ),
+        wanted = replace(
+            wanted,
+            max_new_tokens=min(wanted.max_new_tokens, room),
+            stop_token_ids=wanted.stop_token_ids or self.chat_format.stop_token_ids,
         )
+        completion = self.generate(prompt_ids, wanted)
         return self.chat_format.parse_completion(completion.token_ids)

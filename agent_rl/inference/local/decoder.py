@@ -30,8 +30,6 @@ class Decoder(Protocol):
     """What the batch needs of a model."""
 
     vocab_size: int
-    max_positions: int | None
-    """Longest sequence that the model was made for; None where it names none (ALiBi)."""
     device: torch.device
     dtype: torch.dtype
 
@@ -59,7 +57,7 @@ class LlamaDecoder:
         # The sign of the rotation sits in the table: (x1, x2) * cos + (x2, x1) * (-sin, sin).
         half = sin.shape[-1] // 2
         self._sin = torch.cat((-sin[:, :half], sin[:, half:]), dim=-1)
-        self.vocab_size, self.max_positions = config.vocab_size, config.max_position_embeddings
+        self.vocab_size = config.vocab_size
         self.device, self.dtype = cos.device, cos.dtype
         self.reload()
 

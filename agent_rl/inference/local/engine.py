@@ -45,11 +45,6 @@ class GenerationEngine(ThreadedEngine[Request]):
             )
         self._max_context = max_context
         self._decoder = make_decoder(model, max_context)
-        if self._decoder.max_positions is not None and max_context > self._decoder.max_positions:
-            raise ValueError(
-                f"max_context is {max_context}: expected at most {self._decoder.max_positions}, for which the model "
-                "was made (max_position_embeddings)"
-            )
         self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, num_slots=num_slots, width=max_context)
         self._pending: list[Request] = []
         self._thread.start()

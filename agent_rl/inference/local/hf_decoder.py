@@ -47,7 +47,6 @@ class HFDecoder:
         self._config = config
         self._is_exchangeable = causal._supports_attention_backend
         self.vocab_size = self._parts.vocab_size
-        self.max_positions = getattr(config, "max_position_embeddings", None)
         self.device, self.dtype = causal.device, causal.dtype
         self._check()
 

@@ -64,7 +64,7 @@ class VLLMEngine(ThreadedEngine[EngineRequest]):
     def __init__(self, options: EngineOptions, *, where: str = "process 0") -> None:
         """Start vLLM and the thread; all processes of a process group do so at the same time.
 
-        Raises ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
+        Raises ConfigError without vLLM, UserError for what vLLM itself refuses.
         """
         super().__init__()
         self._where = where

@@ -65,16 +65,12 @@ class EngineOptions:
 def start_vllm(options: EngineOptions) -> "LLMEngine":
     """Make the engine; collective where a process group exists.
 
-    ConfigError without vLLM, ValueError for impossible sizes, UserError for what vLLM itself refuses.
+    ConfigError without vLLM, UserError for what vLLM itself refuses.
     """
+    from transformers import AutoConfig
+
     check_installed()
-    settings = _model_config(options.model)
-    longest = getattr(settings, "max_position_embeddings", None)
-    if longest is not None and options.max_context > longest:
-        raise ValueError(
-            f"max_context is {options.max_context}: expected at most {longest}, for which the model was made "
-            "(max_position_embeddings)"
-        )
+    settings = AutoConfig.from_pretrained(options.model).get_text_config()
     cache_bytes = _cache_bytes(options, settings, on_gpu=torch.cuda.is_available())
     with _process_unchanged():
         os.environ.update(_ENVIRONMENT)
@@ -112,22 +108,11 @@ def check_installed() -> None:
         )
 
 
-def _model_config(model: str) -> Any:
-    from transformers import AutoConfig
-
-    return AutoConfig.from_pretrained(model).get_text_config()
-
-
 def _cache_bytes(options: EngineOptions, settings: Any, *, on_gpu: bool) -> int | None:
     """Bytes of the key/value cache, in whole blocks; None: what `gpu_memory_share` leaves."""
     if options.max_cached_tokens is None and on_gpu:
         return None
     tokens = options.max_cached_tokens or options.max_batch_size * options.max_context
-    if options.max_batch_size < 1 or options.max_context < 2 or tokens < options.max_context:
-        raise ValueError(
-            f"max_batch_size is {options.max_batch_size}, max_context {options.max_context} and max_cached_tokens "
-            f"{options.max_cached_tokens}: expected at least 1, at least 2, and room for one sequence of max_context"
-        )
     block = _GPU_BLOCK if on_gpu else _CPU_BLOCK
     blocks = math.ceil(tokens / options.max_context * math.ceil(options.max_context / block))
     num_heads = settings.num_attention_heads

@@ -31,7 +31,11 @@ def make_engine(
     missing, or a server does not answer or was started with other settings.
     """
     if not config.vllm.servers:
-        _check_device(config)
+        if config.run.device.startswith("cuda:"):
+            raise ConfigError(
+                f"run.device = {config.run.device!r}: vLLM's engine inside the process takes the first GPU that it "
+                "sees; set run.device=cuda and CUDA_VISIBLE_DEVICES"
+            )
         check_installed()
         return load_model(), _in_process(config, backend, source)
     servers = VLLMServers(
@@ -52,14 +56,6 @@ def make_engine(
         servers.close()
         raise
     return model, ServerEngine(servers, transport, max_gap=config.max_logprob_gap)
-
-
-def _check_device(config: Config) -> None:
-    if config.run.device.startswith("cuda:"):
-        raise ConfigError(
-            f"run.device = {config.run.device!r}: vLLM's engine inside the process takes the first GPU that it sees; "
-            "set run.device=cuda and CUDA_VISIBLE_DEVICES"
-        )
 
 
 def _transport(config: Config, backend: Backend, run_folder: Path) -> Transport:

@@ -147,13 +147,13 @@ class EveryServer:
 
     def start_weight_update(self) -> None:
         self.failure = None
-        self._post("/start_weight_update")
+        self._members.post("/start_weight_update", timeout_s=self._timeout_s, may_leave=False)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         self._beside_nccl("/update_weights", lambda _: {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._post("/finish_weight_update")
+        self._members.post("/finish_weight_update", timeout_s=self._timeout_s, may_leave=False)
 
     def _beside_nccl(self, path: str, json_for: Callable[[str], dict[str, Any]]) -> None:
         def take_part(address: str) -> None:
@@ -173,10 +173,6 @@ class EveryServer:
         if self.failure is None:
             self.failure = error
             self._abort()
-
-    def _post(self, path: str, json: Any = None) -> None:
-        post = self._members.servers.post
-        self._members.call(lambda address: post(address, path, json, timeout_s=self._timeout_s), may_leave=False)
 
 
 def rank_offsets(members: Members) -> tuple[dict[str, int], int]:

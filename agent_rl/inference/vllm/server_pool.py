@@ -132,11 +132,11 @@ class ServerPool:
         except httpx.HTTPError as error:
             self.mark_down(server, _describe(error))
             raise EngineError(f"{method} {address}{path} failed: {_describe(error)}") from error
-        answer = _json_of(response)
+        answer = _answer_of(response)
         if response.status_code != httpx.codes.OK:
             sentence = sentence_of(answer, response.text)
             raise EngineError(f"{method} {address}{path} was answered {response.status_code}: {sentence}")
-        return response.text if answer is None else answer
+        return answer
 
     def mark_down(self, server: ServerState, problem: str) -> None:
         """Send it no requests until its watcher finds it healthy. Running requests may still be answered."""
@@ -150,9 +150,9 @@ class ServerPool:
         except httpx.HTTPError as error:
             self.mark_down(server, _describe(error))
             raise ServerLostError(f"{server.address} was lost: {_describe(error)}") from error
-        answer = _json_of(response)
+        answer = _answer_of(response)
         if response.status_code == httpx.codes.OK:
-            return response.text if answer is None else answer
+            return answer
         failure = f"{server.address}{path} answered {response.status_code}: {sentence_of(answer, response.text)}"
         if response.status_code in _REFUSED:
             raise RequestRefusedError(failure)
@@ -215,12 +215,12 @@ async def _call_in_thread(rejoin: Callable[[str], bool], address: str) -> str | 
         return f"{type(error).__name__}: {error}"
 
 
-def _json_of(response: httpx.Response) -> Any:
-    """None for an answer that is not JSON."""
+def _answer_of(response: httpx.Response) -> Any:
+    """Its JSON, or else its text."""
     try:
         return response.json()
     except ValueError:
-        return None
+        return response.text
 
 
 def _describe(error: httpx.HTTPError) -> str:

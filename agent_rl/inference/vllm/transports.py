@@ -113,12 +113,10 @@ class NCCLTransport:
             self._close()
         if self._sender is None:
             self._sender = NCCLSender(members, timeout_s=self._timeout_s)
-        received = {"method": "agent_rl_received"}
-        post = members.servers.post
         with ExitStack() as after_failure:
             after_failure.callback(self._close)
             self._sender.send(tensors)
-            answers = members.call(lambda address: post(address, "/collective_rpc", received), may_leave=False)
+            answers = members.post("/collective_rpc", {"method": "agent_rl_received"}, may_leave=False)
             receipts = receipts_of(answers)
             after_failure.pop_all()
         return receipts

@@ -71,9 +71,9 @@ class Members:
         self.addresses = tuple(answers)
         return answers
 
-    def post(self, path: str, json: Any = None, **options: Any) -> dict[str, Any]:
+    def post(self, path: str, json: Any = None, *, may_leave: bool = True, **options: Any) -> dict[str, Any]:
         """Send the same post to every member; `options` as `VLLMServers.post` has them."""
-        return self.call(lambda address: self.servers.post(address, path, json, **options))
+        return self.call(lambda address: self.servers.post(address, path, json, **options), may_leave=may_leave)
 
     def _outcome(self, address: str, call: Future[T]) -> T:
         """The result of the call; EngineError if the server hangs first."""

@@ -189,11 +189,6 @@ def test_a_gpus_cache_is_what_its_share_leaves_unless_it_is_set() -> None:
     assert engine_start._cache_bytes(options(max_cached_tokens=300), SHAPE, on_gpu=True) == (19 + 1) * 16 * TOKEN
 
 
-def test_no_cache_is_smaller_than_a_window() -> None:
-    with pytest.raises(ValueError, match="room for one sequence of max_context"):
-        engine_start._cache_bytes(options(max_cached_tokens=299), SHAPE, on_gpu=False)
-
-
 def test_the_adapters_rank_is_one_that_vllm_has() -> None:
     started = [engine_start._arguments(options(lora_rank=rank), None) for rank in (1, 2, 8, 9, 512)]
     assert [arguments["max_lora_rank"] for arguments in started] == [1, 8, 8, 16, 512]
