@@ -90,9 +90,5 @@ class InProcessPolicy(BasePolicy):
         """Write what `from_pretrained` reads: weights, config and tokenizer, in Hugging Face format."""
         self.trained.save_pretrained(folder)
 
-    def load_weights(self, folder: Path) -> None:
-        """Take over the weights that `save_pretrained` wrote, in place."""
-        self.trained.load_weights(folder)
-
     def close(self) -> None:
         self._engine.close()

@@ -5,6 +5,7 @@ what is added is several servers, one pass over a stream, and an end to waiting 
 """
 
 import contextlib
+import itertools
 import queue
 import socket
 import threading
@@ -178,11 +179,8 @@ class EveryServer:
 def rank_offsets(members: Members) -> tuple[dict[str, int], int]:
     """The first rank of each server's GPUs, and the number of all ranks, the trainer's included."""
     sizes = members.call(lambda address: members.servers.get(address, "/get_world_size")["world_size"], may_leave=False)
-    offsets, rank = {}, 1
-    for address, size in sizes.items():
-        offsets[address] = rank
-        rank += size
-    return offsets, rank
+    *firsts, world_size = itertools.accumulate(sizes.values(), initial=1)
+    return dict(zip(sizes, firsts, strict=True)), world_size
 
 
 def address_towards(servers: Sequence[str]) -> str:
