@@ -19,7 +19,7 @@ from agent_rl.learning.objective import LossInputs
 from agent_rl.learning.samples import StepSamples
 from agent_rl.modeling.sharding import full_shape
 from agent_rl.records import Batch, LoggedSample, TrainingSample
-from agent_rl.telemetry.flops import count_matmul_weights, mfu, peak_flops, train_flops
+from agent_rl.telemetry.flops import count_matmul_weights, peak_flops, train_flops
 
 
 class ScoredSample(NamedTuple):
@@ -201,5 +201,5 @@ class Throughput:
         peak = peak_flops(self._backend.device, self._dtype) * self._backend.num_processes
         return {
             "perf/update_tokens_per_s": stats.num_tokens / seconds,
-            "perf/mfu": mfu(flops, seconds, peak),
+            "perf/mfu": flops / (seconds * peak),
         }

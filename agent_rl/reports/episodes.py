@@ -13,7 +13,7 @@ from typing import Any
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError, UserError
-from agent_rl.telemetry.files import whole_lines
+from agent_rl.telemetry.files import read_lines
 from agent_rl.telemetry.statistics import PairedChange, paired_change
 from agent_rl.telemetry.trajectory_json import Episode
 
@@ -42,25 +42,19 @@ def read_eval_file(path: Path, failures: FailureModes = GENERAL) -> list[Episode
         raise DataError(f"{path}: cannot be read ({error.strerror}); name an evaluation's file") from None
     except (ValueError, KeyError, TypeError):
         raise DataError(f"{path}: not the record of an evaluation; remove it or make it again") from None
-    return [
-        Episode.from_record(row, f"{path}, episode {number}", failures.label)
-        for number, row in enumerate(rows, start=1)
-    ]
+    return to_episodes(rows, f"{path}, episode ", failures)
 
 
 def read_episode_lines(path: Path) -> list[dict[str, Any]]:
     """The records of an `episodes.jsonl`; a last line that was cut off is left out. DataError for any other damage."""
-    return [_record(line, f"{path}:{number}") for number, line in enumerate(whole_lines(path), start=1)]
+    problem = "not a record of an episode; remove the file to evaluate again"
+    return read_lines(path, lambda record: {**record}, problem)
 
 
-def _record(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: not a record of an episode; remove the file to evaluate again")
-    return record
+def to_episodes(records: Iterable[Mapping[str, Any]], source: str, failures: FailureModes = GENERAL) -> list[Episode]:
+    """Read records; DataError with `source` and the number of a record that is none."""
+    numbered = enumerate(records, start=1)
+    return [Episode.from_record(record, f"{source}{number}", failures.label) for number, record in numbered]
 
 
 def by_task(episodes: Iterable[Episode]) -> dict[str, list[Episode]]:

@@ -33,7 +33,7 @@ class AlarmRule(AlarmConfig):
         return value < self.below if self.above is None else value > self.above
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FiredAlarm:
     """One alarm that fired at `step`; `sentence` is its full text."""
 
@@ -117,14 +117,8 @@ def _judge(rule: AlarmRule, watch: _Watch, step: int, value: float) -> FiredAlar
     if watch.has_fired or watch.num_bad < rule.steps:
         return None
     watch.has_fired = True
-    return FiredAlarm(
-        metric=rule.metric,
-        action=rule.action,
-        step=step,
-        since_step=watch.since_step,
-        value=value,
-        sentence=f"step {step}: {rule.condition} since step {watch.since_step}, now {value:.3g}; {rule.advice}",
-    )
+    sentence = f"step {step}: {rule.condition} since step {watch.since_step}, now {value:.3g}; {rule.advice}"
+    return FiredAlarm(rule.metric, rule.action, step, watch.since_step, value, sentence)
 
 
 def _missed(rule: AlarmRule, watch: _Watch, step: int, metrics: Mapping[str, float]) -> FiredAlarm | None:
@@ -133,15 +127,11 @@ def _missed(rule: AlarmRule, watch: _Watch, step: int, metrics: Mapping[str, flo
     watch.num_missed += 1
     if watch.num_missed != STEPS_UNTIL_MISSED:
         return None
-    return FiredAlarm(
-        metric=rule.metric,
-        action="warn",
-        step=step,
-        since_step=step - STEPS_UNTIL_MISSED + 1,
-        value=math.nan,
-        sentence=f"step {step}: the alarm on {rule.metric!r} is blind, the last {STEPS_UNTIL_MISSED} steps had no such "
-        f"metric{nearest(rule.metric, metrics)}; see docs/metrics.md or remove it",
+    sentence = (
+        f"step {step}: the alarm on {rule.metric!r} is blind, the last {STEPS_UNTIL_MISSED} steps had no such "
+        f"metric{nearest(rule.metric, metrics)}; see docs/metrics.md or remove it"
     )
+    return FiredAlarm(rule.metric, "warn", step, step - STEPS_UNTIL_MISSED + 1, math.nan, sentence)
 
 
 DEFAULT_ALARMS = (

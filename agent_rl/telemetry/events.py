@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agent_rl.errors import DataError
-from agent_rl.telemetry.files import finite, plain, whole_lines
+from agent_rl.telemetry.files import finite, plain, read_lines
 
 EventKind = Literal["start", "resume", "evaluation", "checkpoint", "alarm", "rollback", "interrupt", "end"]
 EVENTS_FILE = "events.jsonl"
@@ -81,21 +81,15 @@ def read_events(folder: Path) -> list[Event]:
 
     A last line that was cut off is left out. DataError for any other damage.
     """
-    path = folder / EVENTS_FILE
-    return [_event(line, f"{path}:{number}") for number, line in enumerate(whole_lines(path), 1)]
+    kinds = ", ".join(get_args(EventKind))
+    problem = f"not an event with time, step, kind ({kinds}) and facts; remove the line to read the rest"
+    return read_lines(folder / EVENTS_FILE, _event, problem)
 
 
-def _event(line: bytes, where: str) -> Event:
-    try:
-        record = json.loads(line)
-        return Event(
-            time=datetime.fromisoformat(record["time"]),
-            step=int(record["step"]),
-            kind=str(record["kind"]),
-            facts=dict(record["facts"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        kinds = ", ".join(get_args(EventKind))
-        raise DataError(
-            f"{where}: not an event with time, step, kind ({kinds}) and facts; remove the line to read the rest"
-        ) from None
+def _event(record: Mapping[str, Any]) -> Event:
+    return Event(
+        time=datetime.fromisoformat(record["time"]),
+        step=int(record["step"]),
+        kind=str(record["kind"]),
+        facts=dict(record["facts"]),
+    )

@@ -3,12 +3,14 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, SupportsFloat
+from typing import Any, BinaryIO, SupportsFloat, TypeVar
 
 from agent_rl.errors import ConfigError, DataError
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -44,6 +46,20 @@ def whole_lines(path: Path) -> list[bytes]:
         return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); make it readable, or remove it") from None
+
+
+def read_lines(path: Path, read: Callable[[Any], T], problem: str) -> list[T]:
+    """What `read` makes of the JSON of each line of `whole_lines`.
+
+    DataError with the place of the line and the `problem` when it is no JSON, or not what `read` takes.
+    """
+    found = []
+    for number, line in enumerate(whole_lines(path), start=1):
+        try:
+            found.append(read(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DataError(f"{path}:{number}: {problem}") from None
+    return found
 
 
 def write_text(path: Path, text: str) -> None:

@@ -97,11 +97,6 @@ def train_flops(
     )
 
 
-def mfu(flops: float, seconds: float, peak: float) -> float:
-    """Share of `peak` operations/s that `flops` operations in `seconds` used; `peak` is of all devices together."""
-    return flops / (seconds * peak)
-
-
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations/s that `device` can do in `dtype` products at most.
 

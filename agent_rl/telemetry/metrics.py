@@ -15,7 +15,7 @@ from statistics import fmean, pstdev
 from agent_rl.closing import Closing
 from agent_rl.errors import DataError
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup, Turn
-from agent_rl.telemetry.files import write_text
+from agent_rl.telemetry.files import read_lines, write_text
 from agent_rl.telemetry.statistics import is_success
 
 _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ERROR)
@@ -59,18 +59,12 @@ class MetricsWriter(Closing):
 
 def _drop_lines(path: Path, resume_from_step: int | None) -> None:
     """Rewrite the file without a torn last line and without the steps to come; the old file stays until then."""
-    whole_lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    remaining = whole_lines
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     if resume_from_step is not None:
-        remaining = [line for n, line in enumerate(whole_lines, 1) if _step_of(line, f"{path}:{n}") < resume_from_step]
-    write_text(path, "".join(f"{line}\n" for line in remaining))
-
-
-def _step_of(line: str, where: str) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{where}: not a line of metrics with a 'step'; move the file away to resume") from None
+        problem = "not a line of metrics with a 'step'; move the file away to resume"
+        steps = read_lines(path, lambda row: int(row["step"]), problem)
+        lines = [line for line, step in zip(lines, steps, strict=True) if step < resume_from_step]
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def group_metrics(

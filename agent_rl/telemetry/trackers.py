@@ -133,21 +133,17 @@ class _Service:
             self.run_id, self._last_step = record["run_id"], record["last_step"]
         # An evaluation of the step that the run continues from may still be missing, so the range does not start at 0.
         self._sent = range(resume_from_step or 0, self._last_step + 1)
-        self._run: Any = None
-
-    def start(self, run: Any) -> "_Service":
-        self._run = run
-        return self
+        self.run: Any = None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         if step in self._sent:
             return
-        self._run.log(dict(metrics), step=step)
+        self.run.log(dict(metrics), step=step)
         self._last_step = max(self._last_step, step)
         write_json(self._path, {"run_id": self.run_id, "last_step": self._last_step})
 
     def close(self) -> None:
-        self._run.finish()
+        self.run.finish()
 
 
 def open_wandb(
@@ -157,19 +153,18 @@ def open_wandb(
     import wandb
 
     service = _Service("wandb", folder=folder, resume_from_step=resume_from_step)
-    return service.start(
-        wandb.init(
-            project=project,
-            name=run_name,
-            id=service.run_id,
-            dir=folder,
-            config=config,
-            resume="allow",
-            allow_val_change=True,
-            # Its copy of the terminal would disturb the progress display.
-            settings=wandb.Settings(console="off"),
-        )
+    service.run = wandb.init(
+        project=project,
+        name=run_name,
+        id=service.run_id,
+        dir=folder,
+        config=config,
+        resume="allow",
+        allow_val_change=True,
+        # Its copy of the terminal would disturb the progress display.
+        settings=wandb.Settings(console="off"),
     )
+    return service
 
 
 def open_trackio(
@@ -181,7 +176,8 @@ def open_trackio(
     service = _Service("trackio", folder=folder, resume_from_step=resume_from_step)
     # It finds a run by name, and another folder may hold a run of the same name.
     name = f"{run_name}-{service.run_id}"
-    return service.start(trackio.init(project=project, name=name, config=config, resume="allow", embed=False))
+    service.run = trackio.init(project=project, name=name, config=config, resume="allow", embed=False)
+    return service
 
 
 _BUILT_IN = {

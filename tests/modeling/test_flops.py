@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
-from agent_rl.telemetry.flops import count_matmul_weights, gpu_peak_flops, mfu, peak_flops, train_flops
+from agent_rl.telemetry.flops import count_matmul_weights, gpu_peak_flops, peak_flops, train_flops
 
 SHAPE = {"num_layers": 2, "num_heads": 4, "head_dim": 8}
 
@@ -127,7 +127,3 @@ def test_the_peak_of_a_cpu_is_measured_once():
     first = peak_flops(cpu, torch.float32)
     assert 1e8 < first < 1e15
     assert peak_flops(cpu, torch.float32) == first
-
-
-def test_mfu_is_the_share_of_what_could_have_been_computed():
-    assert mfu(flops=3e12, seconds=2.0, peak=6e12) == 0.25

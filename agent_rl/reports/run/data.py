@@ -3,7 +3,6 @@
 `read_run(Path("runs/nat_grpo"))`. Nothing is written, and no tensor is loaded. Not here: what the numbers mean.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from agent_rl.errors import DataError
 from agent_rl.reports.episodes import Episode, failure_modes_of, in_common, read_eval_file
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
 from agent_rl.telemetry.events import Event, EventKind, read_events
+from agent_rl.telemetry.files import read_lines
 
 _EVAL_FILE = re.compile(r"step_(\d+)_t([\d.e+-]+)\.json")
 
@@ -182,24 +182,17 @@ def _metrics_rows(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     if not path.exists():
         notes.append("there is no metrics.jsonl yet: no step is done")
         return []
-    try:
-        *lines, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise _unread(path, error) from None
-    if rest.strip():
+    problem = "not a line of metrics with a step and numbers; remove the line to report on the rest"
+    rows = read_lines(path, _metrics_row, problem)
+    if path.read_bytes().rpartition(b"\n")[2].strip():
         notes.append("the last line of metrics.jsonl was cut off and is left out")
-    return [_metrics_row(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    return rows
 
 
-def _metrics_row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-        values = [value for value in row.values() if value is not None and not isinstance(value, int | float)]
-        if isinstance(row["step"], int) and not values:
-            return row
-    except (ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise DataError(f"{where}: not a line of metrics with a step and numbers; remove the line to report on the rest")
+def _metrics_row(row: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(row["step"], int) and all(isinstance(value, int | float | None) for value in row.values()):
+        return row
+    raise ValueError
 
 
 def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -210,16 +203,14 @@ def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _unread(path, error) from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); make it readable, or report on a copy of the folder"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError):
         tree = None
     if not isinstance(tree, dict):
         raise DataError(f"{path}: not a mapping of keys to values; restore the file or remove it to report without it")
     return tree
-
-
-def _unread(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read ({error.strerror}); make it readable, or report on a copy of the folder")
 
 
 def _evaluations(folder: Path, failures: FailureModes) -> list[HeldOutEvaluation]:
