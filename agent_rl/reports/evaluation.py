@@ -24,7 +24,7 @@ from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.envs.registry import DOMAINS
 from agent_rl.errors import ConfigError, DataError, UserError
 from agent_rl.reports import summary
-from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines
+from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines, to_episodes
 from agent_rl.reports.page import render, transcripts
 from agent_rl.reports.plots import evaluation_plots, save_png, svg_uri
 from agent_rl.reports.redacted import redacted
@@ -33,6 +33,8 @@ from agent_rl.telemetry.trajectory_json import json_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from agent_rl.core.checkpoint_policy import PolicySource
 
 FORMAT = 1
 Settings = dict[str, Any]
@@ -54,21 +56,13 @@ _OF_A_RUN = ("config.yaml", "metrics.jsonl", "checkpoints")
 
 
 def make_settings(
-    config: Config,
-    factory: EnvFactory,
-    *,
-    name: str,
-    digest: str | None,
-    base_digest: str | None = None,
-    num_tasks: int,
-    samples: int,
-    temperature: float,
+    model: "PolicySource", factory: EnvFactory, *, num_tasks: int, samples: int, temperature: float
 ) -> Settings:
     """The settings, as they come back from a file.
 
-    `digest` is of the model's files, `base_digest` of those of the model that adapters belong to, `name` what the
-    caller gave. Addresses are shown as `redacted` shows them. DataError for a file that cannot be read.
+    Addresses are shown as `redacted` shows them. DataError for a file that cannot be read.
     """
+    config = model.config
     protocol = {
         "tasks_sha256": _digest_of(config.data.eval_path),
         "num_tasks": num_tasks,
@@ -76,17 +70,17 @@ def make_settings(
         "temperature": temperature,
         **episode_settings(config, factory),
     }
-    model = {
-        "name": name,
-        "sha256": digest,
-        "base_sha256": base_digest,
+    evaluated = {
+        "name": model.name,
+        "sha256": model.digest(),
+        "base_sha256": model.base_digest(),
         "path": config.model.path,
         "policy": config.policy.type,
         "dtype": config.model.dtype,
         "lora_rank": config.model.lora.rank,
         "tasks": str(config.data.eval_path),
     }
-    return json.loads(json.dumps({"format": FORMAT, "model": model, "protocol": protocol}, default=str))
+    return json.loads(json.dumps({"format": FORMAT, "model": evaluated, "protocol": protocol}, default=str))
 
 
 def episode_settings(config: Config, factory: EnvFactory) -> dict[str, Any]:
@@ -222,7 +216,7 @@ class EvaluationFolder:
     def episodes(self, failures: FailureModes = GENERAL) -> list[Episode]:
         """All episodes of a finished evaluation. DataError when some are missing."""
         protocol = self.settings()["protocol"]
-        episodes = to_episodes(read_episode_lines(self.episodes_file), self.episodes_file, failures)
+        episodes = to_episodes(read_episode_lines(self.episodes_file), f"{self.episodes_file}:", failures)
         wanted = protocol["num_tasks"] * protocol["samples"]
         if len(episodes) != wanted:
             raise DataError(f"{self.path} has {len(episodes)} of {wanted} episodes; let that evaluation end first")
@@ -250,11 +244,6 @@ class EvaluationFolder:
         for name, (figure, _) in plots.items():
             with _writing(self.path / "plots" / f"{name}.png") as path:
                 save_png(figure, path)
-
-
-def to_episodes(records: Sequence[Mapping[str, Any]], source: Path, failures: FailureModes = GENERAL) -> list[Episode]:
-    numbered = enumerate(records, start=1)
-    return [Episode.from_record(record, f"{source}:{number}", failures.label) for number, record in numbered]
 
 
 def as_csv(episodes: Sequence[Episode]) -> str:

@@ -84,16 +84,15 @@ def _mark(axes: "Axes", at: float, interval: Interval, *, colour: str, filled: b
 
 def count_bars(counts: Mapping[str, int], *, label: str, others: Mapping[str, int] | None = None) -> "Figure":
     """Horizontal bars of counts with the number behind each, first on top; `others` beside them where given."""
-    height = 0.38 if others is not None else 0.6
-    figure, axes = new_figure(0.7 + (0.42 if others is not None else 0.3) * max(1, len(counts)), x=label, grid="x")
-    for place, (name, count) in enumerate(counts.items()):
-        shown = [(place - height / 2, count, ACCENT)] if others is not None else [(place, count, ACCENT)]
-        if others is not None:
-            shown.append((place + height / 2, others.get(name, 0), SECOND))
-        for at, number, colour in shown:
-            hatch = "//" if colour == SECOND else ""
-            axes.barh(at, number, height=height, color=colour, alpha=0.85, hatch=hatch, edgecolor="white")
-            axes.annotate(f" {number}", (number, at), va="center", fontsize=8, color=INK)
+    height = 0.6 if others is None else 0.38
+    figure, axes = new_figure(0.7 + (0.3 if others is None else 0.42) * max(1, len(counts)), x=label, grid="x")
+    shift = 0.0 if others is None else height / 2
+    sides = [(counts, -shift, ACCENT, ""), *([] if others is None else [(others, shift, SECOND, "//")])]
+    for side, below, colour, hatch in sides:
+        places = [place + below for place in range(len(counts))]
+        numbers = [side.get(name, 0) for name in counts]
+        bars = axes.barh(places, numbers, height=height, color=colour, alpha=0.85, hatch=hatch, edgecolor="white")
+        axes.bar_label(bars, fmt="%d", padding=2, fontsize=8, color=INK)
     axes.set_yticks(range(len(counts)), [_plain(name) for name in counts])
     axes.invert_yaxis()
     axes.margins(x=0.08)

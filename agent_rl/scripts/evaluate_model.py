@@ -122,14 +122,7 @@ class EvaluationCommand:
 
         model = PolicySource.find(self.config, given)
         settings = make_settings(
-            model.config,
-            self.factory,
-            name=model.name,
-            digest=model.digest(),
-            base_digest=model.base_digest(),
-            num_tasks=len(self.tasks),
-            samples=self.samples,
-            temperature=self.temperature,
+            model, self.factory, num_tasks=len(self.tasks), samples=self.samples, temperature=self.temperature
         )
         differs = difference_from_run(episode_settings(model.config, self.factory), model.run_config_file, self.factory)
         if differs is not None:
@@ -140,13 +133,13 @@ class EvaluationCommand:
         """All episodes of a model, which is loaded only if some are missing."""
         from agent_rl.core.evaluation import run_in_chunks, tasks_per_chunk
         from agent_rl.core.run_folder import describe_machine
-        from agent_rl.reports.evaluation import to_episodes
+        from agent_rl.reports.episodes import to_episodes
         from agent_rl.rollout.rollout import make_worker
 
         records = folder.begin(settings)
         if len(records) == len(self.tasks) * self.samples:
             print(f"{folder.path}: all {len(records)} episodes were run before", flush=True)
-            return to_episodes(records, folder.episodes_file, self.failures)
+            return to_episodes(records, f"{folder.episodes_file}:", self.failures)
         if not self._is_started:
             self.factory.start()
             self._is_started = True
@@ -162,7 +155,7 @@ class EvaluationCommand:
                 save=folder.append,
                 report=lambda line: print(line, flush=True),
             )
-        return to_episodes(records, folder.episodes_file, self.failures)
+        return to_episodes(records, f"{folder.episodes_file}:", self.failures)
 
 
 if __name__ == "__main__":

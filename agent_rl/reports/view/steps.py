@@ -7,7 +7,7 @@ values of others were not used. Not here: which file, and when it is read again 
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -115,18 +115,12 @@ def _shown(record: Mapping[str, Any]) -> Iterator[str]:
         yield str(record.get(name) or "")
     yield from record["flags"]
     for message in record["messages"]:
-        yield from _said(message)
-
-
-def _said(message: Mapping[str, Any]) -> Iterable[str]:
-    yield message["content"]
-    yield message.get("reasoning", "")
-    yield message.get("name", "")
-    yield from message.get("tool_errors", ())
-    for call in message.get("tool_calls", ()):
-        yield call["name"]
-        yield from _leaves(call["arguments"])
-    yield from _leaves(message.get("info", {}))
+        yield from (message["content"], message.get("reasoning", ""), message.get("name", ""))
+        yield from message.get("tool_errors", ())
+        for call in message.get("tool_calls", ()):
+            yield call["name"]
+            yield from _leaves(call["arguments"])
+        yield from _leaves(message.get("info", {}))
 
 
 def _leaves(value: Any) -> Iterator[str]:
