@@ -25,10 +25,6 @@ def render(template: str, **values: Any) -> str:
     return _plain(_environment().get_template(template).render(values))
 
 
-def _transcript(episode: Episode, tag: str) -> Markup:
-    return Markup(_plain(_environment().get_template("parts.html").module.transcript(episode, tag)))
-
-
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -38,7 +34,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.filters |= {"shortened": shortened, "call_text": call_text, "sentence": sentence}
+    environment.filters |= {"shortened": shortened, "call_text": call_text}
     return environment
 
 
@@ -51,11 +47,6 @@ def shortened(text: object) -> str:
     shown = str(text)
     rest = len(shown) - MAX_MESSAGE_CHARS
     return shown if rest <= 0 else f"{shown[:MAX_MESSAGE_CHARS]}\n... {rest} more characters"
-
-
-def sentence(words: str) -> str:
-    """`words` with a capital letter and a full stop."""
-    return f"{words[:1].upper()}{words[1:]}."
 
 
 def call_text(call: Mapping[str, Any]) -> str:
@@ -76,9 +67,10 @@ def call_text(call: Mapping[str, Any]) -> str:
 def transcripts(episodes: Sequence[Episode]) -> tuple[list[tuple[str, list[str]]], int]:
     """Titles with conversations as markup, until the page has enough; and how many are left out."""
     found, room, num_left_out = [], MAX_TRANSCRIPT_CHARS, 0
+    transcript = _environment().get_template("parts.html").module.transcript
     for title, chosen in choose(episodes):
         shown = []
-        for markup in (_transcript(episode, _tag(episode)) for episode in chosen):
+        for markup in (Markup(_plain(transcript(episode))) for episode in chosen):
             if len(markup) > room:
                 num_left_out += 1
             else:
@@ -104,14 +96,3 @@ def choose(episodes: Sequence[Episode]) -> list[tuple[str, list[Episode]]]:
         taken |= {(e.task_id, e.sample) for e in new}
         chosen.append((title, new))
     return chosen
-
-
-def _tag(episode: Episode) -> str:
-    labels = [
-        "not scored" if episode.reward is None else f"reward {episode.reward:.3f}",
-        episode.failure_mode or "solved",
-        *(f"{name} {value}" for name in ("family", "level") if (value := getattr(episode, name)) is not None),
-        *([f"sample {episode.sample}"] if episode.sample else []),
-        f"{episode.num_turns} turn{'' if episode.num_turns == 1 else 's'}",
-    ]
-    return " · ".join(labels)

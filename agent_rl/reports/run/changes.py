@@ -8,6 +8,7 @@ left out. Not here: the statistics (`telemetry/statistics.py`), failure modes
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agent_rl.reports.episodes import Episode, failure_counts, in_common
 from agent_rl.reports.run.data import HeldOutEvaluation
@@ -30,6 +31,11 @@ class TaskPair:
         """Why the side that failed did; the later one where both did."""
         return self.after.failure_mode or self.before.failure_mode
 
+    @property
+    def data(self) -> dict[str, Any]:
+        rewards = {"reward_before": self.before.reward, "reward_after": self.after.reward}
+        return {"task_id": self.after.task_id, "failure_mode": self.failure} | rewards
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeforeAfter:
@@ -46,6 +52,10 @@ class BeforeAfter:
     failures_before: dict[str, int]
     failures_after: dict[str, int]
     """Failed episodes by failure mode, most frequent first."""
+
+    @property
+    def turned(self) -> tuple[TaskPair, ...]:
+        return self.gained + self.lost
 
 
 def compare(evaluations: Sequence[HeldOutEvaluation]) -> BeforeAfter | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from agent_rl.reports.plots import ACCENT, INK, SECOND, new_figure
-from agent_rl.reports.run.data import HeldOutEvaluation, Run
+from agent_rl.reports.run.data import Run
 from agent_rl.reports.run.evidence import ALARM_LIMITS, measured
 from agent_rl.telemetry.statistics import wilson_interval
 
@@ -225,11 +225,16 @@ def _held_out(axes: "Axes", run: Run, what: str) -> None:
         if not evaluations:
             continue
         marker, colour = ("s", INK) if place == 0 else ("^", SECOND)
-        is_share = what == "success"
+        counts = [each.counted for each in evaluations]
+        values, spread = [each.mean_reward for each in evaluations], None
+        if what == "success":
+            values = [each.rate for each in counts]
+            ends = np.transpose([wilson_interval(each.num_successes, each.num_scored) for each in counts])
+            spread = np.abs(ends - values)
         axes.errorbar(
             [each.step for each in evaluations],
-            [each.counted.rate if is_share else each.mean_reward for each in evaluations],
-            yerr=np.transpose([_error_bar(each) for each in evaluations]) if is_share else None,
+            values,
+            yerr=spread,
             fmt=f"{marker}--" if len(evaluations) > 2 else marker,
             color=colour,
             markersize=5,
@@ -237,10 +242,3 @@ def _held_out(axes: "Axes", run: Run, what: str) -> None:
             markerfacecolor="white",
             label=f"held out, T={temperature:g}",
         )
-
-
-def _error_bar(evaluation: HeldOutEvaluation) -> tuple[float, float]:
-    """Lengths of the 95 % Wilson interval below and above the rate."""
-    counted = evaluation.counted
-    low, high = wilson_interval(counted.num_successes, counted.num_scored)
-    return max(0.0, counted.rate - low), max(0.0, high - counted.rate)

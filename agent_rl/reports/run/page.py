@@ -15,7 +15,6 @@ from agent_rl.reports.redacted import redacted
 from agent_rl.reports.run.curves import PANELS, Panel, is_zero, part_panels, plot, series_of, smoothing
 from agent_rl.reports.run.evidence import MIN_STEPS, measured
 from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts
-from agent_rl.telemetry.trajectory_json import Episode
 
 MAX_PAIRS = 6
 """Tasks of each kind whose conversations are shown: enough for one of most failure modes, and a page of a few MB."""
@@ -26,18 +25,13 @@ MAX_ALARMS = 10
 def run_page(report: RunReport) -> str:
     """The whole document."""
     run, other = report.run, report.other
-    turned = [
-        (each, title, pairs)
-        for each in report.held_out
-        for title, pairs in (("Failed before, solved after", each.gained), ("Solved before, failed after", each.lost))
-        if pairs
-    ]
     return render(
         "run.html",
         title=f"{run.name}: report",
         report=report,
         run=run,
-        subtitle=_subtitle(report),
+        status=status(run),
+        time=clock(run.wall_s) if run.steps else "",
         verdicts=verdicts(report.held_out),
         held_out=[row for temperature in run.temperatures for row in _held_out_rows(report, temperature)],
         has_few_steps=len(run.steps) < MIN_STEPS,
@@ -45,24 +39,13 @@ def run_page(report: RunReport) -> str:
         curves=list(_curves(report)) if run.steps else [],
         max_alarms=MAX_ALARMS,
         failures=list(_failures(report)),
-        turned=turned,
         max_pairs=MAX_PAIRS,
-        has_conversations=any(pair.after.messages for *_, pairs in turned for pair in pairs),
         shared_start=shared_start,
-        reward_text=_reward,
         against=verdicts(report.against),
         settings=different_settings(run, other) if other else [],
         facts=facts(run),
         config=_yaml(run.config),
         environment=_yaml(run.environment),
-    )
-
-
-def _subtitle(report: RunReport) -> str:
-    run = report.run
-    time = clock(run.wall_s) if run.steps else None
-    return " · ".join(
-        str(each) for each in (status(run), time, run.settings.get("model.path"), run.settings.get("env.name")) if each
     )
 
 
@@ -136,7 +119,3 @@ def shared_start(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, 
 
 def _yaml(tree: Mapping[str, Any]) -> str:
     return yaml.safe_dump(redacted(tree), sort_keys=False, allow_unicode=True) if tree else ""
-
-
-def _reward(episode: Episode) -> str:
-    return "none" if episode.reward is None else f"{episode.reward:.2f}"

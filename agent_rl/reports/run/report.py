@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_rl.reports.redacted import redacted
-from agent_rl.reports.run.changes import BeforeAfter, TaskPair, compare, left_out_notes
+from agent_rl.reports.run.changes import BeforeAfter, compare, left_out_notes
 from agent_rl.reports.run.data import HeldOutEvaluation, Run, flatten
 from agent_rl.reports.run.evidence import Recommendation
 from agent_rl.reports.run.recommendations import recommend
@@ -90,6 +90,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """What ran, as pairs to be read."""
     settings, environment = run.settings, run.environment
     packages = environment.get("packages") or {}
+    cpus = f"{number} CPUs" if (number := environment.get("num_cpus")) is not None else None
     episodes = [settings.get(f"rollout.{key}") for key in ("groups_per_step", "group_size")]
     found = [
         ("Model", settings.get("model.path")),
@@ -102,7 +103,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("Time", f"{clock(run.wall_s)} in steps and evaluations" if run.steps else None),
         ("Continued", history(run)),
         ("Seed", settings.get("run.seed")),
-        ("Machine", _joined(environment.get("platform"), _cpus(environment), environment.get("device"))),
+        ("Machine", _joined(environment.get("platform"), cpus, environment.get("device"))),
         ("Versions", _joined(f"Python {environment.get('python')}", *(f"{k} {v}" for k, v in packages.items()))
          if packages else None),
     ]  # fmt: skip
@@ -210,8 +211,8 @@ def _compared_data(each: BeforeAfter) -> dict[str, Any]:
         "paired": asdict(each.change) | {"change": each.change.change, "is_real": each.change.is_real},
         "reward": {"before": each.before.mean_reward, "after": each.after.mean_reward},
         "sentence": each.change.sentence,
-        "gained": [_pair_data(pair) for pair in each.gained],
-        "lost": [_pair_data(pair) for pair in each.lost],
+        "gained": [pair.data for pair in each.gained],
+        "lost": [pair.data for pair in each.lost],
         "failure_modes": {"before": each.failures_before, "after": each.failures_after},
     }
 
@@ -222,15 +223,5 @@ def _evaluation_data(evaluation: HeldOutEvaluation) -> dict[str, Any]:
     return asdict(counted) | {"low": low, "high": high, "mean_reward": finite(evaluation.mean_reward)}
 
 
-def _pair_data(pair: TaskPair) -> dict[str, Any]:
-    rewards = {"reward_before": pair.before.reward, "reward_after": pair.after.reward}
-    return {"task_id": pair.after.task_id, "failure_mode": pair.failure} | rewards
-
-
 def _joined(*values: object) -> str:
     return ", ".join(str(value) for value in values if value not in (None, ""))
-
-
-def _cpus(environment: Any) -> str | None:
-    number = environment.get("num_cpus")
-    return None if number is None else f"{number} CPUs"
