@@ -35,18 +35,23 @@ class TrainingProgress:
         console = console or Console()
         self._total_steps = total_steps
         self._latest_s: deque[float] = deque(maxlen=10)
-        self._bar = _bar(console) if enabled and console.is_terminal else None
-        if self._bar is not None:
-            self._task = self._bar.add_task("train", total=total_steps, completed=num_steps_done, status="")
+        # On a narrow terminal the numbers go on in a second line; nothing is cut off.
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=10),
+            TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
+            console=console,
+            disable=not (enabled and console.is_terminal),
+        )
+        self._task = self._bar.add_task("train", total=total_steps, completed=num_steps_done, status="")
 
     def __enter__(self) -> "TrainingProgress":
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show that `step` steps are done (the first step is 1). The ETA is the mean of the latest `time/step_s`."""
@@ -57,28 +62,17 @@ class TrainingProgress:
             self._latest_s.append(metrics["time/step_s"])
             shown.append(f"ETA {_clock(fmean(self._latest_s) * (self._total_steps - step))}")
         status = "  ".join(shown)
-        if self._bar is None:
+        if self._bar.disable:
             print(f"step {step}/{self._total_steps}  {status}", flush=True)
         else:
             self._bar.update(self._task, completed=step, status=status)
 
     def message(self, text: str) -> None:
         """Print a line without disturbing the bar."""
-        if self._bar is None:
+        if self._bar.disable:
             print(text, flush=True)
         else:
             self._bar.console.print(text, markup=False, highlight=False)
-
-
-def _bar(console: Console) -> Progress:
-    # On a narrow terminal the numbers go on in a second line; nothing is cut off.
-    return Progress(
-        TextColumn("step"),
-        MofNCompleteColumn(table_column=Column(no_wrap=True)),
-        BarColumn(bar_width=10),
-        TextColumn("{task.fields[status]}", table_column=Column(overflow="fold")),
-        console=console,
-    )
 
 
 def _short(number: float) -> str:

@@ -192,15 +192,12 @@ class PairedChange:
         else:
             word = "rose" if self.change > 0 else "fell"
             claim = f"Success {word} from {100 * self.before:.1f} % to {100 * self.after:.1f} % on {tasks}"
+        loose = ""
+        if self.is_outside_interval != (self.p_value < LEVEL):
+            one, other = ("interval", "exact test") if self.is_outside_interval else ("exact test", "interval")
+            loose = f" (the {one} alone would call it beyond chance, the {other} does not; both have to)"
         chance = "beyond chance" if self.is_real else "within chance"
-        return f"{claim} ({counts}): {chance}; {interval}, {self.method} p = {self.p_value:.2g}{self._disagreement}."
-
-    @property
-    def _disagreement(self) -> str:
-        if self.is_outside_interval == (self.p_value < LEVEL):
-            return ""
-        loose, strict = ("interval", "exact test") if self.is_outside_interval else ("exact test", "interval")
-        return f" (the {loose} alone would call it beyond chance, the {strict} does not; both have to)"
+        return f"{claim} ({counts}): {chance}; {interval}, {self.method} p = {self.p_value:.2g}{loose}."
 
 
 def _counted(number: int, noun: str) -> str:

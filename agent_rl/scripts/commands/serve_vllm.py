@@ -7,9 +7,9 @@ Prints the addresses to put into `vllm.servers`, starts servers again that die, 
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
@@ -61,18 +61,11 @@ def main(
         lora_rank=lora_rank,
         log_dir=log_dir,
     )
-    signal.signal(signal.SIGTERM, _end)
+    say = partial(print, flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     plans = plan_servers(options, gpus=visible_gpus())
-    with contextlib.closing(ServerSupervisor(plans, say=_say)) as supervisor:
-        _say(f"starting {num_servers} server{'s' * (num_servers > 1)}; what they print goes to {log_dir}")
+    with contextlib.closing(ServerSupervisor(plans, say=say)) as supervisor:
+        say(f"starting {num_servers} server{'s' * (num_servers > 1)}; what they print goes to {log_dir}")
         supervisor.start(timeout_s=float("inf"))
-        _say(f"vllm.servers: [{', '.join(plan.address for plan in plans)}]")
+        say(f"vllm.servers: [{', '.join(plan.address for plan in plans)}]")
         supervisor.watch(threading.Event())
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
-def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(0)
