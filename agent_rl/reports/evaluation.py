@@ -10,8 +10,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +27,8 @@ from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines, to_e
 from agent_rl.reports.page import render, transcripts
 from agent_rl.reports.plots import evaluation_plots, save_png, svg_uri
 from agent_rl.reports.redacted import redacted
-from agent_rl.telemetry.files import whole_file, write_json, write_text
-from agent_rl.telemetry.trajectory_json import json_line
+from agent_rl.telemetry.files import write_json, write_text
+from agent_rl.telemetry.trajectory_json import json_line, write_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -183,23 +182,25 @@ class EvaluationFolder:
         that were not scored because their environment failed, is removed from the file, to be evaluated again.
         """
         records = self.check(settings)
-        with _writing(self.settings_file) as path:
-            write_json(path, settings)
+        self.save("settings.json", write_json, settings)
         scored = Counter(record.get("task_id") for record in records if record.get("reward") is not None)
         complete = [record for record in records if scored[record.get("task_id")] == settings["protocol"]["samples"]]
-        with _writing(self.episodes_file) as path, whole_file(path) as file:
-            file.writelines(map(json_line, complete))
+        self.save("episodes.jsonl", write_lines, complete)
         return complete
-
-    def write_environment(self, environment: Mapping[str, Any]) -> None:
-        """Save machine, versions and isolation, which are not compared. DataError when they cannot be written."""
-        with _writing(self.path / "environment.json") as path:
-            write_json(path, environment)
 
     def append(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Add episodes, on disk when this returns. DataError when they cannot be written, as on a full disk."""
-        with _writing(self.episodes_file) as path, path.open("ab") as file:
-            file.writelines(map(json_line, records))
+        self.save("episodes.jsonl", _append_lines, records)
+
+    def save(self, name: str, write: Callable[[Path, Any], None], content: Any) -> None:
+        """`write` a file of the folder. DataError when that fails."""
+        path = self.path / name
+        try:
+            write(path, content)
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be written ({error.strerror}); make room, then start the same command again"
+            ) from None
 
     def settings(self) -> Settings:
         """DataError when this is no evaluation's folder."""
@@ -223,27 +224,23 @@ class EvaluationFolder:
         return episodes
 
     def environment(self) -> dict[str, Any]:
-        """What `write_environment` saved; empty without it."""
+        """Machine, versions and isolation, which are not compared; empty without that file."""
         try:
             found = json.loads((self.path / "environment.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
-    def write_data(self, report: Mapping[str, Any], episodes: Sequence[Episode]) -> None:
-        """`report.json` and `report.csv`. DataError when they cannot be written."""
-        with _writing(self.path / "report.json") as path:
-            write_json(path, report)
-        with _writing(self.path / "report.csv") as path:
-            write_text(path, as_csv(episodes))
-
     def write_page(self, page: str, plots: Mapping[str, tuple["Figure", str]]) -> None:
         """`report.html`, and each plot as `plots/NAME.png`. DataError when they cannot be written."""
-        with _writing(self.path / "report.html") as path:
-            write_text(path, page)
+        self.save("report.html", write_text, page)
         for name, (figure, _) in plots.items():
-            with _writing(self.path / "plots" / f"{name}.png") as path:
-                save_png(figure, path)
+            self.save(f"plots/{name}.png", save_png, figure)
+
+
+def _append_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("ab") as file:
+        file.writelines(map(json_line, records))
 
 
 def as_csv(episodes: Sequence[Episode]) -> str:
@@ -257,17 +254,6 @@ def as_csv(episodes: Sequence[Episode]) -> str:
         row = [made[name] if name in made else getattr(episode, name) for name in _COLUMNS]
         writer.writerow([*row, *(episode.reward_parts.get(name) for name in parts)])
     return held.getvalue()
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[Path]:
-    """The path to write to. DataError when that fails."""
-    try:
-        yield path
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be written ({error.strerror}); make room, then start the same command again"
-        ) from None
 
 
 # The report
@@ -299,7 +285,8 @@ def write_report(
         "baseline": summary.summarize(others, part_weights=weights) if others else None,
         "comparison": summary.compare(others, episodes, str(name)) if others else None,
     }
-    folder.write_data(report, episodes)
+    folder.save("report.json", write_json, report)
+    folder.save("report.csv", write_text, as_csv(episodes))
     _print(report)
     plots = evaluation_plots(report["summary"], report["baseline"], episodes)
     folder.write_page(evaluation_page(report, episodes, plots, failures.meanings), plots)

@@ -49,7 +49,7 @@ def new_figure(
     return figure, axes
 
 
-def save_png(figure: "Figure", path: Path) -> None:
+def save_png(path: Path, figure: "Figure") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", dpi=150)
 

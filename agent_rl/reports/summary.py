@@ -153,12 +153,11 @@ def figure_table(figures: Figures, baseline: Figures | None = None) -> Table:
     """Everything else, with the baseline's figures in a column of their own; fits 80 columns."""
     table = Table(box=SIMPLE, show_header=False)
     table.add_column("", no_wrap=True, max_width=34, overflow="ellipsis")
-    for _ in figure_rows(figures, baseline)[0][1][0][1:]:
+    columns = ("baseline", "this model") if baseline else ("",)
+    for _ in columns:
         table.add_column("", justify="right", no_wrap=True)
     for title, rows in figure_rows(figures, baseline):
-        table.add_row(
-            Text(title, "bold"), *([Text("baseline", "bold"), Text("this model", "bold")] if baseline else [])
-        )
+        table.add_row(*(Text(name, "bold") for name in (title, *columns)))
         for name, *values in rows:
             table.add_row(Text(f"  {name}"), *map(Text, values))
     return table

@@ -98,14 +98,9 @@ def report(outcomes: "list[SolutionOutcome]") -> bool:
     groups = defaultdict(list)
     for each in outcomes:
         groups[each.group].append(each)
-    table = Table(title="Scripted solutions", title_justify="left")
-    for name in (
-        "family",
-        "references that succeed",
-        "negative ones that do not",
-        "rare faults that hidden cases find",
-    ):
-        table.add_column(name, justify="left" if name == "family" else "right")
+    table = Table("family", title="Scripted solutions", title_justify="left")
+    for name in ("references that succeed", "negative ones that do not", "rare faults that hidden cases find"):
+        table.add_column(name, justify="right")
     for name, members in [*sorted(groups.items()), ("all", outcomes)]:
         right = [each.succeeded for each in members if each.succeeds]
         wrong = [not each.succeeded for each in members if not each.succeeds]

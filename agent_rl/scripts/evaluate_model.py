@@ -17,7 +17,7 @@ import typer
 
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import make_app, read_config, run_app
-from agent_rl.telemetry.files import make_folder
+from agent_rl.telemetry.files import make_folder, write_json
 
 if TYPE_CHECKING:
     from agent_rl.config import Config
@@ -143,7 +143,8 @@ class EvaluationCommand:
         if not self._is_started:
             self.factory.start()
             self._is_started = True
-        folder.write_environment(describe_machine(model.config) | {"env": self.factory.describe()})
+        machine = describe_machine(model.config) | {"env": self.factory.describe()}
+        folder.save("environment.json", write_json, machine)
         with model.open(folder.path) as policy:
             records = run_in_chunks(
                 make_worker(model.config, policy, self.factory),

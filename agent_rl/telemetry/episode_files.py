@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_rl.records import LoggedSample, TrajectoryGroup
 from agent_rl.telemetry.files import whole_file
-from agent_rl.telemetry.trajectory_json import TokenTexts, episode_record, json_line, token_columns
+from agent_rl.telemetry.trajectory_json import TokenTexts, episode_record, json_line, token_columns, write_lines
 
 _COMPRESSION = 6
 """Of gzip's 9 levels; the highest takes nearly twice as long and saves a twentieth."""
@@ -34,10 +34,8 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
     worst = rest[::-1][:per_step]
     ranked = [("best", episode) for episode in best] + [("worst", episode) for episode in worst]
     records = [{"step": step, "rank": rank, **episode_record(episode)} for rank, episode in ranked]
-    if not records:
-        return
-    with whole_file(Path(path)) as file:
-        file.writelines(map(json_line, records))
+    if records:
+        write_lines(Path(path), records)
 
 
 def write_token_samples(

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import chain, repeat, takewhile
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
 from agent_rl.errors import DataError
 from agent_rl.records import LoggedSample, Trajectory, TrajectoryGroup, Turn
-from agent_rl.telemetry.files import plain
+from agent_rl.telemetry.files import plain, whole_file
 from agent_rl.telemetry.statistics import is_success
 
 TokenTexts = Callable[[Sequence[int]], list[str]]
@@ -88,6 +89,12 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     line = json.dumps(record, ensure_ascii=False, separators=(",", ":"), default=plain)
     # A model can write half a surrogate pair, which UTF-8 cannot hold: backslashreplace leaves it as a JSON escape.
     return line.encode("utf-8", errors="backslashreplace") + b"\n"
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write a file of records, one a line, whole or not at all."""
+    with whole_file(path) as file:
+        file.writelines(map(json_line, records))
 
 
 def episode_record(episode: Trajectory) -> dict[str, Any]:

@@ -100,11 +100,6 @@ class Evidence:
         size = min(WINDOW, len(values) // 2)
         return (values[:size], values[-size:]) if size >= MIN_STEPS else None
 
-    def latest_ends(self, name: str) -> tuple[list[float], list[float]] | None:
-        """The last whole window and the one before it; None with fewer values than that."""
-        values = measured(self.metrics.get(name, ()))
-        return (values[-2 * WINDOW : -WINDOW], values[-WINDOW:]) if len(values) >= 2 * WINDOW else None
-
 
 def measured(values: Sequence[float]) -> list[float]:
     """`values` without those that are infinite or not a number."""

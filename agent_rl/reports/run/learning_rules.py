@@ -261,13 +261,14 @@ def overfit(evidence: Evidence) -> Recommendation | None:
 
 def still_rising(evidence: Evidence) -> Recommendation | None:
     """A finished run whose training reward still rose at its end, and whose last evaluation is its best."""
-    ends, held_out = evidence.latest_ends("reward/mean"), evidence.held_out
+    rewards, held_out = measured(evidence.metrics.get("reward/mean", ())), evidence.held_out
     planned = evidence.settings.get("train.steps", 0)
     is_finished = evidence.num_steps > 0 and evidence.step_at(evidence.num_steps - 1) >= planned > 0
-    if ends is None or len(held_out) < 2 or not is_finished or rise(*ends) <= 0 or not is_clear(*ends):
+    if len(rewards) < 2 * WINDOW or len(held_out) < 2 or not is_finished:
         return None
+    ends = rewards[-2 * WINDOW : -WINDOW], rewards[-WINDOW:]
     earlier, latest = ends[1][: WINDOW // 2], ends[1][WINDOW // 2 :]
-    if rise(earlier, latest) < FLATTENED * rise(*ends):
+    if rise(*ends) <= 0 or not is_clear(*ends) or rise(earlier, latest) < FLATTENED * rise(*ends):
         return None
     if held_out[-1].rate <= max(each.rate for each in held_out[:-1]):
         return None
