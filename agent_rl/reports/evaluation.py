@@ -114,15 +114,15 @@ def _digest_of(path: Path) -> str:
         raise DataError(f"{path} cannot be read ({error.strerror}); correct the path") from None
 
 
-def difference_from_run(settings: Mapping[str, Any], config_file: Path | None, factory: EnvFactory) -> str | None:
-    """The first of `episode_settings` that differs from the run's `config_file`; None if none is known to."""
-    if config_file is None:
+def difference_from_run(model: "PolicySource", factory: EnvFactory) -> str | None:
+    """The first of `episode_settings` that differs from the run that made the model; None if none is known to."""
+    if model.run_config_file is None:
         return None
     try:
-        own = episode_settings(load_config(config_file, []), factory)
+        own = episode_settings(load_config(model.run_config_file, []), factory)
     except UserError:  # of another version, or with paths of another machine
         return None
-    return difference(own, settings)
+    return difference(own, episode_settings(model.config, factory))
 
 
 def check_comparable(settings: Settings, other: Settings, where: str) -> None:

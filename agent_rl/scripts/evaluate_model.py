@@ -118,13 +118,13 @@ class EvaluationCommand:
 
     def _prepare(self, given: str | None) -> "tuple[PolicySource, Settings]":
         from agent_rl.core.checkpoint_policy import PolicySource
-        from agent_rl.reports.evaluation import difference_from_run, episode_settings, make_settings
+        from agent_rl.reports.evaluation import difference_from_run, make_settings
 
         model = PolicySource.find(self.config, given)
         settings = make_settings(
             model, self.factory, num_tasks=len(self.tasks), samples=self.samples, temperature=self.temperature
         )
-        differs = difference_from_run(episode_settings(model.config, self.factory), model.run_config_file, self.factory)
+        differs = difference_from_run(model, self.factory)
         if differs is not None:
             print(f"note: the run of {model.name} had other settings: {differs}", flush=True)
         return model, settings

@@ -59,7 +59,7 @@ def main(
     make_folder(output_dir, "--output-dir")
     import torch
 
-    from agent_rl.learning.sft import SftSettings, train_sft
+    from agent_rl.learning.sft import SftSettings, copy_task, train_sft
     from agent_rl.modeling.minimind import MiniMindForCausalLM
     from agent_rl.policies.minimind_policy import load_tokenizer
 
@@ -77,9 +77,11 @@ def main(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
     shown = _demonstrations(domain, faulty_share, seed)
-    conversations = itertools.chain(
-        _copied(tokenizer, itertools.islice(shown, num_copied), seed), _conversations(chat, shown, num_read)
+    rng = random.Random(f"copied-{seed}")
+    copied = (
+        copy_task(tokenizer.encode(each.messages[-1].content), rng) for each in itertools.islice(shown, num_copied)
     )
+    conversations = itertools.chain(copied, _conversations(chat, shown, num_read))
     train_sft(model, conversations, settings, print_progress)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
@@ -139,14 +141,6 @@ def _demonstrations(domain: str, faulty_share: float, seed: int) -> Iterator[Dem
     if first is None:
         raise ConfigError(f"--domain {domain}: its environment has no demonstrations; see EnvFactory.demonstrations")
     return itertools.chain([first], shown)
-
-
-def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> Iterator:
-    from agent_rl.learning.sft import copy_task
-
-    rng = random.Random(f"copied-{seed}")
-    for each in demonstrations:
-        yield copy_task(tokenizer.encode(each.messages[-1].content), rng)
 
 
 def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int) -> Iterator:

@@ -15,7 +15,6 @@ from agent_rl.reports.run.evidence import (
     Evidence,
     Keys,
     Recommendation,
-    Rule,
     is_clear,
     measured,
     percent,
@@ -276,18 +275,3 @@ def still_rising(evidence: Evidence) -> Recommendation | None:
     figure += f"and held-out success is best at the end ({100 * held_out[-1].rate:.0f} %)"
     advice = "train for longer; the learning rate's schedule is stretched with it"
     return Recommendation("still rising", "hint", figure, advice, {"train.steps": "raise"})
-
-
-LEARNING_RULES: tuple[Rule, ...] = (
-    not_finite,
-    mismatch,
-    entropy_collapse,
-    zero_variance,
-    clipping,
-    gradient_spikes,
-    falling_reward,
-    overfit,
-)
-"""Problems of learning."""
-FURTHER_RULES: tuple[Rule, ...] = (no_progress, still_rising)
-"""Possible improvements."""

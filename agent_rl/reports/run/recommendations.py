@@ -7,17 +7,37 @@ themselves.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agent_rl.reports.run.evidence import Evidence, Recommendation, Turn
-from agent_rl.reports.run.learning_rules import FURTHER_RULES, LEARNING_RULES
-from agent_rl.reports.run.rollout_rules import ROLLOUT_RULES, SPEED_RULES
+from agent_rl.reports.run import learning_rules as learning
+from agent_rl.reports.run import rollout_rules as rollout
+from agent_rl.reports.run.evidence import Evidence, Recommendation, Rule, Turn
 
+RULES: tuple[Rule, ...] = (
+    learning.not_finite,
+    learning.mismatch,
+    learning.entropy_collapse,
+    learning.zero_variance,
+    learning.clipping,
+    learning.gradient_spikes,
+    learning.falling_reward,
+    learning.overfit,
+    rollout.environment_errors,
+    rollout.reward_hacking,
+    rollout.stopped_calling,
+    rollout.unreadable_calls,
+    rollout.truncated,
+    rollout.longer_episodes,
+    rollout.failed_calls,
+    learning.no_progress,
+    learning.still_rising,
+    rollout.slow_stage,
+)
+"""What goes wrong comes before possible improvements; the keys of an earlier rule win."""
 _OPPOSITES = {"raise", "lower"}
 
 
 def recommend(evidence: Evidence) -> list[Recommendation]:
     """The recommendations of all rules, problems first, then in the order of the rules."""
-    rules = (*LEARNING_RULES, *ROLLOUT_RULES, *FURTHER_RULES, *SPEED_RULES)
-    found = [each for rule in rules if (each := rule(evidence)) is not None]
+    found = [each for rule in RULES if (each := rule(evidence)) is not None]
     return sorted(without_contradictions(found), key=lambda each: each.severity != "problem")
 
 

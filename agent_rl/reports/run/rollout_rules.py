@@ -11,7 +11,6 @@ from agent_rl.reports.run.evidence import (
     Evidence,
     Keys,
     Recommendation,
-    Rule,
     is_clear,
     measured,
     percent,
@@ -194,17 +193,3 @@ def _staleness(evidence: Evidence) -> Keys:
     if not is_possible or settings.get("rollout.max_staleness", 0):
         return {}
     return {"rollout.max_staleness": "raise", **unless(evidence.has_correction, {"algorithm.correction.kind": "set"})}
-
-
-ROLLOUT_RULES: tuple[Rule, ...] = (
-    environment_errors,
-    reward_hacking,
-    stopped_calling,
-    unreadable_calls,
-    truncated,
-    longer_episodes,
-    failed_calls,
-)
-"""What goes wrong in episodes."""
-SPEED_RULES: tuple[Rule, ...] = (slow_stage,)
-"""What would make a step shorter."""

@@ -98,7 +98,10 @@ class _Handler(BaseHTTPRequestHandler):
         Its requests carry that name; an address in numbers cannot be rebound.
         """
         name = re.sub(r":\d+$", "", self.headers.get("Host", "")).lower()
-        return name in self.server.names or _is_ip_address(name.strip("[]"))
+        with suppress(ValueError):
+            ip_address(name.strip("[]"))
+            return True
+        return name in self.server.names
 
     def _content(self) -> _Content:
         if not self._is_for_us():
@@ -134,14 +137,6 @@ class _Handler(BaseHTTPRequestHandler):
 def _json(answer: Any, status: HTTPStatus) -> _Content:
     # Half a surrogate pair, which UTF-8 cannot hold, stays the escape that it was in the file.
     return json.dumps(answer, allow_nan=False).encode(), "application/json", status
-
-
-def _is_ip_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_number(text: str) -> bool:
