@@ -1,16 +1,16 @@
 """`agent-rl serve-vllm` without vLLM: what it would start, what it refuses, and that nothing outlives it."""
 
-import inspect
 import contextlib
 import dataclasses
+import inspect
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from typing import get_args
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from waiting import free_port, wait_for
