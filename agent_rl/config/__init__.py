@@ -8,6 +8,7 @@ besides the error vocabulary.
 from agent_rl.config.learning import AlgorithmConfig as AlgorithmConfig
 from agent_rl.config.learning import TrainConfig as TrainConfig
 from agent_rl.config.load import apply_override as apply_override
+from agent_rl.config.load import import_plugins as import_plugins
 from agent_rl.config.load import load_config as load_config
 from agent_rl.config.load import parse_config as parse_config
 from agent_rl.config.load import read_yaml as read_yaml

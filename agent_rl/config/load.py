@@ -67,7 +67,7 @@ def parse_config(raw: dict[str, Any], *, source: str) -> Config:
 
     An unknown estimator or loss may be registered later, so that `Config.check_functions` finds it at the start.
     """
-    _import_plugins(raw.get("plugins"), source)
+    import_plugins(raw.get("plugins"), source)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -79,8 +79,11 @@ def parse_config(raw: dict[str, Any], *, source: str) -> Config:
     return config
 
 
-def _import_plugins(plugins: Any, source: str) -> None:
-    """Import the modules that `plugins` names. What is no list of names is left to the validation."""
+def import_plugins(plugins: Any, source: str) -> None:
+    """Import the modules that `plugins` names; what is no list of names is left to the validation.
+
+    ConfigError, beginning with `source`, for a module that cannot be imported.
+    """
     import_working_folder()
     for name in plugins if isinstance(plugins, list | tuple) else ():
         if isinstance(name, str):

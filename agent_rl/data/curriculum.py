@@ -185,12 +185,12 @@ class BySuccess(_ByLevel):
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"window": list(self._window), "num_drawn": self._num_sampled}
+        return super().state_dict() | {"window": list(self._window), "num_sampled": self._num_sampled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._window.extend(state["window"])
-        self._num_sampled = state["num_drawn"]
+        self._num_sampled = state["num_sampled"]
 
     def _open(self, max_level: int) -> None:
         self._max_level = max_level

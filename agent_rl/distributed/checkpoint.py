@@ -25,7 +25,7 @@ from agent_rl.errors import CheckpointError
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "trainer.pt"
 MODEL_FOLDER = "model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _PARTIAL = ".partial-"
 _STEP_NAME = re.compile(r"step_(\d{5,})")
 

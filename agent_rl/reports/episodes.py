@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent_rl.config import import_plugins
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError, UserError
@@ -28,6 +29,7 @@ def failure_modes_of(config: Mapping[str, Any], notes: list[str]) -> FailureMode
     if "name" not in env:
         return GENERAL
     try:
+        import_plugins(config.get("plugins"), "config.yaml")
         return FailureModes(make_env_factory(env["name"], env.get("options") or {}, seed=0).failure_rules)
     except UserError as error:
         notes.append(f"failures are named by the ends of episodes alone, as the environment cannot be made: {error}")

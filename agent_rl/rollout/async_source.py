@@ -160,7 +160,7 @@ class AsyncSource:
         self._task_of, self._finished, self._to_restart = {}, {}, []
         if "staleness" in state:
             self._staleness.load_state_dict(state["staleness"])
-            self._task_of = dict(state["drawn"])
+            self._task_of = dict(state["tasks"])
             self._finished = {slot: decode_group(text) for slot, text in state["groups"].items()}
             self._to_restart = self._staleness.restart()
         self._num_late_reported = self._staleness.num_dropped
@@ -170,7 +170,7 @@ class AsyncSource:
         return {
             "curriculum": self._curriculum.state_dict(),
             "staleness": self._staleness.state_dict(),
-            "drawn": dict(self._task_of),  # the name that checkpoints have had from the first version
+            "tasks": dict(self._task_of),
             "groups": dict(self._finished),
         }
 

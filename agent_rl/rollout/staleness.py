@@ -131,20 +131,20 @@ class StalenessManager:
         """Everything that later decisions depend on, as plain values."""
         return {
             "version": self.version,
-            "is_taken": self._is_popped,
+            "is_popped": self._is_popped,
             "counts": [self.num_started, self.num_finished, self.num_used, self.num_dropped],
             "running": [[t.version, t.id] for t in self.running],
             "finished": [[t.version, t.id] for t in self.finished],
-            "without_signal": sorted(self._zero_variance),
+            "zero_variance": sorted(self._zero_variance),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`; the bound and the number of groups are those of this object."""
-        self.version, self._is_popped = state["version"], state["is_taken"]
+        self.version, self._is_popped = state["version"], state["is_popped"]
         self.num_started, self.num_finished, self.num_used, self.num_dropped = state["counts"]
         self._running = {id_: GroupSlot(version, id_) for version, id_ in state["running"]}
         self._finished = {id_: GroupSlot(version, id_) for version, id_ in state["finished"]}
-        self._zero_variance = set(state["without_signal"])
+        self._zero_variance = set(state["zero_variance"])
 
     def _forget(self, slots: list[GroupSlot]) -> list[GroupSlot]:
         for slot in slots:

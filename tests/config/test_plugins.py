@@ -10,6 +10,7 @@ import torch
 
 from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import Config, load_config
+from agent_rl.envs.registry import ENVIRONMENTS
 from agent_rl.errors import ConfigError
 from agent_rl.registry import (
     ADVANTAGE_ESTIMATORS,
@@ -19,6 +20,7 @@ from agent_rl.registry import (
     TOOLS,
     TRACKERS,
 )
+from agent_rl.reports.episodes import failure_modes_of
 from agent_rl.rewards import make_reward
 from agent_rl.telemetry.trackers import open_trackers
 from agent_rl.tools.toolset import Toolset
@@ -29,7 +31,9 @@ MINIMAL = (
 )
 MODULE = "config_test_plugin"
 PLUGIN = '''
-from agent_rl import BaseTool, ToolResult, group_advantages, policy_loss_function, reward, tool, register_tool
+from agent_rl import BaseTool, EnvFactory, ToolResult, group_advantages, policy_loss_function, reward, tool
+from agent_rl import register_env, register_tool
+from agent_rl.envs.failure_modes import FailureRule
 from agent_rl.registry import CHAT_FORMATS, TRACKERS
 
 @reward("plugin_reward")
@@ -64,6 +68,11 @@ class OwnTracker:
     def __init__(self, *, run_name, folder, config, project, resume_from_step): self.run_name = run_name
     def close(self): pass
 
+@register_env("plugin_env")
+class OwnFactory(EnvFactory):
+    failure_rules = (FailureRule("plugin failure", "of this environment", lambda episode: True),)
+    def __init__(self): super().__init__(lambda: None)
+
 def not_a_tool(a, b): return a
 '''
 
@@ -72,7 +81,7 @@ def not_a_tool(a, b): return a
 def _plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / f"{MODULE}.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)
-    for registry in (REWARDS, TOOLS, ADVANTAGE_ESTIMATORS, POLICY_LOSSES, CHAT_FORMATS, TRACKERS):
+    for registry in (REWARDS, TOOLS, ADVANTAGE_ESTIMATORS, POLICY_LOSSES, CHAT_FORMATS, TRACKERS, ENVIRONMENTS):
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     yield
     sys.modules.pop(MODULE, None)
@@ -110,6 +119,15 @@ def test_plugged_in_names_are_known_once_the_configuration_is_open(tmp_path: Pat
     again = tmp_path / "again.yaml"
     again.write_text(config.to_yaml())
     assert load_config(again) == config
+
+
+def test_a_report_names_failures_by_the_environment_of_a_runs_plugins() -> None:
+    notes: list[str] = []
+    failed = {"reward": 0.0, "reward_parts": {"success": 0.0}, "stop_reason": "finished"}
+    of_the_run = failure_modes_of({"plugins": [MODULE], "env": {"name": "plugin_env"}}, notes)
+    assert (of_the_run.label(failed), notes) == ("plugin failure", [])
+    failure_modes_of({"plugins": ["no_such_module"], "env": {"name": "plugin_env"}}, notes)
+    assert len(notes) == 1 and "no_such_module" in notes[0]
 
 
 def test_import_paths_need_no_plugins(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_the_state_holds_the_open_level_and_the_recent_rates() -> None:
     sampled = curriculum.next(4, step=2)
     curriculum.observe(sampled, [0.4] * 4)
     state = curriculum.state_dict()
-    assert (state["mode"], state["max_level"], state["window"], state["num_drawn"]) == ("success", 2, [0.4] * 3, 4)
+    assert (state["mode"], state["max_level"], state["window"], state["num_sampled"]) == ("success", 2, [0.4] * 3, 4)
     assert state["num_tasks_by_level"] == {1: 3, 2: 4, 4: 2}
     assert [pool["num_tasks"] for pool in state["pools"]] == [4, 3]
     json.dumps(state)

@@ -65,7 +65,7 @@ def test_the_oldest_are_taken_first_and_the_late_are_dropped_finished_or_running
     assert (staleness.num_started, staleness.num_finished, staleness.num_used, staleness.num_dropped) == (5, 4, 3, 2)
 
 
-def test_groups_without_signal_are_taken_beside_the_others_and_replaced() -> None:
+def test_zero_variance_groups_are_taken_beside_the_others_and_replaced() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=1, max_attempts=2)
     start_all(staleness)
     staleness.finish(0, is_trainable=False)
@@ -87,7 +87,7 @@ def test_when_the_attempts_are_used_up_a_step_is_what_there_is() -> None:
     assert ids(staleness.pop_batch()) == [0, 1, 2, 4]
 
 
-def test_groups_without_signal_do_not_pile_up() -> None:
+def test_zero_variance_groups_do_not_pile_up() -> None:
     staleness = StalenessManager(groups_per_step=2, max_staleness=3, max_attempts=2)
     for version in range(50):
         staleness.advance_to(version)
@@ -134,7 +134,7 @@ class StalenessMachine(RuleBasedStateMachine):
         self.empty: set[int] = set()
         self.used: set[int] = set()
         self.dropped: set[int] = set()
-        self.is_taken = False
+        self.is_popped = False
 
     @precondition(lambda self: self.staleness.num_free)
     @rule(num=st.integers(1, 8))
@@ -155,7 +155,7 @@ class StalenessMachine(RuleBasedStateMachine):
         if not is_trainable:
             self.empty.add(finished)
 
-    @precondition(lambda self: not self.is_taken)
+    @precondition(lambda self: not self.is_popped)
     @rule()
     def take(self) -> None:
         slots = self.staleness.pop_batch()
@@ -164,7 +164,7 @@ class StalenessMachine(RuleBasedStateMachine):
         assert (slots is None) == (num_useful < groups and len(self.finished) < most)
         if slots is None:
             return
-        self.is_taken = True
+        self.is_popped = True
         taken = {slot.id for slot in slots}
         assert len(taken) == len(slots) <= most
         assert len(taken - self.empty) == min(groups, num_useful)
@@ -194,7 +194,7 @@ class StalenessMachine(RuleBasedStateMachine):
         self.drop(self.running | self.finished)
 
     def drop(self, slots: set[int]) -> None:
-        self.is_taken = False
+        self.is_popped = False
         self.running -= slots
         self.finished -= slots
         self.dropped |= slots
@@ -228,7 +228,7 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_step_gets_its_groups_as_long_as_episodes_finish(self) -> None:
-        if self.is_taken:
+        if self.is_popped:
             return
         ahead = StalenessManager(**self.shape)
         ahead.load_state_dict(self.staleness.state_dict())
