@@ -42,7 +42,7 @@ RANKS = {
 ENVIRONMENTS = ("nat", "code", "search", "math", "hello")
 """Folders of `agent_rl/envs/`: they import the library up to `envs`, and nothing imports them."""
 ENVIRONMENT_RANK = RANKS["envs"] + 1
-OLD_PATHS = {"agent_rl/envs/code_exec_env.py", "agent_rl/envs/search_env.py"}
+OLD_PATHS = {"agent_rl/envs/code_exec_env.py", "agent_rl/envs/search_env.py", "agent_rl/tools/code_exec_tool.py"}
 """One-line modules under paths of an earlier project; they load environments by import path."""
 NO_TORCH = {"errors", "registry", "seeds", "config", "agent", "data", "sandbox", "rewards", "tools", "envs", "reports"}
 MAX_FILE_LINES = 400

@@ -5,6 +5,7 @@ got and the nearest valid name. Nothing is read from the environment, and nothin
 besides the error vocabulary.
 """
 
+from agent_rl.config.base import flatten as flatten
 from agent_rl.config.learning import AlgorithmConfig as AlgorithmConfig
 from agent_rl.config.learning import TrainConfig as TrainConfig
 from agent_rl.config.load import apply_override as apply_override

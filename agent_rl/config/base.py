@@ -75,3 +75,12 @@ class Section(BaseModel):
         for parent in parents:
             node = getattr(node, parent)
         return name in node.model_fields_set
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"train": {"steps": 80}}` as `{"train.steps": 80}`; an empty section stays a value."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return flat

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from agent_rl.config import Config
+from agent_rl.config import Config, flatten
 from agent_rl.distributed.checkpoint import latest_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError, DataError
 from agent_rl.telemetry.files import write_json, write_text
@@ -109,8 +109,8 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.exists():
             return []
-        earlier = _flatten(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-        now = _flatten(config.model_dump(mode="json"))
+        earlier = flatten(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        now = flatten(config.model_dump(mode="json"))
         keys = [key for key in earlier | now if not key.startswith(("checkpoint.", "log."))]
         return [f"{key} {earlier.get(key)} -> {now.get(key)}" for key in keys if earlier.get(key) != now.get(key)]
 
@@ -131,10 +131,3 @@ def describe_machine(config: Config) -> dict[str, Any]:
         "seed": config.run.seed,
         "device": config.run.device,
     }
-
-
-def _flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

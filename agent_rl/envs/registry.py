@@ -43,9 +43,8 @@ def make_env_factory(name: str, options: dict[str, Any] | None = None, *, seed: 
     options = dict(options or {})
     if isinstance(found, EnvFactory):
         if options:
-            raise ConfigError(
-                f"env.options: {name} is a factory made before, which takes none; remove {_keys(options)}"
-            )
+            keys = ", ".join(f"env.options.{key}" for key in options)
+            raise ConfigError(f"env.options: {name} is a factory made before, which takes none; remove {keys}")
         return found
     if inspect.isclass(found) and issubclass(found, AgentEnv):
         return EnvFactory(partial(found, **_arguments(found, options, seed)))
@@ -77,7 +76,3 @@ def _arguments(made: type, options: dict[str, Any], seed: int) -> dict[str, Any]
         if parameter.default is parameter.empty and key not in options:
             raise ConfigError(f"env.options.{key} is missing: {made.__name__} has no default for it; add it")
     return options
-
-
-def _keys(options: dict[str, Any]) -> str:
-    return ", ".join(f"env.options.{key}" for key in options)

@@ -154,7 +154,8 @@ def _batches(conversations: Iterator[Conversation], settings: SftSettings) -> It
 
 
 def _loss(model: MiniMindForCausalLM, batch: list[Conversation], autocast: bool) -> torch.Tensor:
-    ids_BT = torch.zeros(len(batch), _round_up(max(len(item.token_ids) for item in batch) - 1) + 1, dtype=torch.long)
+    longest = max(len(item.token_ids) for item in batch) - 1
+    ids_BT = torch.zeros(len(batch), -(-longest // _SHAPE_STEP) * _SHAPE_STEP + 1, dtype=torch.long)
     mask_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
     for row, item in enumerate(batch):
         ids_BT[row, : len(item.token_ids)] = torch.tensor(item.token_ids)
@@ -171,7 +172,3 @@ def _loss(model: MiniMindForCausalLM, batch: list[Conversation], autocast: bool)
 
 _SHAPE_STEP = 32
 """Lengths are rounded to this: every new matrix shape costs the CPU kernels a compilation."""
-
-
-def _round_up(length: int) -> int:
-    return -(-length // _SHAPE_STEP) * _SHAPE_STEP

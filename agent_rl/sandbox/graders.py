@@ -1,9 +1,9 @@
 """Graders: turn the files a model wrote into a verdict that its code cannot forge.
 
-`CallGrader` compares answers on the host, `StdioGrader` what programs print, `SplitPytestGrader` runs tests in another
-sandbox than the candidate. What a process that ran candidate code reports is only ever compared with what the host
-expects. A candidate that crashes, hangs or floods fails its tests; only a failure of the sandbox raises SandboxError.
-`MutationGrader`, for model-written tests, is in `mutation.py`.
+`CallGrader` compares answers on the host, `SplitPytestGrader` runs tests in another sandbox than the candidate. What a
+process that ran candidate code reports is only ever compared with what the host expects. A candidate that crashes,
+hangs or floods fails its tests; only a failure of the sandbox raises SandboxError. `MutationGrader`, for model-written
+tests, is in `mutation.py`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,21 +23,9 @@ from agent_rl.sandbox.grading import (
 )
 from agent_rl.sandbox.guest.codec import LATE, CodecError, decode, encode, same
 from agent_rl.sandbox.limits import JobResult, Limits, Status
-from agent_rl.sandbox.mutation import MutationGrader
 from agent_rl.sandbox.sandbox import Call, Sandbox
 from agent_rl.sandbox.verdict import Outcome, Verdict
 
-__all__ = [
-    "CallGrader",
-    "Case",
-    "MutationGrader",
-    "Outcome",
-    "SplitPytestGrader",
-    "StdioCase",
-    "StdioGrader",
-    "Verdict",
-    "same_lines",
-]
 _NOT_RUN = Status.ERROR
 _NO_REPORT = "the judge could report without it only"
 
@@ -241,54 +229,3 @@ def _end_of(candidate: JobResult, lost: str) -> Status:
     if candidate.status in (Status.TIMEOUT, Status.MEMORY, Status.OUTPUT_LIMIT):
         return candidate.status
     return Status.TIMEOUT if lost == LATE else Status.CRASHED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StdioCase:
-    """One run of a program: `StdioCase(stdin="21\\n", stdout="42\\n")`."""
-
-    stdin: str
-    stdout: str
-    id: str = ""
-
-
-def same_lines(actual: str, expected: str) -> bool:
-    """Equal but for spaces at the ends of lines and empty lines at the end."""
-    left, right = (text.rstrip().splitlines() for text in (actual, expected))
-    return [line.rstrip() for line in left] == [line.rstrip() for line in right]
-
-
-class StdioGrader:
-    """Runs the program at `path` on inputs and compares on the host what it prints; it must also exit with 0."""
-
-    def __init__(
-        self,
-        path: str,
-        cases: Sequence[StdioCase],
-        *,
-        compare: Callable[[str, str], bool] = same_lines,
-        limits: Limits | None = None,
-        keep: Collection[str] | None = None,
-    ) -> None:
-        self._path, self._compare, self._limits, self._keep = path, compare, limits, keep
-        self._cases = {case.id or f"case[{number}]": case for number, case in enumerate(cases)}
-        if len(self._cases) != len(cases) or not cases:
-            raise UserError("a StdioGrader needs one case or more, each with an id of its own")
-
-    def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
-        """Grade one candidate, each case in a run of its own. Raises SandboxError when the sandbox itself failed."""
-        allowed, flags, refusal = take(files, self._keep)
-        source = allowed.pop(self._path, None)
-        if refusal or source is None:
-            why = refusal or f"there is no file {self._path!r}"
-            return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, why)
-        per_test, notes, worst = {}, [], Status.OK
-        text = source if isinstance(source, str) else source.decode("utf-8", "replace")
-        for name, case in self._cases.items():
-            run = sandbox.run_python(text, files=allowed, stdin=case.stdin, limits=self._limits)
-            is_right = run.status is Status.OK and not run.truncated and self._compare(run.stdout, case.stdout)
-            per_test[name] = Outcome.PASSED if is_right else Outcome.FAILED
-            worst = run.status if worst is Status.OK else worst
-            if not is_right:
-                notes.append(f"{name}: {run.status}, {run.stderr[-200:]}")
-        return Verdict(per_test=per_test, status=worst, flags=flags, evidence="\n".join(notes[:5]))

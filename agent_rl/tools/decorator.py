@@ -66,7 +66,9 @@ class FunctionTool(BaseTool):
             return ToolResult(text=f"error: {self.name}: {_complaint(error)}", ok=False)
         read = {name: getattr(checked, f"argument_{at}") for at, name in enumerate(self._signature.parameters)}
         result = self.function(**read)
-        return result if isinstance(result, ToolResult) else ToolResult(text=_shown(result), terminal=self.terminal)
+        if isinstance(result, ToolResult):
+            return result
+        return ToolResult(text=result if isinstance(result, str) else _json(result), terminal=self.terminal)
 
 
 @overload
@@ -215,10 +217,6 @@ def _complaint(error: ValidationError) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _shown(result: Any) -> str:
-    return result if isinstance(result, str) else _json(result)
 
 
 def _json(value: Any) -> str:

@@ -114,13 +114,13 @@ class PassageIndex:
         self._max_results = max_results
         self._common = frozenset(STOPWORDS_EN_PLUS)
         self._vocabulary: dict[str, int] = {}
-        numbers = [self._numbered(words_of(f"{passage.title} {passage.text}")) for passage in self._passages]
+        numbers = [
+            [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words_of(f"{each.title} {each.text}")]
+            for each in self._passages
+        ]
         self._bm25 = bm25s.BM25()
         if self._vocabulary:
             self._bm25.index((numbers, self._vocabulary), create_empty_token=False, show_progress=False)
-
-    def _numbered(self, words: list[str]) -> list[int]:
-        return [self._vocabulary.setdefault(word, len(self._vocabulary)) for word in words]
 
     def __call__(self, query: str) -> list[Passage]:
         words = words_of(query)

@@ -14,13 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from agent_rl.errors import DataError, UserError
-from agent_rl.sandbox.graders import CallGrader, Case, Outcome
-from agent_rl.sandbox.guest.codec import CodecError, Opaque, decode, same
-from agent_rl.sandbox.limits import Status
-from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.sandbox.verdict import Verdict
-from agent_rl.tools.code_task import (
+from agent_rl.envs.code.task import (
     ALL_PASS,
     MODULE,
     NOT_ALL_HIDDEN_PASS,
@@ -30,6 +24,12 @@ from agent_rl.tools.code_task import (
     check_syntax,
     parse_row,
 )
+from agent_rl.errors import DataError, UserError
+from agent_rl.sandbox.graders import CallGrader, Case
+from agent_rl.sandbox.guest.codec import CodecError, Opaque, decode, same
+from agent_rl.sandbox.limits import Status
+from agent_rl.sandbox.sandbox import Sandbox
+from agent_rl.sandbox.verdict import Outcome, Verdict
 
 MAX_SHOWN_CHARS = 100
 """Of a value or an error message in a report."""

@@ -12,8 +12,8 @@ from agent_rl.data.tasks import Task
 from agent_rl.envs.code.call_tests import parse_call_task
 from agent_rl.envs.code.generate import NUM_EXAMPLES, buggy, generate_tasks, reference
 from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, submission
+from agent_rl.envs.code.task import NOT_ALL_HIDDEN_PASS
 from agent_rl.envs.demonstrations import Demonstration, Turns, endless_tasks
-from agent_rl.tools.code_task import NOT_ALL_HIDDEN_PASS
 
 FIXED_SHARE = 0.3
 """Share of the buggy programs that the teacher fixes."""

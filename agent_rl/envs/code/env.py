@@ -26,6 +26,8 @@ from agent_rl.envs.code.failure_modes import CODE_RULES
 from agent_rl.envs.code.generate import generate_tasks
 from agent_rl.envs.code.humaneval import parse_humaneval
 from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, submission
+from agent_rl.envs.code.task import REFERENCE, CodeTask
+from agent_rl.envs.code.tool import CodeExecTool
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.errors import SandboxError
 from agent_rl.records import StopReason
@@ -33,8 +35,6 @@ from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
-from agent_rl.tools.code_exec_tool import CodeExecTool
-from agent_rl.tools.code_task import REFERENCE, CodeTask
 
 MAX_PROBLEMS = 5
 """Most problems stored with an episode's transcript."""

@@ -12,9 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from agent_rl.sandbox.graders import SplitPytestGrader
-from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.tools.code_task import (
+from agent_rl.envs.code.task import (
     ALL_PASS,
     MODULE,
     NOT_ALL_HIDDEN_PASS,
@@ -24,6 +22,8 @@ from agent_rl.tools.code_task import (
     check_syntax,
     parse_row,
 )
+from agent_rl.sandbox.graders import SplitPytestGrader
+from agent_rl.sandbox.sandbox import Sandbox
 
 _CHECKS = "humaneval_checks"
 _FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import\b[ \t]*(?:\([^)]*\))?[^\n]*", re.MULTILINE)

@@ -1,8 +1,8 @@
 """The code agent's system prompt and tools, and the call that submits a program."""
 
 from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.envs.code.tool import CodeExecTool
 from agent_rl.tools.base import spec_of
-from agent_rl.tools.code_exec_tool import CodeExecTool
 
 SYSTEM_PROMPT = "Write the Python code that is asked for and run it with code_exec until all tests pass."
 TOOL_SPECS = (spec_of(CodeExecTool),)

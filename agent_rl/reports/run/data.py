@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from agent_rl.config import flatten
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.errors import DataError
 from agent_rl.reports.episodes import Episode, failure_modes_of, in_common, read_eval_file
@@ -157,15 +158,6 @@ def read_run(path: Path) -> Run:
         events=read_events(path),
         notes=notes,
     )
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """`{"train": {"steps": 80}}` as `{"train.steps": 80}`; an empty section stays a value."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
-    return flat
 
 
 def _is_evaluation(row: Mapping[str, Any]) -> bool:

@@ -53,7 +53,7 @@ class SupervisedRun:
             finally:
                 os._exit(1)
         self.handle = os.pidfd_open(self.pid)
-        self._outputs = [fd for fd in (stage.stdout, stage.stderr) if not _is_pipe(fd)]
+        self._outputs = [fd for fd in (stage.stdout, stage.stderr) if not stat.S_ISFIFO(os.fstat(fd).st_mode)]
         for fd in set(descriptors) - set(self._outputs):  # of a pipe, only the run itself may hold the end
             os.close(fd)
         self.cause = "ended"
@@ -148,10 +148,6 @@ class Supervisor:
         if not self._was_stopped and not os.read(self._channel, 1):
             raise HostGone
         self._was_stopped = True
-
-
-def _is_pipe(fd: int) -> bool:
-    return stat.S_ISFIFO(os.fstat(fd).st_mode)
 
 
 def _resident_kb(pid: int, key: str, file_name: str) -> int:

@@ -20,11 +20,11 @@ from agent_rl.envs.code.env import (
     CodeExecEnvOptions,
     submission,
 )
+from agent_rl.envs.code.task import REFERENCE
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError, SandboxError
 from agent_rl.records import StopReason
 from agent_rl.rewards import reward
-from agent_rl.tools.code_task import REFERENCE
 from agent_rl.tools.file_tools import SubmitTool
 
 RIGHT = "def add(a, b):\n    return a + b\n"

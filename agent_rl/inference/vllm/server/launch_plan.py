@@ -23,28 +23,20 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[4]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Options of `agent-rl serve-vllm`: `ServeOptions(model="model/nat_minimind", num_servers=2)`."""
+    """`ServeOptions(model="model/nat_minimind", num_servers=2)`; `agent-rl serve-vllm --help` describes the options."""
 
     model: str
-    """Folder in Hugging Face format, or a name on the hub."""
     num_servers: int = 1
     tensor_parallel: int = 1
-    """GPUs of one server."""
     host: str = "127.0.0.1"
     port: int = 8000
-    """Of the first server; the others follow."""
     max_context: int = 8192
-    """Window in tokens, prompt and completion together."""
     max_batch_size: int = 128
-    """Completions that one server runs at the same time."""
     dtype: str = "bfloat16"
     gpu_memory_share: float = GPU_MEMORY_SHARE
-    """Share of each GPU for weights and cache; new weights need some of the rest while they are loaded."""
     devices: tuple[str, ...] = ()
-    """As in CUDA_VISIBLE_DEVICES; empty: all that are visible, from the first."""
     weight_transfer: Literal["files", "nccl"] = "files"
     lora_rank: int = 0
-    """Largest rank of an adapter; 0: no adapters."""
     log_dir: Path = Path("runs/serve_vllm")
 
 

@@ -10,12 +10,12 @@ from sandboxes import sandbox_or_skip
 
 from agent_rl.agent.messages import ToolCall
 from agent_rl.envs.code.call_tests import CallTask, parse_call_task
+from agent_rl.envs.code.tool import CodeExecTool
 from agent_rl.errors import SandboxError
 from agent_rl.sandbox.freeze import Flag
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import ToolRegistry, ToolResult
-from agent_rl.tools.code_exec_tool import CodeExecTool
 
 LIMITS = Limits(wall_s=1.0, cpu_s=1, memory_mb=128, processes=16, output_kb=16, output_hard_kb=64)
 ADD = {
