@@ -72,11 +72,14 @@ class TextActionFormat(ChatFormat, ABC):
         read in the first place is shown by what is left of it.
         """
         written = self.write(message)
-        read = self.read(written.content.strip())
+        read = self._read(written.content)
         reasoning = "\n".join(filter(None, [written.reasoning, read.reasoning]))
         if not message.tool_errors:
             _refuse_other(self.settled(message), replace(read, reasoning=reasoning), written.content)
         return super().render_completion(written)
+
+    def _read(self, text: str) -> Message:
+        return self.read(text.strip())
 
 
 def _refuse_other(meant: Message, read: Message, text: str) -> None:

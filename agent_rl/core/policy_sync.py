@@ -6,6 +6,7 @@ Not here: gathering, sending and verifying (`distributed/weight_sync.py`), when 
 import copy
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -93,9 +94,8 @@ class RemoteWeights:
 
     def sync_weights(self, version: int) -> dict[str, float]:
         if self._folder is not None:
-            return self._sync.sync_adapter(
-                self._write_adapter, self._folder, version, trainer_logprobs=self._trainer_logprobs
-            )
+            write = partial(save_trained, self._model, self._updater.policy_module, self._backend)
+            return self._sync.sync_adapter(write, self._folder, version, trainer_logprobs=self._trainer_logprobs)
         return self._sync.sync(self._updater.policy_module, version, trainer_logprobs=self._trainer_logprobs)
 
     def reset_prefix_cache(self, version: int) -> None:
@@ -104,9 +104,6 @@ class RemoteWeights:
     def offload(self) -> None:
         if not self._engine.is_shared:
             self._sync.together(self._engine.sleep)
-
-    def _write_adapter(self, folder: Path) -> None:
-        save_trained(self._model, self._updater.policy_module, self._backend, folder)
 
     def _trainer_logprobs(self, samples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Log-probs of the second ids after the first."""

@@ -74,8 +74,7 @@ class ThreadedEngine(Closing, Generic[RequestT]):
     def _wait_for(self, request: RequestT) -> None:
         """Hand the request to the thread and wait until it has ended."""
         with self._changed:
-            if self._stopped is not None:
-                raise EngineError(self._stopped)
+            self._check_running()
             self._in_flight.add(request)
             self._waiting.append(request)
             self._changed.notify_all()
@@ -85,6 +84,10 @@ class ThreadedEngine(Closing, Generic[RequestT]):
         except KeyboardInterrupt:
             request.cancel = _ALREADY
             raise
+
+    def _check_running(self) -> None:
+        if self._stopped is not None:
+            raise EngineError(self._stopped)
 
     def _serve(self) -> None:
         """Run the thread until `close` or a failure."""

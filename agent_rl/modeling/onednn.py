@@ -48,7 +48,8 @@ class OneDNNLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         is_whole = x.numel() > 0 and x.numel() % (ROW_MULTIPLE * x.shape[-1]) == 0
-        if not (is_whole and _suits(x) and self.weight.dtype == x.dtype):
+        suits = has_onednn(x.device, x.dtype) and not torch.is_autocast_enabled(x.device.type)
+        if not (is_whole and suits and self.weight.dtype == x.dtype):
             return super().forward(x)
         return _Linear.apply(x, self.weight, self.bias)
 
@@ -58,10 +59,6 @@ def exchange_linear_layers(model: nn.Module) -> None:
     for module in model.modules():
         if type(module) is nn.Linear:
             module.__class__ = OneDNNLinear
-
-
-def _suits(x: Tensor) -> bool:
-    return has_onednn(x.device, x.dtype) and not torch.is_autocast_enabled(x.device.type)
 
 
 class _Linear(torch.autograd.Function):

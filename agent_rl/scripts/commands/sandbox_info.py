@@ -33,7 +33,11 @@ def describe(
     found = {tier: _try(tier, python or Path(sys.executable)) for tier in TIERS}
     table = Table("capability", *TIERS, title="Isolation on this machine")
     for capability in Capability:
-        table.add_row(capability.value, *(_mark(about, capability) for about in found.values()))
+        marks = (
+            "n/a" if isinstance(about, str) else "yes" if capability in about["enforced"] else "no"
+            for about in found.values()
+        )
+        table.add_row(capability.value, *marks)
     console = Console()
     console.print(table)
     used = next((tier for tier in AUTO_TIERS if isinstance(found[tier], dict)), None)
@@ -49,10 +53,6 @@ def describe(
             "neither namespaces nor landlock works here; allow unprivileged user namespaces, or name the tier rlimits, "
             "which contains accidents but no attack"
         )
-
-
-def _mark(about: dict[str, Any] | str, capability: Capability) -> str:
-    return "n/a" if isinstance(about, str) else "yes" if capability in about["enforced"] else "no"
 
 
 def _try(tier: str, python: Path) -> dict[str, Any] | str:
