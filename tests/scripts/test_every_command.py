@@ -1,5 +1,6 @@
 """Environments in every command, as a person types them: the template, a file of one's own, a module in a folder."""
 
+import io
 import json
 import os
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -45,24 +47,37 @@ def make(options, seed):
 """
 
 
-def agent_rl(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agent_rl.scripts.cli", *map(str, words)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+def agent_rl(*words: str | Path) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command, in this process: a new one would take seconds to import PyTorch."""
+    output, errors = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", ["agent-rl", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    return int(ended.value.code or 0), output.getvalue(), errors.getvalue()
 
 
 def output_of(*words: str | Path) -> str:
-    done = agent_rl(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return " ".join(done.stdout.split())
+    code, output, errors = agent_rl(*words)
+    assert code == 0, output + errors
+    return " ".join(output.split())
 
 
 def error_of(*words: str | Path) -> str:
     """The one line of a command that ends with exit code 2."""
-    done = agent_rl(*words)
-    assert done.returncode == 2, done.stdout + done.stderr
-    (line,) = done.stderr.splitlines()
+    code, output, errors = agent_rl(*words)
+    assert code == 2, output + errors
+    (line,) = errors.splitlines()
     return line
+
+
+def train(*words: str | Path) -> None:
+    """`agent-rl train` as a person types it, in a process of its own."""
+    command = [sys.executable, "-m", "agent_rl.scripts.cli", "train", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def page_of(run: Path) -> str:
@@ -81,7 +96,7 @@ def check_commands(config: list[str], folder: Path) -> None:
     """train, view, report, eval and preflight with one configuration."""
     here = [f"run.output_dir={folder}", "run.name=own", "data.max_eval_tasks=2"]
     assert "nothing was trained" in output_of("train", *config, "--preview-tasks", "1", *here)
-    output_of("train", *config, *SHORT, *here, "log.samples_every=1")
+    train(*config, *SHORT, *here, "log.samples_every=1")
     run = folder / "own"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["reward/mean"] >= 0.0 for line in lines if "reward/mean" in line] == [True]
