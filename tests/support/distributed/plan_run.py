@@ -48,7 +48,7 @@ def train(out: Path, sizes: dict[str, int], device: str, sections: dict[str, Any
 
     Without `keeps_freed` what is freed goes back to the kernel at once, so that a peak is of what was held.
     """
-    backend = Backend(device, timeout_s=110)
+    backend = Backend(device, timeout_s=500)
     if not keeps_freed:
         _return_freed_memory()
     config = plan_config(out, device, **sections)
