@@ -1,8 +1,8 @@
 """The configuration: strict typed sections, one YAML file, `section.key=value` overrides.
 
 Unknown keys, wrong types and keys that would have no effect are errors that name the file, the key, what was
-got and the nearest valid name. Nothing is read from the environment, and nothing of ours is imported here
-besides the error vocabulary.
+got and the nearest valid name. Nothing is read from the environment. Not here: what a name in the file stands for
+(`registry.py`).
 """
 
 from agent_rl.config.base import flatten as flatten

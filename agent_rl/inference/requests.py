@@ -106,13 +106,13 @@ class ThreadedEngine(Closing, Generic[RequestT]):
             request.future.set_exception(failure)
 
     def _deliver(self, request: RequestT, reason: FinishReason) -> None:
-        # Out of flight before its caller wakes, so that the last of them may change the weights at once.
-        with self._changed:
-            self._in_flight.discard(request)
         completion = Completion(
             token_ids=tuple(request.token_ids),
             logprobs=tuple(request.logprobs),
             finish_reason=reason,
             weight_version=self.weight_version,
         )
+        # Out of flight before its caller wakes, so that the last of them may change the weights at once.
+        with self._changed:
+            self._in_flight.discard(request)
         request.future.set_result(completion)

@@ -1,5 +1,6 @@
 """The supervised warm start: what is trained, at which rate, and that the loss falls."""
 
+import functools
 import itertools
 import random
 from pathlib import Path
@@ -13,6 +14,7 @@ from agent_rl.agent.messages import Message
 from agent_rl.envs.nat.demonstrations import demonstration_turns
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.learning.sft import Conversation, SftSettings, copy_task, render_conversation, schedule, train_sft
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 
@@ -49,7 +51,9 @@ def test_the_loss_falls_on_repeated_conversations(tmp_path: Path) -> None:
     assert losses[1] < 0.5 < losses[0]
 
 
-SPECS = list(itertools.islice(generate_specs(0, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS), 200))
+@functools.cache
+def starter_specs() -> list[NATSpec]:
+    return list(itertools.islice(generate_specs(0, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS), 200))
 
 
 def files_of(turns: list) -> dict[str, str]:
@@ -58,7 +62,7 @@ def files_of(turns: list) -> dict[str, str]:
 
 
 def test_without_faults_a_demonstration_is_the_reference_project_and_is_submitted() -> None:
-    for spec in SPECS[:40]:
+    for spec in starter_specs()[:40]:
         turns = demonstration_turns(spec, faulty_share=0.0, seed=0)
         assert files_of(turns) == render_project(spec)
         assert turns[-1][0].tool_calls[-1].name == "submit"
@@ -66,16 +70,16 @@ def test_without_faults_a_demonstration_is_the_reference_project_and_is_submitte
 
 def test_the_share_of_faulty_demonstrations_is_as_configured_and_most_forget_the_error_check() -> None:
     faulty = forgetful = 0
-    for spec in SPECS:
+    for spec in starter_specs():
         files = files_of(demonstration_turns(spec, faulty_share=0.5, seed=0))
         faulty += files != render_project(spec)
         forgetful += "test_error" not in files[f"tests/test_{spec.package}.py"]
-    assert 0.4 < faulty / len(SPECS) < 0.6
+    assert 0.4 < faulty / len(starter_specs()) < 0.6
     assert 0.7 < forgetful / faulty < 0.9
 
 
 def test_a_demonstration_depends_on_its_seed_alone() -> None:
-    first, second = (demonstration_turns(SPECS[0], faulty_share=0.5, seed=3) for _ in range(2))
+    first, second = (demonstration_turns(starter_specs()[0], faulty_share=0.5, seed=3) for _ in range(2))
     assert first == second
 
 

@@ -1,6 +1,5 @@
 """Environments in every command, as a person types them: the template, a file of one's own, a module in a folder."""
 
-import io
 import json
 import os
 import shutil
@@ -9,14 +8,13 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from commands import ROOT, one_line_error, run_here
 
 from agent_rl.scripts import cli
 
-ROOT = Path(__file__).resolve().parents[2]
 SHORT = ["train.steps=1", "rollout.groups_per_step=2", "rollout.group_size=4", "train.warmup_steps=0", "run.device=cpu"]
 OWN_ENV = ["--config", "configs/math_grpo.yaml", "env.name=docs/own_env.py:ManyCalls", "tools.use=[]"]
 HELLO = ["--config", "configs/hello.yaml"]
@@ -47,29 +45,14 @@ def make(options, seed):
 """
 
 
-def agent_rl(*words: str | Path) -> tuple[int, str, str]:
-    """Exit code, output and errors of a command, in this process: a new one would take seconds to import PyTorch."""
-    output, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", ["agent-rl", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    return int(ended.value.code or 0), output.getvalue(), errors.getvalue()
-
-
 def output_of(*words: str | Path) -> str:
-    code, output, errors = agent_rl(*words)
-    assert code == 0, output + errors
-    return " ".join(output.split())
+    done = run_here(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
 
 
 def error_of(*words: str | Path) -> str:
-    """The one line of a command that ends with exit code 2."""
-    code, output, errors = agent_rl(*words)
-    assert code == 2, output + errors
-    (line,) = errors.splitlines()
-    return line
+    return one_line_error(run_here(*words))
 
 
 def train(*words: str | Path) -> None:

@@ -10,29 +10,23 @@ import time
 from pathlib import Path
 
 import pytest
+from commands import ROOT, one_line_error, run_here
 
 from agent_rl.data.tasks import read_tasks, write_tasks
 
-ROOT = Path(__file__).resolve().parents[2]
-TRAIN = ["agent_rl/scripts/train_nat_agent.py", "--config", "configs/nat_grpo.yaml"]
+SETTINGS = ["--config", "configs/nat_grpo.yaml"]
+SCRIPT = ["agent_rl/scripts/train_nat_agent.py", *SETTINGS]
+TRAIN = ["train", *SETTINGS]
 
 
 def run(*words: str | Path, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
+    """In a process of its own."""
     command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-def one_line_error(done: subprocess.CompletedProcess[str]) -> str:
-    """The error of a command that must have failed as a user's mistake does."""
-    assert done.returncode == 2, done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("error: ")
-    return lines[0]
-
-
 def test_preview_prints_tasks_tokens_and_tools_and_trains_nothing(tmp_path: Path) -> None:
-    done = run(*TRAIN, "--preview-tasks", "2", f"run.output_dir={tmp_path}")
+    done = run(*SCRIPT, "--preview-tasks", "2", f"run.output_dir={tmp_path}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Example: ") + done.stdout.count("For instance") >= 2
     assert done.stdout.count("file_write, file_read, pytest_run, nat_check, submit") == 2
@@ -42,7 +36,7 @@ def test_preview_prints_tasks_tokens_and_tools_and_trains_nothing(tmp_path: Path
 
 def test_preview_reads_any_hugging_face_tokenizer(tmp_path: Path) -> None:
     flags = ["--policy-type", "huggingface", "--hf-model-name", "model/nat_minimind"]
-    previews = [run(*TRAIN, *extra, "--preview-tasks", "1", f"run.output_dir={tmp_path}") for extra in ([], flags)]
+    previews = [run_here(*TRAIN, *extra, "--preview-tasks", "1", f"run.output_dir={tmp_path}") for extra in ([], flags)]
     assert [done.returncode for done in previews] == [0, 0], previews[1].stderr
     assert previews[0].stdout == previews[1].stdout
 
@@ -56,27 +50,27 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_describing_the_sandbox_names_every_tier_and_capability() -> None:
-    done = run("-m", "agent_rl.scripts.cli", "sandbox", "describe")
+    done = run_here("sandbox", "describe")
     assert done.returncode == 0, done.stderr
     for word in ("namespaces", "landlock", "rlimits", "hide_files", "syscall_filter", "used by default"):
         assert word in done.stdout
-    assert "no Python interpreter" in one_line_error(
-        run("-m", "agent_rl.scripts.cli", "sandbox", "describe", "--python", "/nowhere/python")
-    )
+    assert "no Python interpreter" in one_line_error(run_here("sandbox", "describe", "--python", "/nowhere/python"))
 
 
 def test_a_broken_config_a_missing_dataset_and_a_bad_flag_are_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("train: [\n")
-    assert str(broken) in one_line_error(run(TRAIN[0], "--config", broken))
-    assert "did you mean 'steps'" in one_line_error(run(*TRAIN, "train.stepz=3"))
-    assert "no such task file" in one_line_error(run(*TRAIN, "--dataset-dir", tmp_path, f"run.output_dir={tmp_path}"))
-    assert "--colour" in one_line_error(run(*TRAIN, "--colour", "red"))
-    unknown = one_line_error(run(*TRAIN, "--policy-type", "sglang"))
+    assert str(broken) in one_line_error(run(SCRIPT[0], "--config", broken))
+    assert "did you mean 'steps'" in one_line_error(run_here(*TRAIN, "train.stepz=3"))
+    assert "no such task file" in one_line_error(
+        run_here(*TRAIN, "--dataset-dir", tmp_path, f"run.output_dir={tmp_path}")
+    )
+    assert "--colour" in one_line_error(run_here(*TRAIN, "--colour", "red"))
+    unknown = one_line_error(run_here(*TRAIN, "--policy-type", "sglang"))
     assert all(name in unknown for name in ("sglang", "minimind", "huggingface", "vllm"))
     both = ["--model-path", "model/nat_minimind", "--hf-model-name", "model/nat_minimind"]
-    assert "give one of them" in one_line_error(run(*TRAIN, *both))
-    assert "only with 'huggingface'" in one_line_error(run(*TRAIN, "model.lora.rank=4"))
+    assert "give one of them" in one_line_error(run_here(*TRAIN, *both))
+    assert "only with 'huggingface'" in one_line_error(run_here(*TRAIN, "model.lora.rank=4"))
 
 
 def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
@@ -84,21 +78,21 @@ def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
     for name in ("train.jsonl", "val.jsonl"):
         (tmp_path / name).write_text("\n".join([*good, '{"task_id": "x", ']))
     arguments = ["--dataset-dir", tmp_path, f"run.output_dir={tmp_path}"]
-    assert f"{tmp_path}/train.jsonl:4: not valid JSON" in one_line_error(run(*TRAIN, *arguments))
+    assert f"{tmp_path}/train.jsonl:4: not valid JSON" in one_line_error(run_here(*TRAIN, *arguments))
     row = json.loads(good[0])
     del row["package"]
     (tmp_path / "train.jsonl").write_text("\n".join([good[1], json.dumps(row)]))
-    assert f"{tmp_path}/train.jsonl:2: field 'package'" in one_line_error(run(*TRAIN, *arguments))
+    assert f"{tmp_path}/train.jsonl:2: field 'package'" in one_line_error(run_here(*TRAIN, *arguments))
 
 
 def test_errors_for_a_missing_model_or_toolkit_name_the_remedy(tmp_path: Path) -> None:
-    assert "nowhere" in one_line_error(run(*TRAIN, "--model-path", "nowhere", f"run.output_dir={tmp_path}"))
+    assert "nowhere" in one_line_error(run_here(*TRAIN, "--model-path", "nowhere", f"run.output_dir={tmp_path}"))
     hub_name = ["--hf-model-name", "Qwen/Qwen2.5-0.5B-Instruct"]
-    assert "needs policy.type=huggingface" in one_line_error(run(*TRAIN, *hub_name, f"run.output_dir={tmp_path}"))
+    assert "needs policy.type=huggingface" in one_line_error(run_here(*TRAIN, *hub_name, f"run.output_dir={tmp_path}"))
     folder = ["--policy-type", "huggingface", "--hf-model-name", "models/of/mine"]
-    error = one_line_error(run(*TRAIN, *folder, f"run.output_dir={tmp_path}"))
+    error = one_line_error(run_here(*TRAIN, *folder, f"run.output_dir={tmp_path}"))
     assert "model.path = 'models/of/mine': no such folder; give a model folder or a hub name" in error
-    error = one_line_error(run(*TRAIN, "env.options.nat_python=/nowhere/python", f"run.output_dir={tmp_path}"))
+    error = one_line_error(run_here(*TRAIN, "env.options.nat_python=/nowhere/python", f"run.output_dir={tmp_path}"))
     assert "make setup" in error
 
 
@@ -118,20 +112,19 @@ def test_the_dataset_is_the_same_for_a_seed(tmp_path: Path) -> None:
 def test_the_shipped_tasks_are_what_the_script_makes(tmp_path: Path) -> None:
     for folder, options in ((".", []), ("starter", ["--starter"])):
         made = tmp_path / folder
-        command = ["agent_rl/scripts/prepare_dataset.py", "--num-samples", "100", *options, "--output-dir", made]
-        done = run(*command)
+        done = run_here("prepare-dataset", "--num-samples", "100", *options, "--output-dir", made)
         assert done.returncode == 0, done.stderr
         shipped = (ROOT / "dataset/nat_tasks" / folder / "train.jsonl").read_text().splitlines()
         assert shipped[:90] == (made / "train.jsonl").read_text().splitlines()
 
 
 def test_bad_options_of_the_dataset_script_are_one_line(tmp_path: Path) -> None:
-    command = ["agent_rl/scripts/prepare_dataset.py", "--output-dir", tmp_path, "--num-samples", "10"]
-    assert "did you mean 'calculator'" in one_line_error(run(*command, "--families", "calculater"))
-    assert "--levels" in one_line_error(run(*command, "--levels", "easy"))
-    assert "--source offline" in one_line_error(run(*command, "--gemini-model", "x"))
-    assert "--starter" in one_line_error(run(*command, "--starter", "--levels", "1"))
-    assert "no task family" in one_line_error(run(*command, "--families", "react_agent", "--levels", "1"))
+    command = ["prepare-dataset", "--output-dir", tmp_path, "--num-samples", "10"]
+    assert "did you mean 'calculator'" in one_line_error(run_here(*command, "--families", "calculater"))
+    assert "--levels" in one_line_error(run_here(*command, "--levels", "easy"))
+    assert "--source offline" in one_line_error(run_here(*command, "--gemini-model", "x"))
+    assert "--starter" in one_line_error(run_here(*command, "--starter", "--levels", "1"))
+    assert "no task family" in one_line_error(run_here(*command, "--families", "react_agent", "--levels", "1"))
 
 
 def test_a_parquet_file_with_a_wrong_column_is_named_by_file_row_and_field(tmp_path: Path) -> None:
@@ -139,10 +132,10 @@ def test_a_parquet_file_with_a_wrong_column_is_named_by_file_row_and_field(tmp_p
     for name in ("train", "val"):
         write_tasks(tmp_path / f"{name}.parquet", [{**row, "colour": "red"} for row in rows])
     arguments = ["--dataset-dir", tmp_path, f"run.output_dir={tmp_path}"]
-    error = one_line_error(run(*TRAIN, *arguments))
+    error = one_line_error(run_here(*TRAIN, *arguments))
     assert "train.parquet:row 1" in error and "field 'colour'" in error
     (tmp_path / "train.parquet").write_bytes(b"no parquet")
-    assert f"{tmp_path}/train.parquet" in one_line_error(run(*TRAIN, *arguments))
+    assert f"{tmp_path}/train.parquet" in one_line_error(run_here(*TRAIN, *arguments))
 
 
 SMALL = [
@@ -156,7 +149,7 @@ SMALL = [
 
 
 def test_ctrl_c_saves_a_checkpoint_and_exits_130_and_resume_continues(tmp_path: Path) -> None:
-    command = [sys.executable, *TRAIN, *SMALL, f"run.output_dir={tmp_path}", "train.steps=500"]
+    command = [sys.executable, *SCRIPT, *SMALL, f"run.output_dir={tmp_path}", "train.steps=500"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "nat_grpo/metrics.jsonl"
     deadline = time.monotonic() + 90
@@ -172,7 +165,7 @@ def test_ctrl_c_saves_a_checkpoint_and_exits_130_and_resume_continues(tmp_path: 
     assert saved
     assert (saved[-1] / "model/model.safetensors").is_file()
     steps = int(saved[-1].name.removeprefix("step_")) + 1
-    again = run(*TRAIN, *SMALL, f"run.output_dir={tmp_path}", f"train.steps={steps}", "checkpoint.resume=auto")
+    again = run(*SCRIPT, *SMALL, f"run.output_dir={tmp_path}", f"train.steps={steps}", "checkpoint.resume=auto")
     assert again.returncode == 0, again.stderr
     assert "Continuing from" in again.stdout
     assert json.loads(metrics.read_text().splitlines()[-1])["step"] == steps
@@ -181,7 +174,7 @@ def test_ctrl_c_saves_a_checkpoint_and_exits_130_and_resume_continues(tmp_path: 
 def test_a_hugging_face_model_is_trained_by_flags(tmp_path: Path) -> None:
     flags = ["--policy-type", "huggingface", "--hf-model-name", "model/nat_minimind"]
     settings = ["model.lora.rank=4", "train.steps=1", "eval.temperatures=[]", f"run.output_dir={tmp_path}"]
-    done = run(*TRAIN, *SMALL, *flags, *settings)
+    done = run(*SCRIPT, *SMALL, *flags, *settings)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [json.loads(line) for line in (tmp_path / "nat_grpo/metrics.jsonl").read_text().splitlines()]
     assert rows[0]["optim/grad_norm"] > 0.0
@@ -191,7 +184,7 @@ def test_a_hugging_face_model_is_trained_by_flags(tmp_path: Path) -> None:
 def test_a_second_start_does_not_overwrite_a_run(tmp_path: Path) -> None:
     (tmp_path / "nat_grpo").mkdir()
     (tmp_path / "nat_grpo/config.yaml").write_text("{}")
-    assert "checkpoint.resume=auto" in one_line_error(run(*TRAIN, f"run.output_dir={tmp_path}"))
+    assert "checkpoint.resume=auto" in one_line_error(run_here(*TRAIN, f"run.output_dir={tmp_path}"))
 
 
 @pytest.mark.parametrize("name", ["own_env.py"])
@@ -221,6 +214,6 @@ def test_the_warm_start_script_makes_a_model_that_training_accepts(tmp_path: Pat
     words = ["--init-from", first, "--num-demonstrations", "64", "--num-copied", "32", "--num-read", "16"]
     done = run("agent_rl/scripts/train_sft.py", "--output-dir", model, *words)
     assert done.returncode == 0, done.stderr
-    done = run(*TRAIN, *SMALL, "--model-path", model, f"run.output_dir={tmp_path}", "train.steps=1")
+    done = run(*SCRIPT, *SMALL, "--model-path", model, f"run.output_dir={tmp_path}", "train.steps=1")
     assert done.returncode == 0, done.stderr
     shutil.rmtree(tmp_path / "nat_grpo")

@@ -45,7 +45,7 @@ class Tier:
         if hidden:
             raise OSError(f"work never runs as user 0, and user {UNPRIVILEGED} cannot read {hidden[0]}")
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.scratch = tempfile.mkdtemp(prefix="agent_rl_", dir=shared)
+        self.scratch = tempfile.mkdtemp(prefix=f"agent_rl_{os.getppid()}_", dir=shared)
         self.make_box()
         self.make_folders()
         self._load(load)

@@ -1,5 +1,6 @@
 """Specs: deterministic, divided by what they do, and worded so that a person could build them."""
 
+import functools
 import itertools
 import random
 from collections import Counter
@@ -36,7 +37,11 @@ def take(name: str, count: int, seed: int = 0, **only) -> list[NATSpec]:
     return list(itertools.islice(generate_specs(seed, SPLITS[name], **only), count))
 
 
-SPECS = take("train", 120)
+@functools.cache
+def train_specs() -> list[NATSpec]:
+    return take("train", 120)
+
+
 EVERY_CELL = [(family, level) for family, levels in LEVELS.items() for level in levels]
 
 
@@ -47,8 +52,10 @@ def one(family: str, level: int, seed: int = 0) -> NATSpec:
 
 
 def test_the_same_seed_gives_the_same_specs() -> None:
-    assert [spec.model_dump_json() for spec in take("train", 30)] == [spec.model_dump_json() for spec in SPECS[:30]]
-    assert take("train", 5, seed=1) != SPECS[:5]
+    assert [spec.model_dump_json() for spec in take("train", 30)] == [
+        spec.model_dump_json() for spec in train_specs()[:30]
+    ]
+    assert take("train", 5, seed=1) != train_specs()[:5]
 
 
 def test_no_fingerprint_is_in_two_sets_or_twice_in_one() -> None:
@@ -60,17 +67,17 @@ def test_no_fingerprint_is_in_two_sets_or_twice_in_one() -> None:
 
 
 def test_difficulty_is_30_50_20_and_every_cell_but_the_held_out_family_takes_part() -> None:
-    counts = Counter(spec.difficulty for spec in SPECS)
+    counts = Counter(spec.difficulty for spec in train_specs())
     assert (counts["easy"], counts["medium"], counts["hard"]) == (36, 60, 24)
     families = {family for family, _ in itertools.islice(cell_order(), 200)}
     assert families == set(LEVELS)
-    assert {spec.family for spec in SPECS} == families - {HELD_OUT_FAMILY}
+    assert {spec.family for spec in train_specs()} == families - {HELD_OUT_FAMILY}
 
 
 def test_the_generalisation_set_is_held_out_families_and_combinations_only() -> None:
     held_out = take("test_generalisation", 40)
     assert all(is_held_out(spec) for spec in held_out)
-    assert not any(is_held_out(spec) for spec in SPECS)
+    assert not any(is_held_out(spec) for spec in train_specs())
     kinds = Counter(spec.family == HELD_OUT_FAMILY for spec in held_out)
     assert kinds[False] > kinds[True] > 0
 
@@ -126,7 +133,7 @@ def test_renaming_everything_leaves_the_fingerprint_and_the_hidden_cases(cell: t
 
 
 def test_calculators_that_differ_in_input_names_only_are_one_task() -> None:
-    spec = next(spec for spec in SPECS if spec.family == "calculator" and spec.level == 1)
+    spec = next(spec for spec in train_specs() if spec.family == "calculator" and spec.level == 1)
     tool = spec.tools[0]
     names = dict(zip((field.name for field in reversed(tool.inputs)), ["alpha", "beta", "gamma"], strict=False))
     text = tool.model_dump_json()
@@ -231,8 +238,8 @@ def test_golden_answers_of_a_router() -> None:
 
 
 def test_a_row_that_is_not_a_spec_is_refused_with_its_field() -> None:
-    row = SPECS[0].model_dump(mode="json")
-    assert parse_spec(row, "f.jsonl:1") == SPECS[0]
+    row = train_specs()[0].model_dump(mode="json")
+    assert parse_spec(row, "f.jsonl:1") == train_specs()[0]
     tool = row["tools"][0]
 
     def refused(changed: dict, pattern: str) -> None:
