@@ -184,7 +184,7 @@ def nothing_left_over(folder: Path) -> Iterator[None]:
     def state() -> set[object]:
         """Of this process alone: other workers of pytest have sandboxes of their own."""
         shared = Path("/dev/shm").glob(f"agent_rl_{os.getpid()}_*")
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()  # the same mounted twice has two numbers
         return {*descendants(), *mounts, *control_groups(), *folder.rglob("*"), *shared}
 
     earlier_folder, tempfile.tempdir = tempfile.tempdir, str(folder)

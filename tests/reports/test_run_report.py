@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
+from commands import one_line_error, run_here
 
 from agent_rl.errors import DataError
 from agent_rl.reports.episodes import Episode
@@ -17,8 +17,6 @@ from agent_rl.reports.run.curves import PANELS, part_panels, plot, running_mean,
 from agent_rl.reports.run.data import HeldOutEvaluation, read_run
 from agent_rl.reports.run.page import run_page, shared_start
 from agent_rl.reports.run.report import as_data, clock, different_settings, history, make_report, status
-from agent_rl.scripts.commands import report
-from agent_rl.scripts.common import run_app
 from agent_rl.telemetry.events import EventLog
 
 NAN = math.nan
@@ -371,27 +369,19 @@ def test_clock(seconds, text):
     assert clock(seconds) == text
 
 
-def called(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
-    """The exit code of the command as a person calls it."""
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(report.main)
-    monkeypatch.setattr(sys, "argv", ["report", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        run_app(app)
-    return ended.value.code
-
-
-def test_the_command_writes_both_files_and_a_summary_of_80_columns(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_both_files_and_a_summary_of_80_columns(tmp_path):
     folder = write_run(tmp_path / "run", ROWS, evals=EVALS)
-    assert called(monkeypatch, folder) == 0
+    done = run_here("report", folder)
+    assert done.returncode == 0, done.stderr
     assert json.loads((folder / "report.json").read_text())["run"]["steps"] == 4
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
-    lines = capsys.readouterr().out.splitlines()
+    lines = done.stdout.splitlines()
     assert lines[0] == "small: 4 of 4 steps: finished"
     *summary, last = lines
     assert max(map(len, summary)) <= 80
     assert last == f"Report: {folder / 'report.html'}, {folder / 'report.json'}"
-    assert called(monkeypatch, folder, "--output", tmp_path / "new" / "x.html", "--compare", folder) == 0
+    again = run_here("report", folder, "--output", tmp_path / "new" / "x.html", "--compare", folder)
+    assert again.returncode == 0, again.stderr
     assert (tmp_path / "new" / "x.json").exists()
 
 
@@ -406,12 +396,9 @@ def test_the_command_writes_both_files_and_a_summary_of_80_columns(tmp_path, mon
         (("unread",), "metrics.jsonl: cannot be read (Is a directory)"),
     ],
 )
-def test_a_wrong_word_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys, words, complaint):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_word_is_one_sentence_and_exit_code_2(tmp_path, words, complaint):
     write_run(tmp_path / "run", ROWS)
     (tmp_path / "taken.html").mkdir()
     (write_run(tmp_path / "unread", ROWS) / "metrics.jsonl").unlink()
     (tmp_path / "unread/metrics.jsonl").mkdir()
-    assert called(monkeypatch, *words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and complaint in line
+    assert complaint in one_line_error(run_here("report", *words, folder=tmp_path))

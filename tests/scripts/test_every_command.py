@@ -129,12 +129,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def preview(monkeypatch: pytest.MonkeyPatch, *words: str, config: Path = Path("my.yaml")) -> int:
-    """The exit code of `agent-rl train --preview-tasks 1`."""
-    monkeypatch.setattr(sys, "argv", ["agent-rl", "train", "--config", str(config), *words, "--preview-tasks", "1"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return ended.value.code
+def preview(folder: Path, *words: str, config: str = "my.yaml") -> subprocess.CompletedProcess[str]:
+    return run_here("train", "--config", config, *words, "--preview-tasks", "1", folder=folder)
 
 
 @pytest.mark.parametrize("words", [
@@ -143,20 +139,14 @@ def preview(monkeypatch: pytest.MonkeyPatch, *words: str, config: Path = Path("m
     ["env.name=my_env:make", "env.options.bonus=0.5"],
     ["env.name=my_env:ready"],
 ])  # fmt: skip
-def test_modules_in_the_current_folder_are_found(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    assert preview(monkeypatch, *words) == 0
-    assert "Finn buys 3 books" in capsys.readouterr().out
+def test_modules_in_the_current_folder_are_found(project: Path, words: list[str]) -> None:
+    assert "Finn buys 3 books" in preview(project, *words).stdout
 
 
-def test_modules_beside_the_configuration_are_found_from_anywhere(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_modules_beside_the_configuration_are_found_from_anywhere(project: Path) -> None:
     (project / "elsewhere").mkdir()
-    monkeypatch.chdir(project / "elsewhere")
-    assert preview(monkeypatch, "env.name=my_env:ready", config=project / "my.yaml") == 0
-    assert "Finn buys 3 books" in capsys.readouterr().out
+    done = preview(project / "elsewhere", "env.name=my_env:ready", config="../my.yaml")
+    assert "Finn buys 3 books" in done.stdout
 
 
 @pytest.mark.parametrize(("words", "parts"), [
@@ -171,16 +161,9 @@ def test_modules_beside_the_configuration_are_found_from_anywhere(
     (["env.name=my_env:ready", "env.options.bonus=1"], ["env.options.bonus"]),
     (["env.name=my_env:ready", "tools.use=[calculator]"], ["MyEnv", "ToolEnv"]),
 ])  # fmt: skip
-def test_a_mistake_in_the_path_or_the_options_is_one_line(
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    parts: list[str],
-) -> None:
-    assert preview(monkeypatch, *words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ") and all(part in line for part in parts)
+def test_a_mistake_in_the_path_or_the_options_is_one_line(project: Path, words: list[str], parts: list[str]) -> None:
+    line = one_line_error(preview(project, *words))
+    assert all(part in line for part in parts)
 
 
 @pytest.mark.parametrize(("line", "error"), [

@@ -1,39 +1,21 @@
 """The scripts for tasks and warm starts: what they write and print, and mistakes in one sentence."""
 
-import sys
+import subprocess
 from pathlib import Path
 
 import pytest
+from commands import one_line_error, run_here
 
 from agent_rl.data.tasks import read_tasks
 from agent_rl.learning import sft
 from agent_rl.policies.minimind_policy import load_tokenizer
 from agent_rl.scripts import prepare_tasks, train, train_math_agent, train_sft
-from agent_rl.scripts.common import run_app
 from agent_rl.tools.toolset import Toolset
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(autouse=True)
-def _from_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-
-
-def run(monkeypatch: pytest.MonkeyPatch, app, *words: str | Path) -> int:
-    """The exit code of a script as a person calls it."""
-    monkeypatch.setattr(sys, "argv", ["script", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        run_app(app)
-    return ended.value.code
-
-
-def one_line_error(capsys: pytest.CaptureFixture[str], code: int) -> str:
-    written = capsys.readouterr()
-    assert (code, written.out) == (2, "")
-    (line,) = written.err.splitlines()
-    assert line.startswith("error: ")
-    return line
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.stdout == ""
+    return one_line_error(done)
 
 
 # The warm start
@@ -63,7 +45,7 @@ def test_a_warm_start_learns_the_configured_agent_type(
         really_train(model, passed_on(), settings, report)
 
     monkeypatch.setattr(sft, "train_sft", watched)
-    assert run(monkeypatch, train_sft.app, "--output-dir", tmp_path, *SMALL, "--agent-type", agent_type) == 0
+    assert run_here("--output-dir", tmp_path, *SMALL, "--agent-type", agent_type, app=train_sft.app).returncode == 0
     tokenizer = load_tokenizer(tmp_path)
     assert len(seen) == 32
     texts = [tokenizer.decode(ids) for ids in seen]
@@ -88,34 +70,31 @@ def test_a_warm_start_learns_the_configured_agent_type(
 )
 def test_options_that_no_model_can_be_made_of_are_one_line(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     options: list[str],
     expected: str,
 ) -> None:
-    code = run(monkeypatch, train_sft.app, "--output-dir", tmp_path / "model", *options)
-    assert expected in one_line_error(capsys, code)
+    done = run_here("--output-dir", tmp_path / "model", *options, app=train_sft.app)
+    assert expected in refusal(done)
 
 
 def test_an_unknown_agent_type_is_one_line_before_any_demonstration_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
     monkeypatch.setattr(train_sft, "make_env_factory", made.append)
-    code = run(monkeypatch, train_sft.app, "--output-dir", tmp_path / "model", "--agent-type", "chat")
-    assert "unknown agent type 'chat' in agent.type; known: code, hf, react" in one_line_error(capsys, code)
+    done = run_here("--output-dir", tmp_path / "model", "--agent-type", "chat", app=train_sft.app)
+    assert "unknown agent type 'chat' in agent.type; known: code, hf, react" in refusal(done)
     assert made == [] and not (tmp_path / "model").exists()
 
 
 # Task files
 
 
-def test_the_files_of_a_domain_are_printed_by_their_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_of_a_domain_are_printed_by_their_names(tmp_path: Path) -> None:
     words = ["--domain", "search", "--num-train", "6", "--num-eval", "4", "--output-dir", tmp_path / "new"]
-    assert run(monkeypatch, prepare_tasks.app, *words) == 0
-    named = [Path(line.split(":")[0]) for line in capsys.readouterr().out.splitlines()[:-1]]
+    done = run_here(*words, app=prepare_tasks.app)
+    assert done.returncode == 0, done.stderr
+    named = [Path(line.split(":")[0]) for line in done.stdout.splitlines()[:-1]]
     assert named == [tmp_path / f"new/{name}.jsonl" for name in ("train", "eval", "with_documents", "corpus")]
     assert sorted(named) == sorted((tmp_path / "new").iterdir())
     assert len(read_tasks(named[0])) == 6
@@ -125,13 +104,11 @@ def test_the_files_of_a_domain_are_printed_by_their_names(
     ("script", "options"), [(prepare_tasks, ["--domain", "math", "--num-train", "1"]), (train_sft, SMALL)]
 )
 @pytest.mark.parametrize(("name", "why"), [("taken", "File exists"), ("taken/inside", "Not a directory")])
-def test_an_output_folder_that_is_a_file_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script, options, name, why
-) -> None:
+def test_an_output_folder_that_is_a_file_is_one_line(tmp_path: Path, script, options, name, why) -> None:
     (tmp_path / "taken").write_text("mine")
-    code = run(monkeypatch, script.app, "--output-dir", tmp_path / name, *options)
+    done = run_here("--output-dir", tmp_path / name, *options, app=script.app)
     message = f"error: --output-dir is {tmp_path / name}, which cannot be a folder ({why}); name another"
-    assert one_line_error(capsys, code) == message
+    assert refusal(done) == message
     assert (tmp_path / "taken").read_text() == "mine"
 
 
@@ -140,13 +117,12 @@ def test_an_output_folder_that_is_a_file_is_one_line(
 PREVIEW = ["--config", "configs/math_grpo.yaml", "--preview-tasks", "1", "model.path=model/nat_minimind"]
 
 
-def test_a_preview_shows_the_rules_that_a_text_agent_reads(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_preview_shows_the_rules_that_a_text_agent_reads() -> None:
     shown = {}
     for agent_type in ("hf", "react"):
-        assert run(monkeypatch, train_math_agent.app, *PREVIEW, f"agent.type={agent_type}") == 0
-        shown[agent_type] = capsys.readouterr().out
+        done = run_here(*PREVIEW, f"agent.type={agent_type}", app=train_math_agent.app)
+        assert done.returncode == 0, done.stderr
+        shown[agent_type] = done.stdout
     for text in ("Solve the problem", "How many", "tools: calculator", "tokens of 640"):
         assert text in shown["hf"] and text in shown["react"]
     for text in ("Action Input:", '"description": "Calculate', "<|im_start|>user"):
@@ -166,13 +142,11 @@ def test_a_preview_closes_its_tools_when_a_task_cannot_be_shown(monkeypatch: pyt
     assert len(closed) == 1
 
 
-def test_a_folder_with_val_and_eval_is_read_as_in_python(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_with_val_and_eval_is_read_as_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = '{"question": "1 + 1", "answer": "2"}'
     for name in ("train", "val", "eval"):
         (tmp_path / f"{name}.jsonl").write_text(row)
     seen = []
     monkeypatch.setattr(train, "preview", lambda config, count: seen.append(config.data))
-    assert run(monkeypatch, train_math_agent.app, *PREVIEW, "--dataset-dir", tmp_path) == 0
+    assert run_here(*PREVIEW, "--dataset-dir", tmp_path, app=train_math_agent.app).returncode == 0
     assert [(Path(data.train_path).name, Path(data.eval_path).name) for data in seen] == [("train.jsonl", "val.jsonl")]

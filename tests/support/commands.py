@@ -15,11 +15,11 @@ from agent_rl.scripts.common import run_app
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_here(*words: str | Path, app: typer.Typer = cli.app) -> subprocess.CompletedProcess[str]:
-    """`agent-rl WORDS`, or one script with its `app`, from the top folder."""
+def run_here(*words: str | Path, app: typer.Typer = cli.app, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """`agent-rl WORDS`, or one script with its `app`, in a folder."""
     output, errors = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        patch.chdir(ROOT)
+        patch.chdir(folder)
         patch.setattr(sys, "argv", ["command", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             run_app(app)
