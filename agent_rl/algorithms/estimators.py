@@ -113,17 +113,21 @@ def estimate(name: str, step: StepRewards, **options: Any) -> Credit:
     )
 
 
-def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
+def group_advantages(name: str, *, divides_by_std: bool = True) -> Callable[[GroupFunction], GroupFunction]:
     """`@group_advantages("name")` on a function `(rewards_G, *, options) -> advantages_G` makes it an estimator.
 
-    It is called for each group whose rewards differ (`has_variance`) with the rewards of its scored episodes, float64
-    [G], each less the penalties of the episode's tokens. Its result holds for every trained token of the episode.
+    It is called with the rewards of a group's scored episodes, float64 [G], each less the penalties of the episode's
+    tokens, and its result holds for every trained token of the episode. With `divides_by_std` and the option
+    `scale_by_std`, if it has one, groups of equal outcomes (`has_variance`) are left out: the tiny standard deviation
+    of their penalties would blow these up. Without, the KL in the reward counts in these groups too (Ahmadian et al.
+    2024).
     """
 
     def decorate(function: GroupFunction) -> GroupFunction:
         @functools.wraps(function)
         def estimator(step: StepRewards, **options: Any) -> Credit:
-            return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options)), step)
+            by_outcome = divides_by_std and options.get("scale_by_std", True)
+            return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options), by_outcome), step)
 
         estimator.needs_group = True
         # `wraps` shows the options of the function to the registry.
@@ -134,7 +138,7 @@ def group_advantages(name: str) -> Callable[[GroupFunction], GroupFunction]:
 
 
 grpo = group_advantages("grpo")(grpo_advantages)
-rloo = group_advantages("rloo")(rloo_advantages)
+rloo = group_advantages("rloo", divides_by_std=False)(rloo_advantages)
 maxrl = group_advantages("maxrl")(maxrl_advantages)
 pass_at_k = group_advantages("pass_at_k")(pass_at_k_advantages)
 
@@ -142,7 +146,7 @@ pass_at_k = group_advantages("pass_at_k")(pass_at_k_advantages)
 @advantage_estimator("opo", needs_group=True)
 def opo(step: StepRewards) -> Credit:
     num_tokens_E = step.mask_EN.sum(dim=1)
-    return _spread(_by_group(step, lambda rewards_G, rows: opo_advantages(rewards_G, num_tokens_E[rows])), step)
+    return _spread(_by_group(step, lambda rewards_G, rows: opo_advantages(rewards_G, num_tokens_E[rows]), False), step)
 
 
 @advantage_estimator("remax", needs_group=False)
@@ -164,7 +168,7 @@ def reinforce_plus_plus(step: StepRewards, *, gamma: float = 1.0) -> Credit:
 @advantage_estimator("reinforce_plus_plus_baseline", needs_group=True)
 def reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
     """Rewards less their group's mean, whitened over the trained tokens of all groups with variance (Hu 2025)."""
-    centred_EN = _spread(_by_group(step, lambda rewards_G, _: rewards_G - rewards_G.mean()), step).advantages_EN
+    centred_EN = _spread(_by_group(step, lambda rewards_G, _: rewards_G - rewards_G.mean(), True), step).advantages_EN
     is_live_E = _in_live_group(centred_EN.any(dim=1), step)
     return Credit(advantages_EN=whitened(centred_EN, step.mask_EN & is_live_E.unsqueeze(1)))
 
@@ -214,13 +218,17 @@ def _groups(step: StepRewards) -> Iterator[torch.Tensor]:
         yield ((step.group_E == group) & counts_E).nonzero().squeeze(1)
 
 
-def _by_group(step: StepRewards, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """`function(rewards_G, rows_G)` of each group with variance, in its places of a float64 [E]; 0 elsewhere."""
+def _by_group(
+    step: StepRewards, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], by_outcome: bool
+) -> torch.Tensor:
+    """`function(rewards_G, rows_G)` of each group with variance, in its places of a float64 [E]; 0 elsewhere.
+
+    `by_outcome`: the variance is that of the outcomes alone, else that of the rewards less penalties.
+    """
     rewards_E = step.rewards_E - step.token_penalties_EN.sum(dim=1)
     advantages_E = torch.zeros_like(rewards_E)
     for rows in _groups(step):
-        # By the outcomes alone: penalties differ always, and a small standard deviation would blow them up.
-        if has_variance(step.rewards_E[rows]):
+        if has_variance(step.rewards_E[rows] if by_outcome else rewards_E[rows]):
             advantages_G = torch.as_tensor(function(rewards_E[rows], rows), dtype=torch.float64)
             if advantages_G.shape != rows.shape:
                 raise ValueError(f"a group of {len(rows)} episodes got advantages of shape {list(advantages_G.shape)}")

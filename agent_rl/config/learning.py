@@ -142,7 +142,18 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "advantage 'gdpo' normalises reward parts one by one, where a KL has no place; put the KL into the loss"
             )
+        if self.advantage == "maxrl" and (penalty := self._reward_penalty()):
+            raise ValueError(
+                f"advantage 'maxrl' divides by a group's mean reward, which {penalty} can make negative; "
+                "choose another advantage, or remove it"
+            )
         return self
+
+    def _reward_penalty(self) -> str:
+        """The key of what is subtracted from rewards; empty where nothing is."""
+        if self.kl.coef and self.kl.place == "reward":
+            return "kl.place 'reward'"
+        return "overlong.buffer" if self.overlong.buffer else ""
 
 
 class CriticConfig(Section):

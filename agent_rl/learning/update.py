@@ -98,7 +98,7 @@ class PolicyUpdater:
         samples, returns = assign_credit(
             collected,
             self._config.algorithm,
-            token_penalties=self._token_penalties(before),
+            token_penalties=self._token_penalties(before) if collected.samples else None,
             values=before.values,
         )
         inputs = _loss_inputs(samples, before, returns)

@@ -114,10 +114,19 @@ def test_groups_are_compared_with_themselves_only():
     assert estimate("rloo", step).advantages_EN[:, 0].tolist() == [1.0, -1.0, -1.0, 1.0]
 
 
-def test_a_kl_in_the_reward_leaves_a_group_of_equal_outcomes_without_variance():
+def test_a_kl_in_the_reward_counts_among_equal_outcomes_where_no_standard_deviation_divides():
+    penalties = torch.tensor([[0.10], [0.30], [0.02], [0.30]]).double()
+    step = step_of([1.0] * 4, torch.ones(4, 1), token_penalties_EN=penalties)
+    leave_one_out = torch.tensor([0.08, -0.12, 0.16, -0.12]) * 4 / 3  # (0.18 - penalty) * n / (n - 1), as verl's
+    close(estimate("rloo", step).advantages_EN, leave_one_out.unsqueeze(1).tolist())
+    for name, options in (("opo", {}), ("grpo", {"scale_by_std": False})):
+        close(estimate(name, step, **options).advantages_EN, [[0.08], [-0.12], [0.16], [-0.12]])
+
+
+def test_a_kl_in_the_reward_leaves_a_group_of_equal_outcomes_without_variance_where_one_divides():
     penalties = torch.tensor([[1e-3], [2e-3], [0.0], [1e-3], [3e-3], [0.0]]).double()
     step = step_of([0.9] * 3 + [1.0, 0.0, 0.0], torch.ones(6, 1), [0, 0, 0, 1, 1, 1], token_penalties_EN=penalties)
-    for name in ("grpo", "rloo", "opo", "reinforce_plus_plus_baseline"):
+    for name in ("grpo", "pass_at_k", "reinforce_plus_plus_baseline"):
         advantages = estimate(name, step).advantages_EN[:, 0]
         assert advantages[:3].tolist() == [0.0, 0.0, 0.0], name
         assert advantages[3:].ne(0).all(), name

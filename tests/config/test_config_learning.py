@@ -28,6 +28,8 @@ def load(folder: Path, *overrides: str) -> Config:
         (["algorithm.gamma=0.9"], "gamma has no effect with advantage 'grpo', only with "),
         (["algorithm.advantage=rloo", "algorithm.scale_by_std=true"], "scale_by_std has no effect with advantage"),
         (["algorithm.advantage=gdpo"], "needs part_weights"),
+        (["algorithm.advantage=maxrl", "algorithm.kl={coef: 0.1, place: reward}"], "kl.place 'reward'"),
+        (["algorithm.advantage=maxrl", "algorithm.overlong={buffer: 5, max_tokens: 10}"], "overlong.buffer"),
         (
             ["algorithm.loss=cispo", "algorithm.dual_clip=3"],
             "dual_clip has no effect with loss 'cispo', only with 'ppo",

@@ -1,5 +1,6 @@
 """One step of learning: no metric of it depends on how it is cut, and every option has its effect."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,15 @@ from fakes import save_tiny_model, tiny_config
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from updates import learn, make_step
+from updates import learn, make_step, make_updater
 
+from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 from agent_rl.learning.logprob_model import Scores
 from agent_rl.learning.objective import Objective
 from agent_rl.learning.packing import plan_micro_batches
 from agent_rl.learning.samples import collect_samples
+from agent_rl.records import TrajectoryGroup
 from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
 COUNTS = ("batch/num_micro_batches",)
@@ -88,6 +91,25 @@ def test_no_metric_depends_on_the_micro_batches_whatever_the_algorithm(folder: P
     assert_same_metrics(results[0], results[2])
     assert results[0][0]["optim/skipped"] == 0.0
     assert results[0][0]["batch/num_micro_batches"] > results[2][0]["batch/num_micro_batches"]
+
+
+def unscored(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    return [
+        replace(group, trajectories=tuple(replace(each, reward=None) for each in group.trajectories))
+        for group in groups
+    ]
+
+
+@pytest.mark.parametrize("advantage", ["grpo", "rloo", "opo", "reinforce_plus_plus", "gae", "remax"])
+@pytest.mark.parametrize("kind", ["k1", "k3", "full"])
+@pytest.mark.parametrize("groups", [[], unscored(make_step(0))], ids=["no group", "no score"])
+def test_a_step_without_samples_is_skipped_with_a_kl_in_the_reward(
+    folder: Path, advantage: str, kind: str, groups: list[TrajectoryGroup]
+) -> None:
+    kl = {"coef": 0.1, "kind": kind, "place": "reward"}
+    updater = make_updater(folder, Backend("cpu"), tiny_config(folder, algorithm={"advantage": advantage, "kl": kl}))
+    metrics = updater.update(groups, step=0).metrics
+    assert (metrics["optim/skipped"], metrics["batch/num_samples"]) == (1.0, 0.0)
 
 
 def test_an_idle_micro_batch_gives_a_gradient_of_0_to_every_score_that_has_one(folder: Path) -> None:
