@@ -129,7 +129,7 @@ def test_a_kl_in_the_reward_leaves_a_group_of_equal_outcomes_without_variance_wh
     for name in ("grpo", "pass_at_k", "reinforce_plus_plus_baseline"):
         advantages = estimate(name, step).advantages_EN[:, 0]
         assert advantages[:3].tolist() == [0.0, 0.0, 0.0], name
-        assert advantages[3:].ne(0).all(), name
+        assert advantages[3:].ne(0).any(), name
 
 
 def test_a_step_whitened_as_a_whole_keeps_groups_without_signal_at_exactly_zero():
