@@ -6,6 +6,8 @@ hangs or floods fails its tests; only a failure of the sandbox raises SandboxErr
 tests, is in `mutation.py`.
 """
 
+import builtins
+import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,12 +23,16 @@ from agent_rl.sandbox.grading import (
     outcomes_of,
     take,
 )
-from agent_rl.sandbox.guest.codec import LATE, CodecError, decode, encode, same
+from agent_rl.sandbox.guest.codec import LATE, CodecError, Hashing, decode, encode, same
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.sandbox import Call, Sandbox
 from agent_rl.sandbox.verdict import Outcome, Verdict
 
 _NOT_RUN = Status.ERROR
+_SHORT = reprlib.Repr()
+"""For lines about answers, which may be of any size."""
+_COMPARING = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RuntimeError)
+"""What a task's own `compare` may raise on a value that it did not expect."""
 _NO_REPORT = "the judge could report without it only"
 
 
@@ -34,8 +40,9 @@ _NO_REPORT = "the judge could report without it only"
 class Case:
     """One call: `Case(function="median", args=([3, 1, 2],), expected=2)`.
 
-    With `raises` (the name of a built-in exception) the call must raise it or a class derived from it. `expected_args`
-    holds the arguments as they must be after the call, for functions that change them in place.
+    With `raises` (the name of a built-in exception) the call must raise it or a class derived from it, of which only
+    the nearest built-in class counts: one derived from many is none of the others. `expected_args` holds the arguments
+    as they must be after the call, for functions that change them in place.
     """
 
     function: str
@@ -88,29 +95,37 @@ class CallGrader:
                 answers.setdefault(number, []).append(item)
             else:
                 strays += 1
-        per_test = {}
+        per_test, hashing = {}, Hashing()
         notes = [run.error] if run.error else []
         for number, (name, case) in enumerate(self._cases.items()):
             given = answers.get(number, [])
-            per_test[name] = self._outcome(case, given[0]) if len(given) == 1 else Outcome.MISSING
+            per_test[name] = self._outcome(case, given[0], hashing) if len(given) == 1 else Outcome.MISSING
             strays += len(given) > 1
             if per_test[name] is Outcome.FAILED:
-                notes.append(f"{name}: {str({k: v for k, v in given[0].items() if k != 'case'})[:200]}")
+                notes.append(f"{name}: {_SHORT.repr({k: v for k, v in given[0].items() if k != 'case'})[:200]}")
         flags += (Flag.UNEXPECTED_TESTS,) if strays else ()
         flags += (Flag.CANDIDATE_LOST,) if len(answers) < len(self._cases) else ()
         return Verdict(per_test=per_test, status=run.status, flags=flags, evidence="\n".join(notes[:5]))
 
-    def _outcome(self, case: Case, answer: dict[str, Any]) -> Outcome:
+    def _outcome(self, case: Case, answer: dict[str, Any], hashing: Hashing) -> Outcome:
+        """Of one answer, which is a value or an exception and never both."""
+        if ("value" in answer) == ("raised" in answer):
+            return Outcome.FAILED
         if case.raises is not None:
-            kinds = answer.get("raised")
-            return Outcome.PASSED if isinstance(kinds, list) and case.raises in kinds else Outcome.FAILED
+            return Outcome.PASSED if _is_kind(answer.get("raised"), case.raises) else Outcome.FAILED
         try:
-            is_right = "value" in answer and self._compare(decode(answer["value"]), case.expected)
+            is_right = "value" in answer and self._compare(decode(answer["value"], hashing=hashing), case.expected)
             if is_right and case.expected_args is not None:
-                is_right = self._compare(decode(answer.get("args")), case.expected_args)
-        except CodecError:
+                is_right = self._compare(decode(answer.get("args"), hashing=hashing), case.expected_args)
+        except (CodecError, *_COMPARING):
             return Outcome.FAILED
         return Outcome.PASSED if is_right is True else Outcome.FAILED
+
+
+def _is_kind(raised: Any, expected: str) -> bool:
+    """Whether the built-in exception of that name is the one expected or derived from it."""
+    kinds = [getattr(builtins, name, None) for name in (raised, expected) if isinstance(name, str)]
+    return len(kinds) == 2 and all(isinstance(kind, type) for kind in kinds) and issubclass(*kinds)
 
 
 def _case_request(case: Case) -> dict[str, Any]:

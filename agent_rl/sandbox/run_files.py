@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from agent_rl.sandbox.guest.bounded_json import read_json_lines
 from agent_rl.sandbox.guest.run import DESCRIPTORS
 from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult, Status
 from agent_rl.sandbox.workspace import to_wire
@@ -23,6 +24,7 @@ _CAUSES = {
 _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _MODES = {"spec": os.O_RDONLY | os.O_CLOEXEC, "stdin": os.O_RDONLY | os.O_CLOEXEC}
 _SIGKILL, _SIGXCPU = 9, 24
+_MAX_ERROR_CHARS = 500
 _NO_ROOM = "the files cannot be written: "
 
 
@@ -88,8 +90,8 @@ class RunFiles:
     def result(self, header: Mapping[str, Any], tier: str, enforced: frozenset[Capability]) -> JobResult:
         """The run as a record. Raises SandboxFailed when it was the sandbox that failed."""
         report = self._report(header, tier)
-        status = self._limit_status(header["cause"], report)
-        items, end = self._messages()
+        items, end, is_whole = self._messages()
+        status = self._limit_status(header["cause"], report) or (None if is_whole else Status.OUTPUT_LIMIT)
         exit_code = report.get("exit_code") if status is None else None
         result, error = None, None
         if status is not None:
@@ -99,7 +101,7 @@ class RunFiles:
         elif "result" in end and exit_code == 0:  # with another code somebody else wrote it
             status, result = Status.OK, end["result"]
         elif "error" in end and exit_code == 0:
-            status, error = Status.ERROR, str(end["error"])
+            status, error = Status.ERROR, str(end["error"])[:_MAX_ERROR_CHARS]
         else:
             status, error = Status.CRASHED, f"the process ended with exit code {exit_code} and no result"
         stdout, cut_out = ("", False) if self._is_interactive else self._text("stdout")
@@ -144,20 +146,17 @@ class RunFiles:
         too_much = printed > self._limits.output_hard_kb * 1024 or self._size("result") > self._limits.result_kb * 1024
         return Status.OUTPUT_LIMIT if too_much else None
 
-    def _messages(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the job yielded, and its end: one JSON object a line."""
+    def _messages(self) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+        """(what the job yielded, its end, whether nothing is left out): one JSON object a line."""
         items: list[Any] = []
         end: dict[str, Any] = {}
-        for line in _read(self._fds["result"], 0, self._limits.result_kb * 1024).split(b"\n"):
-            try:
-                message = json.loads(line)
-            except (ValueError, RecursionError):  # forged or torn by the candidate
-                continue
+        messages, is_whole = read_json_lines(_read(self._fds["result"], 0, self._limits.result_kb * 1024))
+        for message in messages:  # what is not JSON was forged or torn by the candidate
             if isinstance(message, dict) and "item" in message:
                 items.append(message["item"])
             elif isinstance(message, dict):
                 end = message
-        return tuple(items), end
+        return tuple(items), end, is_whole
 
     def _text(self, name: str) -> tuple[str, bool]:
         """(text, whether the middle is left out)."""

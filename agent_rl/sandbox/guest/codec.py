@@ -6,27 +6,40 @@ and no constructor to call. Does not: decide whether an answer is right; only `s
 """
 
 import base64
+import builtins
 import json
 import math
+import operator
 import re
 import select
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json
 
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_RECEIVED_BYTES = 16 << 20
 """Of one link together: decoded values are some ten times larger than their messages."""
 MAX_DEPTH = 32
-MAX_ITEMS = 100_000
+MAX_ITEMS = 50_000
 """Values in one message, containers and what is in them."""
+MAX_HASHED = 10_000
+"""Members of one set, keys of one dict, that are neither text nor None: their hashes are of the sender's choice, and a
+table of such takes up to the square of their number. The squares of several containers are added up."""
+MAX_EQUAL_HASHES = 16
+"""Of them, in one container."""
 MAX_INT_BITS = 1 << 16
+_PLAIN_BITS = 64
+"""Of an integer that is written as such."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTAINERS = {"l": list, "t": tuple, "s": set, "z": frozenset}
 _TAGS: dict[type, str] = {kind: tag for tag, kind in _CONTAINERS.items()}
 _NUMBERS = (int, float, complex)
+_SALTED = (str, bytes, bool, type(None))
+"""Types whose hashes nobody can choose."""
 LATE = "the other end took too long"
 
 
@@ -36,6 +49,24 @@ class CodecError(Exception):
 
 class LinkError(Exception):
     """The other end is gone, late, or broke the protocol; the link must not be used again."""
+
+
+class Hashing:
+    """What may still be put into sets and dicts, of one value or, where several are read, of all of them together."""
+
+    def __init__(self) -> None:
+        self._left = MAX_HASHED**2
+
+    def check(self, members: Collection[Any]) -> None:
+        """Raise CodecError where a table of these members would take too long to build."""
+        chosen = [hash(member) for member in members if type(member) not in _SALTED]
+        self._left -= len(chosen) ** 2
+        if self._left < 0:
+            raise CodecError(f"sets and keys hold more than {MAX_HASHED} values that are no texts")
+        if len(chosen) > MAX_EQUAL_HASHES:
+            chosen.sort()
+            if any(map(operator.eq, chosen, chosen[MAX_EQUAL_HASHES:])):
+                raise CodecError(f"more than {MAX_EQUAL_HASHES} members of a set or keys have the same hash")
 
 
 class _NotPlain(Exception):
@@ -63,6 +94,13 @@ def type_name(value: object) -> str:
     return str(type.__dict__["__name__"].__get__(type(value)))[:80]
 
 
+def builtin_base(kind: type) -> str:
+    """The nearest built-in class: the one that other people's `except` clauses know an exception by."""
+    lines = type.__dict__["__mro__"].__get__(kind)  # without the metaclass
+    names = (str(type.__dict__["__name__"].__get__(base)) for base in lines)
+    return next(name for base, name in zip(lines, names, strict=True) if vars(builtins).get(name) is base)
+
+
 # ---------------------------------------------------------------- encoding
 
 
@@ -78,6 +116,7 @@ class _Encoder:
     def __init__(self, opaque: Callable[[Any], list[Any]]) -> None:
         self._opaque = opaque
         self._num_items = 0
+        self._hashing = Hashing()
 
     def encode(self, value: Any, depth: int, *, is_key: bool = False) -> Any:
         self._num_items += 1
@@ -89,7 +128,7 @@ class _Encoder:
         if kind is int:
             if value.bit_length() > MAX_INT_BITS:
                 raise CodecError(f"the number has more than {MAX_INT_BITS} bits")
-            return value if value.bit_length() <= 64 else ["i", hex(value)]
+            return value if value.bit_length() <= _PLAIN_BITS else ["i", hex(value)]
         if kind is float:
             return ["f", value.hex()]
         if kind is complex:
@@ -120,47 +159,76 @@ class _Encoder:
             raise CodecError(f"the value has more than {MAX_ITEMS} items")
         if kind is dict:
             pairs = [(self.encode(k, depth + 1, is_key=True), self.encode(v, depth + 1)) for k, v in value.items()]
+            self._hashing.check(value)
             return ["d", pairs]
-        is_key = is_key or kind in (set, frozenset)
-        return [_TAGS[kind], [self.encode(item, depth + 1, is_key=is_key) for item in value]]
+        is_set = kind in (set, frozenset)
+        items = [self.encode(item, depth + 1, is_key=is_key or is_set) for item in value]
+        if is_set:  # all of them are plain by now, so that no code of theirs runs
+            self._hashing.check(value)
+        return [_TAGS[kind], items]
 
 
 # ---------------------------------------------------------------- decoding
 
 
-def decode(data: Any, *, opaque: Callable[[list[Any]], Any] | None = None) -> Any:
+def decode(data: Any, *, opaque: Callable[[list[Any]], Any] | None = None, hashing: Hashing | None = None) -> Any:
     """Return the value of `encode`'s JSON. `opaque` makes the placeholder for what did not cross.
 
-    Raises CodecError for anything `encode` does not produce.
+    `hashing` is shared by the values of one sender. Raises CodecError for anything `encode` does not produce.
     """
     try:
-        return _decode(data, 0, opaque or (lambda about: Opaque(str(about[0])[:80])))
+        return _Decoder(opaque or (lambda about: Opaque(str(about[0])[:80])), hashing or Hashing()).decode(data, 0)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
         raise CodecError(f"not an encoded value: {type(error).__name__}") from None
 
 
-def _decode(data: Any, depth: int, opaque: Callable[[list[Any]], Any]) -> Any:
-    if data is None or type(data) in (bool, int, str):
-        return data
-    if depth > MAX_DEPTH or type(data) is not list or type(data[0]) is not str:
-        raise ValueError
-    tag, *rest = data
-    if tag == "o":
-        return opaque(rest)
-    if tag == "c":
-        return complex(float.fromhex(rest[0]), float.fromhex(rest[1]))
-    (body,) = rest
-    if tag in _CONTAINERS:
-        return _CONTAINERS[tag](_decode(item, depth + 1, opaque) for item in body)
-    if tag == "d":
-        return {_decode(key, depth + 1, opaque): _decode(item, depth + 1, opaque) for key, item in body}
+class _Decoder:
+    def __init__(self, opaque: Callable[[list[Any]], Any], hashing: Hashing) -> None:
+        self._opaque, self._hashing = opaque, hashing
+        self._num_items = 0
+
+    def decode(self, data: Any, depth: int) -> Any:
+        self._num_items += 1
+        if self._num_items > MAX_ITEMS:
+            raise CodecError(f"the value has more than {MAX_ITEMS} items")
+        kind = type(data)
+        if data is None or kind is bool or kind is str:
+            return data
+        if kind is int and data.bit_length() <= _PLAIN_BITS:
+            return data
+        if depth > MAX_DEPTH or kind is not list or type(data[0]) is not str:
+            raise ValueError
+        tag, *rest = data
+        if tag == "o":
+            return self._opaque(rest)
+        if tag == "c":
+            return complex(float.fromhex(rest[0]), float.fromhex(rest[1]))
+        (body,) = rest
+        if tag in _CONTAINERS or tag == "d":
+            return self._container(tag, body, depth + 1)
+        return _scalar(tag, body)
+
+    def _container(self, tag: str, body: Any, depth: int) -> Any:
+        if type(body) is not list:
+            raise ValueError
+        if tag == "d":
+            keys = [self.decode(key, depth) for key, _ in body]
+            self._hashing.check(keys)
+            return {key: self.decode(item, depth) for key, (_, item) in zip(keys, body, strict=True)}
+        members = [self.decode(item, depth) for item in body]
+        if tag in "sz":
+            self._hashing.check(members)
+        return _CONTAINERS[tag](members)
+
+
+def _scalar(tag: str, body: str) -> Any:
     if tag == "f":
         return float.fromhex(body)
     if tag == "b":
         return base64.b64decode(body, validate=True)
     if tag == "u":
         return base64.b64decode(body, validate=True).decode("utf-8", "surrogatepass")
-    if tag == "i" and len(body) <= MAX_INT_BITS:
+    if tag == "i" and len(body) <= MAX_INT_BITS // 4 + _PLAIN_BITS:
         return int(body, 16)
     raise ValueError
 
@@ -255,8 +323,8 @@ class Link:
         if size > MAX_MESSAGE_BYTES or self._num_received > MAX_RECEIVED_BYTES:
             raise LinkError("the other end sent too much")
         try:
-            return json.loads(self._exactly(size, deadline))
-        except (ValueError, RecursionError):
+            return read_json(self._exactly(size, deadline))
+        except UnreadableJSON:
             raise LinkError("the other end sent something that is not JSON") from None
 
     def is_quiet(self) -> bool:

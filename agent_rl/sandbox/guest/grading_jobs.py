@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agent_rl.sandbox.guest.base_jobs import run_tests
-from agent_rl.sandbox.guest.codec import CodecError, Link, decode, encode, type_name
+from agent_rl.sandbox.guest.codec import CodecError, Link, builtin_base, decode, encode, type_name
 from agent_rl.sandbox.guest.module_proxy import Remote, install
 from agent_rl.sandbox.guest.module_server import ModuleServer
 from agent_rl.sandbox.guest.run import LINK_FD, direct
@@ -41,8 +41,7 @@ def _call(module: Any, case: dict[str, Any]) -> dict[str, Any]:
     except CodecError as error:
         return {"refused": str(error)}
     except Exception as error:  # the boundary to candidate code
-        kinds = [base.__name__ for base in type(error).__mro__ if base.__module__ == "builtins"]
-        return {"raised": kinds, "type": type_name(error), "message": str(error)[:MAX_TEXT_CHARS]}
+        return {"raised": builtin_base(type(error)), "type": type_name(error), "message": str(error)[:MAX_TEXT_CHARS]}
 
 
 def serve_modules(request: dict[str, Any], workdir: str) -> None:

@@ -5,14 +5,13 @@ handle. Everything the other side learns comes through `codec`, so no object of 
 nothing: this process runs the candidate's code, so its reports are the candidate's.
 """
 
-import builtins
 import importlib
 import signal
 import types
 from collections.abc import Collection
 from typing import Any
 
-from agent_rl.sandbox.guest.codec import CodecError, Link, LinkError, decode, encode, type_name
+from agent_rl.sandbox.guest.codec import CodecError, Link, LinkError, builtin_base, decode, encode, type_name
 
 MAX_HANDLES = 10_000
 MAX_TEXT_CHARS = 500
@@ -133,7 +132,7 @@ class ModuleServer:
             number = self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
         if isinstance(value, type) and issubclass(value, Exception):
-            return [str(value.__name__)[:80], number, _builtin_base(value)]
+            return [str(value.__name__)[:80], number, builtin_base(value)]
         return [type_name(value), number, None]
 
     def _is_foreign(self, value: Any) -> bool:
@@ -147,7 +146,7 @@ class ModuleServer:
         except (CodecError, ValueError, TypeError):
             args = None
         own = None if kind.__module__ == "builtins" else self._handle(kind)
-        return {"base": _builtin_base(kind), "own": own, "message": _text(error), "args": args}
+        return {"base": builtin_base(kind), "own": own, "message": _text(error), "args": args}
 
 
 class _TooLate(BaseException):
@@ -156,11 +155,6 @@ class _TooLate(BaseException):
 
 def _ring(_number: int, _frame: types.FrameType | None) -> None:
     raise _TooLate
-
-
-def _builtin_base(kind: type) -> str:
-    """The nearest built-in class: what `except` clauses of other people know it by."""
-    return next(base.__name__ for base in kind.__mro__ if vars(builtins).get(base.__name__) is base)
 
 
 def _text(error: BaseException) -> str:

@@ -1,0 +1,72 @@
+"""Read JSON that an opponent wrote, in bounded time and memory whatever it holds.
+
+The values of a text are counted before any is made: an empty list of two bytes takes 64 of memory, and a line that is
+no JSON takes longer to refuse than to write. Every reader of what a run sent goes through here. Does not: look at what
+the values are; who asked for them does.
+"""
+
+import json
+from typing import Any
+
+MAX_VALUES = 200_000
+"""In one text, or in all lines together: at most 0.06 s and 40 MB."""
+MAX_DIGITS = 1000
+"""Of one integer; reading takes the square of it."""
+_VALUES_PER_LINE = 16
+_SMALL = 1 << 16
+"""Bytes of a text in which the integers cannot be long enough to matter."""
+
+
+class UnreadableJSON(ValueError):
+    """Not JSON, or beyond the caps."""
+
+
+def read_json(data: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
+    """The value of a JSON text. Raises UnreadableJSON for anything else, and for more than `max_values` values."""
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    if _num_values(raw, max_values) > max_values:
+        raise UnreadableJSON(f"the text holds more than {max_values} values")
+    try:
+        return json.loads(raw) if len(raw) <= _SMALL else json.loads(raw, parse_int=_integer)
+    except UnreadableJSON:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UnreadableJSON(f"the text is not JSON: {type(error).__name__}") from None
+
+
+def read_json_lines(data: bytes, *, max_values: int = MAX_VALUES) -> tuple[list[Any], bool]:
+    """(the values of the lines that are JSON, whether all lines were read); what is beyond the cap is not read."""
+    lines = data.split(b"\n", max_values // _VALUES_PER_LINE)
+    values: list[Any] = []
+    for line in lines:
+        num_values = _VALUES_PER_LINE + _num_values(line, max_values)
+        if num_values > max_values:
+            return values, False
+        max_values -= num_values
+        try:
+            values.append(read_json(line, max_values=num_values))
+        except UnreadableJSON:
+            continue
+    return values, True
+
+
+def _num_values(data: bytes, enough: int) -> int:
+    """At least as many values as the text holds, exact where there are more than `enough`."""
+    if (num_values := _num_marks(data)) <= enough:
+        return num_values
+    # Some of the marks may be inside of strings. Without escapes every second part between quotes is a string.
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * enough:
+        return num_values
+    return _num_marks(b"".join(plain.split(b'"')[::2]))
+
+
+def _num_marks(data: bytes) -> int:
+    """Each value of a JSON text but the first follows one of these marks."""
+    return 1 + sum(map(data.count, (b",", b":", b"[", b"{")))
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise UnreadableJSON(f"an integer has more than {MAX_DIGITS} digits")
+    return int(digits)
