@@ -24,6 +24,7 @@ from agent_rl.sandbox.grading import (
     take,
 )
 from agent_rl.sandbox.guest.codec import LATE, CodecError, Hashing, decode, encode, same
+from agent_rl.sandbox.judge_names import check_imports, exports_of, star_imported
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.sandbox import Call, Sandbox
 from agent_rl.sandbox.verdict import Outcome, Verdict
@@ -145,7 +146,9 @@ class SplitPytestGrader:
     objects can be called and their methods used, not compared (see `guest/module_proxy.py`). The score counts the
     `expected_ids`, recorded with `SplitPytestGrader.record`, that the judge reports as passed.
 
-    `call_s` bounds one call of the candidate's, and `limits.wall_s` the whole run of the tests.
+    `from solution import *` takes the names in `exports["solution"]` alone, recorded too. A call may change the lists,
+    dicts and sets it is given, as in one process: in `assert total(xs) == sum(xs)` the candidate says what is summed,
+    so give each call its own copy. `call_s` bounds one call, and `limits.wall_s` the whole run of the tests.
     """
 
     def __init__(
@@ -157,10 +160,17 @@ class SplitPytestGrader:
         limits: Limits | None = None,
         call_s: float = 2.0,
         keep: Collection[str] | None = None,
+        exports: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         check_modules(modules)
         if not expected_ids:
             raise UserError("SplitPytestGrader got no expected test ids; record them with SplitPytestGrader.record")
+        if unknown := sorted(star_imported(tests, modules) - set(exports or {})):
+            raise UserError(
+                f"the tests have `from {unknown[0]} import *`, which could take any name; "
+                "make the grader with SplitPytestGrader.record, or import by name"
+            )
+        self._exports: Mapping[str, Collection[str]] | None = dict(exports or {})
         self._tests, self._modules = dict(tests), list(modules)
         self._expected = frozenset(expected_ids)
         self._limits, self._call_s, self._keep = limits, call_s, keep
@@ -173,8 +183,11 @@ class SplitPytestGrader:
 
         Raises UserError with the tests that contradict this.
         """
-        grader = cls(tests, ["recording"], modules, **options)
+        check_imports(tests, modules)
+        grader = cls(tests, ["recording"], modules, **options, exports=dict.fromkeys(modules, ()))
+        grader._exports = None  # the reference says which
         report, *_ = grader._judge(sandbox, dict(reference))
+        grader._exports = exports_of(report.result, tests, modules)
         outcomes = outcomes_of(report)
         if not outcomes:
             raise UserError(f"the tests {sorted(tests)} hold nothing that pytest collects; give at least one test")
@@ -195,6 +208,10 @@ class SplitPytestGrader:
     @property
     def expected_ids(self) -> tuple[str, ...]:
         return tuple(sorted(self._expected))
+
+    @property
+    def exports(self) -> Mapping[str, Collection[str]]:
+        return dict(self._exports or {})
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox or the judge failed by itself."""
@@ -231,7 +248,7 @@ class SplitPytestGrader:
             files=candidate_files,
             request={"variants": ["."], "modules": self._modules, "call_s": None},
         )
-        judge = judge_call(self._tests, self._modules, limits, self._call_s)
+        judge = judge_call(self._tests, self._modules, limits, self._call_s, self._exports)
         return sandbox.call_linked(server, [judge], limits)
 
 

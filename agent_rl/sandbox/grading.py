@@ -14,11 +14,21 @@ _JUDGE_SHARE = 0.4
 """Part of the wall-clock limit that a candidate cannot use up, so that the judge always gets to its verdict."""
 
 
-def judge_call(tests: Files, modules: Sequence[str], limits: Limits, call_s: float) -> Call:
-    """The client's side of a linked run: pytest on every test file of `tests`."""
+def judge_call(
+    tests: Files, modules: Sequence[str], limits: Limits, call_s: float, exports: Mapping[str, Collection[str]] | None
+) -> Call:
+    """The client's side of a linked run: pytest on every test file of `tests`.
+
+    With `exports` a star import takes those names of a module alone, without it those that the other side tells.
+    """
     targets = sorted(path for path in tests if path.endswith(".py") and path.rpartition("/")[2].startswith("test_"))
-    total_s = limits.wall_s * (1 - _JUDGE_SHARE)
-    request = {"targets": targets, "modules": list(modules), "call_s": call_s, "total_s": total_s}
+    request = {
+        "targets": targets,
+        "modules": list(modules),
+        "call_s": call_s,
+        "total_s": limits.wall_s * (1 - _JUDGE_SHARE),
+        "exports": None if exports is None else {module: sorted(names) for module, names in exports.items()},
+    }
     return Call(job="judge_suite", files=tests, request=request)
 
 

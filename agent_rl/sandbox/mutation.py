@@ -114,7 +114,7 @@ class MutationGrader:
             for path, text in each.items()
         }
         request = {"variants": folders, "modules": self._modules, "call_s": self._call_s}
-        client = judge_call(tests, self._modules, limits, self._call_s)
+        client = judge_call(tests, self._modules, limits, self._call_s, None)
         server = Call(job="serve_modules", files=files, request=request)
         return sandbox.call_linked(server, [client] * len(versions), limits)[1]
 

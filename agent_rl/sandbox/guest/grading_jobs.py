@@ -64,12 +64,15 @@ def judge_suite(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """Run pytest on `targets` with proxies for `modules` that call the other end of the link.
 
     Beside the report of `run_tests`: `lost`, why the judge stopped waiting for the candidate; `failures`, the first few
-    answers that were none; `opaque`, how often a test met an object where plain data is needed.
+    answers that were none; `opaque`, how often a test met an object where plain data is needed; `star_imports`, the
+    names that star imports took.
     """
-    remote = Remote(Link(socket.socket(fileno=LINK_FD)), call_s=request["call_s"], total_s=request["total_s"])
+    allowed = {name: request[name] for name in ("call_s", "total_s", "exports")}
+    remote = Remote(Link(socket.socket(fileno=LINK_FD)), **allowed)
     install(remote, request["modules"])
     report = run_tests({"targets": request["targets"]}, workdir)
-    return {**report, "lost": remote.lost, "failures": remote.failures, "opaque": remote.num_refused}
+    about = {"lost": remote.lost, "failures": remote.failures, "opaque": remote.num_refused}
+    return {**report, **about, "star_imports": remote.star_imports}
 
 
 def _import_from(folder: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from agent_rl.sandbox.guest.codec import CodecError, Link, LinkError, decode, encode
@@ -19,10 +19,12 @@ from agent_rl.sandbox.guest.module_server import with_parents
 
 _LOCAL_PREFIXES = ("__", "_pytest", "_mock", "pytest")
 """Names that pytest and the interpreter look up on everything they meet; the candidate gets no request."""
+_NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
+"""The last two would end a loop of the judge's as if it were through: `zip(map(solution.f, inputs), expected)`."""
 _ERRORS = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, AssertionError)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED)
 }
 
 
@@ -39,10 +41,12 @@ class Remote:
 
     `call_s` seconds are allowed for each request and `total_s` for all of them together, reading and decoding
     included, so that no candidate can block the judge's verdict. After one late or odd answer it gets no more
-    requests.
+    requests. `exports` are the names that a star import may take, by module; without it the other side decides.
     """
 
-    def __init__(self, link: Link, *, call_s: float, total_s: float) -> None:
+    def __init__(
+        self, link: Link, *, call_s: float, total_s: float, exports: dict[str, list[str]] | None = None
+    ) -> None:
         self._link, self._call_s, self._left_s = link, call_s, total_s
         self._num_sent = 0
         self._lock = threading.RLock()
@@ -51,6 +55,9 @@ class Remote:
         """Why the candidate gets no more requests."""
         self.failures: list[str] = []
         self.num_refused = 0
+        self.star_imports: dict[str, dict[str, list[str]]] = {}
+        """By module: `names` that a star import took, and which of them the importing file had `bound` before."""
+        self._exports = exports
 
     def load(self, module: str) -> None:
         """Import the module over there. A failure shows again when a test uses the module."""
@@ -59,9 +66,16 @@ class Remote:
         except RemoteFailure:
             return
 
-    def names(self, module: str) -> list[str]:
-        names = self._value(self._ask({"op": "names", "module": module}, self._call_s))
-        return [name for name in names if type(name) is str] if type(names) is list else []
+    def names(self, module: str, bound: Collection[str]) -> list[str]:
+        """What a star import takes, into a file that has the names `bound`."""
+        if self._exports is not None and module not in self._exports:
+            raise self.failure(f"a star import of {module} was not there when the tests were recorded")
+        theirs = self._value(self._ask({"op": "names", "module": module}, self._call_s))
+        names = [name for name in theirs if type(name) is str] if type(theirs) is list else []
+        if self._exports is not None:
+            names = sorted(set(names).intersection(self._exports[module]))
+        self.star_imports[module] = {"names": names, "bound": sorted(set(names).intersection(bound))}
+        return names
 
     def get(self, target: str | int, name: str) -> Any:
         return self._value(self._ask({"op": "get", "target": target, "name": name}, self._call_s))
@@ -214,7 +228,7 @@ class RemoteModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         remote = vars(self)["_remote_"]
         if name == "__all__":
-            return remote.names(self.__name__)
+            return remote.names(self.__name__, sys._getframe(1).f_globals)
         if name.startswith(_LOCAL_PREFIXES):
             raise AttributeError(name)
         return remote.get(self.__name__, name)

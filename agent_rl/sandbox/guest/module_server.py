@@ -71,9 +71,7 @@ class ModuleServer:
                     self._module(request["module"])
                     return {"value": None}
                 case "names":
-                    module = self._module(request["module"])
-                    public = getattr(module, "__all__", None) or [n for n in vars(module) if not n.startswith("_")]
-                    return {"value": encode([str(name) for name in public])}
+                    return {"value": encode(self._names(self._module(request["module"])))}
                 case "get":
                     return {"value": self._encode(self._get(request["target"], request["name"]))}
                 case _:
@@ -103,6 +101,13 @@ class ModuleServer:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(owner, name)
+
+    def _names(self, module: types.ModuleType) -> list[str]:
+        """What a star import takes: `__all__`, else what the modules define and no module that they import."""
+        if listed := getattr(module, "__all__", None):
+            return [str(name) for name in listed]
+        own = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+        return [n for n, value in own.items() if not (isinstance(value, _NEVER_SERVED) or self._is_foreign(value))]
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         values = {str(index): value for index, value in enumerate(request["args"])} | request["kwargs"]
