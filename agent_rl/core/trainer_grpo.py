@@ -11,8 +11,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from agent_rl.algorithms.advantages import has_variance
 from agent_rl.closing import Closing
 from agent_rl.config import Config
@@ -31,6 +29,7 @@ from agent_rl.distributed.checkpoint import (
     latest_checkpoint,
     load_state,
     remove_later_checkpoints,
+    restoring,
     save_checkpoint,
     set_rng_state,
     verify_checkpoint,
@@ -39,6 +38,7 @@ from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.opening import open_environment
 from agent_rl.errors import DataError, TrainingStoppedError
 from agent_rl.learning.update import PolicyUpdater, UpdateResult
+from agent_rl.modeling.tensor_files import load_tensors, save_tensors
 from agent_rl.policies.make_policy import load_reference_model, make_policy
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.trained_model import TrainedModel, save_trained
@@ -317,23 +317,24 @@ class GRPOTrainer(Closing):
 
     def _write_rank(self, folder: Path) -> None:
         self._updater.save_state(folder)
-        torch.save(get_rng_state(), folder / _rng_file(self._backend.rank))
+        save_tensors(get_rng_state(), folder / _rng_file(self._backend.rank))
 
     def _restore(self, path: Path) -> None:
         """Continue from a checkpoint; the policy was already loaded from there."""
         state = load_state(path, self._backend)
-        self._load_learned(path, state)
-        self._source.load_state_dict(state["source"])
-        self._alarms.load_state_dict(state["alarms"])
-        self._num_rollbacks, self._rate_factor = state["num_rollbacks"], state["rate_factor"]
-        set_rng_state(torch.load(path / _rng_file(self._backend.rank), weights_only=True))
+        with restoring(path):
+            self._load_learned(path, state)
+            self._source.load_state_dict(state["source"])
+            self._alarms.load_state_dict(state["alarms"])
+            self._num_rollbacks, self._rate_factor = int(state["num_rollbacks"]), float(state["rate_factor"])
+            set_rng_state(load_tensors(path / _rng_file(self._backend.rank)))
         if path.resolve().parent == self._run.checkpoints.resolve():
             self._saved_step = self.step
             self._evaluation.read_later(self.step)
 
     def _load_learned(self, path: Path, state: dict[str, Any]) -> None:
         """What learning made: optimizer, evaluations; the policy's own weights are there already."""
-        self.step = state["step"]
+        self.step = int(state["step"])
         self._updater.load_state_dict(state["updater"])
         self._updater.load_state(path)
         self._evaluation.load_state_dict(state["evals"])

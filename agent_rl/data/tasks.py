@@ -58,8 +58,14 @@ def write_tasks(path: str | Path, rows: Sequence[Task]) -> None:
     content = encode_rows(rows) if suffix == ".parquet" else b"".join(_to_json(row) + b"\n" for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, path)
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write that fails does not name its file
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def find_task_file(folder: str | Path, split: Literal["train", "eval"]) -> Path:

@@ -26,6 +26,7 @@ from agent_rl.distributed import zero
 from agent_rl.distributed.allocator import keep_freed_memory
 from agent_rl.distributed.processes import Processes
 from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.modeling.tensor_files import load_tensors, save_tensors
 
 OPTIMIZER_FOLDER = "optimizer"
 
@@ -209,15 +210,15 @@ class Backend(Processes):
         The folder must be one that all processes see.
         """
         place = folder / OPTIMIZER_FOLDER
+        # No process waits for another behind a write: where the disk refuses one, the others must not stay here.
+        state = zero.optimizer_state(module) if self.kind == "deepspeed" else None
+        place.mkdir(exist_ok=True)
         if self.is_main_process:
-            place.mkdir()
             (place / "layout.json").write_text(json.dumps(self._layout()) + "\n", encoding="utf-8")
-        self.barrier()
         if self.kind == "deepspeed":
-            torch.save(zero.optimizer_state(module), place / self._shard_name())
+            save_tensors(state, place / self._shard_name())
         elif self.is_main_process:
-            torch.save(optimizer.state_dict(), place / self._shard_name())
-        self.barrier()
+            save_tensors(optimizer.state_dict(), place / self._shard_name())
 
     def load_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Restore what `save_state` wrote; collective. Under plain and DDP the weights are loaded by the caller.
@@ -227,13 +228,13 @@ class Backend(Processes):
         place = folder / OPTIMIZER_FOLDER
         if not (place / "layout.json").is_file():
             raise CheckpointError(f"{place / 'layout.json'} is missing; take another checkpoint")
-        saved = json.loads((place / "layout.json").read_text(encoding="utf-8"))
+        saved = _read_layout(place / "layout.json")
         if saved != self._layout():
             raise CheckpointError(
                 f"{place} was saved by {_describe(saved)}, and this run is {_describe(self._layout())}; launch it the "
                 "same way, or begin a new run from the checkpoint's model folder"
             )
-        state = torch.load(place / self._shard_name(), map_location="cpu", weights_only=True)
+        state = load_tensors(place / self._shard_name())
         if self.kind == "deepspeed":
             with self.waiting_for("the other processes to load their shards"):
                 zero.load_optimizer_state(module, state)
@@ -283,6 +284,14 @@ def _accelerator(wanted: torch.device, plugin: Any, timeout_s: float) -> Acceler
         deepspeed_plugin=plugin,
         kwargs_handlers=handlers,
     )
+
+
+def _read_layout(path: Path) -> dict[str, int]:
+    try:
+        saved = json.loads(path.read_bytes()[:10_000])
+        return {name: int(saved[name]) for name in ("num_processes", "zero_stage")}
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        raise CheckpointError(f"{path} cannot be read; take another checkpoint") from None
 
 
 def _describe(layout: dict[str, int]) -> str:

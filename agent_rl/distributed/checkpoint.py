@@ -13,7 +13,8 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ import torch
 
 from agent_rl.distributed.processes import Processes
 from agent_rl.errors import CheckpointError
+from agent_rl.modeling.tensor_files import disk_refusal, load_tensors, save_tensors
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "trainer.pt"
 MODEL_FOLDER = "model"
 FORMAT_VERSION = 3
 _PARTIAL = ".partial-"
+_MAX_MANIFEST_BYTES = 16 * 2**20
 _STEP_NAME = re.compile(r"step_(\d{5,})")
 
 
@@ -51,20 +54,29 @@ def save_checkpoint(
     processes = processes or _alone()
     final = folder / f"step_{step:05d}"
     partial = folder / f"{_PARTIAL}{final.name}"
-    processes.on_main(lambda: _on_disk(partial, lambda: _begin(final, partial)))
-    write_model(partial / MODEL_FOLDER)
-    if write_rank is not None:
-        write_rank(partial)
-    processes.barrier()
-    processes.on_main(lambda: _on_disk(partial, lambda: torch.save(state, partial / STATE_FILE)))
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "step": step,
-        "num_processes": processes.num_processes,
-        "score": None if score is None or math.isnan(score) else score,
-        "files": _flushed_digests(partial, processes),
-    }
-    processes.on_main(lambda: _on_disk(partial, lambda: _finish(final, partial, manifest, keep)))
+    processes.on_main(lambda: _begin(final, partial))
+    try:
+        with _on_all_disks(partial, processes):
+            write_model(partial / MODEL_FOLDER)
+        with _on_all_disks(partial, processes):
+            if write_rank is not None:
+                write_rank(partial)
+            if processes.is_main_process:
+                save_tensors(state, partial / STATE_FILE)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "step": step,
+            "num_processes": processes.num_processes,
+            "score": None if score is None or math.isnan(score) else score,
+            "files": _flushed_digests(partial, processes),
+        }
+        with _on_all_disks(partial, processes):
+            if processes.is_main_process:
+                _finish(final, partial, manifest, keep)
+    except CheckpointError:
+        if processes.is_main_process:  # the room it takes may be what the run needs to say so
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
     return final
 
 
@@ -72,42 +84,44 @@ def _alone() -> Processes:
     return Processes(device=torch.device("cpu"), timeout_s=math.inf)
 
 
-def _on_disk(path: Path, write: Callable[[], None]) -> None:
+@contextmanager
+def _on_all_disks(path: Path, processes: Processes) -> Iterator[None]:
+    """Around code that writes: where the disk refuses one process, all raise CheckpointError."""
+    refusal = None
     try:
-        write()
-    except OSError as error:
-        raise _unwritten(path, error) from error
-
-
-def _unwritten(path: Path, error: OSError) -> CheckpointError:
-    return CheckpointError(
-        f"{path} cannot be written ({error.strerror}); make room, then continue with checkpoint.resume=auto"
-    )
+        yield
+    except Exception as error:
+        refusal = disk_refusal(error)
+        if refusal is None:
+            raise
+    refusal = next(filter(None, processes.all_gather_object(refusal)), None)
+    if refusal is not None:
+        raise _everywhere(
+            CheckpointError(
+                f"{path} cannot be written ({refusal}); make room, then continue with checkpoint.resume=auto"
+            )
+        )
 
 
 def _begin(final: Path, partial: Path) -> None:
     if final.exists():
         raise CheckpointError(f"{final} exists already; move it away, or continue it with checkpoint.resume=auto")
-    final.parent.mkdir(parents=True, exist_ok=True)
-    for path in final.parent.glob(f"{_PARTIAL}*"):
-        shutil.rmtree(path)
-    partial.mkdir()
+    with _on_all_disks(partial, _alone()):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for path in final.parent.glob(f"{_PARTIAL}*"):
+            shutil.rmtree(path)
+        partial.mkdir()
 
 
 def _flushed_digests(partial: Path, processes: Processes) -> dict[str, str]:
     """SHA-256 of every file by its name, each on disk; the processes divide the work."""
     files = sorted(path for path in partial.rglob("*") if path.is_file())
-    digests, error = {}, None
-    try:
+    digests = {}
+    with _on_all_disks(partial, processes):
         for path in files[processes.rank :: processes.num_processes]:
             digests[str(path.relative_to(partial))] = _sha256(path)
             _fsync(path)
-    except OSError as caught:
-        error = caught
-    shares = processes.all_gather_object((digests, error))
-    if (error := next((error for _, error in shares if error is not None), None)) is not None:
-        raise _everywhere(_unwritten(partial, error))
-    return dict(sorted(item for share, _ in shares for item in share.items()))
+    return dict(sorted(item for share in processes.all_gather_object(digests) for item in share.items()))
 
 
 def _finish(final: Path, partial: Path, manifest: dict[str, Any], keep: int) -> None:
@@ -129,7 +143,29 @@ def load_state(path: Path, processes: Processes | None = None) -> dict[str, Any]
     With `processes` this is collective.
     """
     verify_checkpoint(path, processes)
-    return torch.load(path / STATE_FILE, map_location="cpu", weights_only=True)
+    return load_tensors(path / STATE_FILE)
+
+
+@contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """Around code that takes a checkpoint's values: CheckpointError for values that no run of ours saves."""
+    try:
+        yield
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RuntimeError,
+        FileNotFoundError,
+    ) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise CheckpointError(
+            f"{path} does not hold the state of a run ({type(error).__name__}: {str(error)[:100]!r}); "
+            "take another checkpoint, or start a new run from its model folder"
+        ) from error
 
 
 def verify_checkpoint(path: Path, processes: Processes | None = None) -> None:
@@ -169,13 +205,22 @@ def _read_files(path: Path) -> tuple[str | None, dict[str, str]]:
     try:
         manifest = _read_manifest(path)
         version, files = manifest["format_version"], manifest["files"]
+        are_files = all(_is_file_below(path, name) and isinstance(files[name], str) for name in files)
     except FileNotFoundError:
         return f"{path} is not a checkpoint: it has no {MANIFEST_FILE}", {}
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return f"{path / MANIFEST_FILE} cannot be read", {}
+    if not are_files:
+        return f"{path / MANIFEST_FILE} names files that are none, or outside of the checkpoint", {}
     if version != FORMAT_VERSION:
         return f"{path} has format version {version}, this program reads {FORMAT_VERSION}", {}
     return None, files
+
+
+def _is_file_below(folder: Path, name: str) -> bool:
+    """Whether a name stays within the folder; what it names may be missing, but is no device, pipe or folder."""
+    path = folder / name
+    return path.resolve().is_relative_to(folder.resolve()) and (path.is_file() or not path.exists())
 
 
 def _way_out(path: Path, processes: Processes) -> str:
@@ -246,13 +291,17 @@ def _step_of(path: Path) -> int:
 
 def _score_of(path: Path) -> float | None:
     try:
-        return _read_manifest(path).get("score")
-    except (OSError, ValueError, AttributeError):
+        score = _read_manifest(path).get("score")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None  # a torn manifest is reported when the checkpoint is loaded
+    return score if isinstance(score, int | float) else None
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    return json.loads((path / MANIFEST_FILE).read_text(encoding="utf-8"))
+    file = path / MANIFEST_FILE
+    if file.exists() and not (file.is_file() and file.stat().st_size <= _MAX_MANIFEST_BYTES):
+        raise ValueError("no manifest of ours")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _sha256(path: Path) -> str:

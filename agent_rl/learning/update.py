@@ -26,6 +26,7 @@ from agent_rl.learning.packing import move_batch, plan_micro_batches
 from agent_rl.learning.reference import Reference
 from agent_rl.learning.samples import StepSamples, assign_credit, collect_samples
 from agent_rl.learning.step_stats import StepStats, Throughput, value_metrics
+from agent_rl.modeling.tensor_files import load_tensors, save_tensors
 from agent_rl.records import Batch, LoggedSample, TrainingSample, TrajectoryGroup
 
 MAX_REFUSED_IN_A_ROW = 3
@@ -141,14 +142,14 @@ class PolicyUpdater:
         self._backend.save_state(folder, self.module, self._optimizer)
         critic = self._backend.unwrap(self.module).critic
         if critic is not None and self._backend.kind != "deepspeed" and self._backend.is_main_process:
-            torch.save(critic.state_dict(), folder / CRITIC_FILE)
+            save_tensors(critic.state_dict(), folder / CRITIC_FILE)
 
     def load_state(self, folder: Path) -> None:
         """Restore what `save_state` wrote; collective. The policy's weights are restored under DeepSpeed only."""
         self._backend.load_state(folder, self.module, self._optimizer)
         critic = self._backend.unwrap(self.module).critic
         if critic is not None and self._backend.kind != "deepspeed":
-            critic.load_state_dict(torch.load(folder / CRITIC_FILE, map_location="cpu", weights_only=True))
+            critic.load_state_dict(load_tensors(folder / CRITIC_FILE))
 
     @property
     def policy_module(self) -> nn.Module:

@@ -5,7 +5,6 @@ trainers, which come without a config: their sizes are read off the tensors. Fil
 them runs. Not here: the network, `config.json`, mixture of experts, LoRA matrices, sharded checkpoints.
 """
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from agent_rl.errors import CheckpointError
+from agent_rl.modeling.tensor_files import load_tensors
 
 WEIGHTS_FILE, PICKLED_WEIGHTS_FILE = "model.safetensors", "pytorch_model.bin"
 STATE_DICT_SUFFIX = ".pth"
@@ -26,8 +26,6 @@ PUBLIC_NUM_HEADS = 8
 _WRAPPERS = re.compile(r"^(?:_orig_mod\.|module\.)+")
 _ROTARY_TABLES = re.compile(r"(?:^|\.)freqs_(?:cos|sin)$")
 _LAYER = re.compile(r"model\.layers\.([0-9]+)\.")
-# Found by cutting files and changing bytes: the unpickler does not check what it works on.
-_TORN = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError)
 
 
 def weights_file(folder: Path) -> Path:
@@ -128,18 +126,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
     try:
-        raw = torch.load(path, map_location="cpu", weights_only=True)
+        raw = load_tensors(path)
     except FileNotFoundError:
         raise _missing(path) from None
-    except pickle.UnpicklingError:
-        raise CheckpointError(
-            f"{path} is torn or holds more than plain tensors, which could run code, so it was not loaded: "
-            "expected a state dict as torch.save writes it"
-        ) from None
-    except _TORN as error:
-        raise CheckpointError(
-            f"{path} cannot be read ({type(error).__name__}): the file is torn, copy or download it again"
-        ) from None
     if isinstance(raw, dict) and "optimizer" in raw:
         raise CheckpointError(
             f"{path} is the state of a training run, expected weights alone: give the {STATE_DICT_SUFFIX} file without "

@@ -1,5 +1,6 @@
 """What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; where a user's own modules are."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -34,10 +35,14 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return load_config(path, list(overrides))
 
 
+_NAMES_A_FILE = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
+_REFUSED_BY_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, *_NAMES_A_FILE}
+
+
 def run_app(app: typer.Typer) -> None:
     """Run a Typer app. A `UserError` is printed as one line (exit 2); Ctrl-C exits 130; bugs keep their traceback.
 
-    Modules in the current folder can be imported: `env.name=my_env:MyEnv`.
+    So is a disk that refuses a file. Modules in the current folder can be imported: `env.name=my_env:MyEnv`.
     """
     import_working_folder()
     try:
@@ -47,6 +52,12 @@ def run_app(app: typer.Typer) -> None:
             print(f"error: {error}", file=sys.stderr)
         elif not error.is_everywhere:
             print(f"error in process {os.environ.get('RANK', '?')}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _REFUSED_BY_DISK or (error.errno in _NAMES_A_FILE and not error.filename):
+            raise
+        where = error.filename or "a file"
+        print(f"error: {where}: {error.strerror}; make room or choose another place, then repeat", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         if is_first_process_here():

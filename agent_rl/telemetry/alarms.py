@@ -91,6 +91,7 @@ class Alarms:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint; an unknown rule starts anew, a removed one is dropped."""
+        state = dict(state)
         self._watches = {key: _Watch(**state[key]) if key in state else _Watch() for key in self._watches}
 
 

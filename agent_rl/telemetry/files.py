@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, SupportsFloat, TypeVar
 
@@ -25,8 +25,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         with partial.open("wb") as file:
             yield file
         os.replace(partial, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write that fails does not name its file
+        raise
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # of a folder that is not there or read-only, as the error says
+            partial.unlink(missing_ok=True)
 
 
 def make_folder(path: Path, option: str) -> None:
