@@ -6,34 +6,17 @@ Not here: what the keys are.
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_rl.config.root import Config
+from agent_rl.config.yaml_text import MAX_DEPTH, parse_settings, read_settings
 from agent_rl.errors import ConfigError, nearest
 from agent_rl.registry import import_module, import_working_folder
 from agent_rl.resources import find
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _FILE_KEYS = ("data.train_path", "data.eval_path", "model.path", "tools.search.corpus_path")
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML that refuses a key written twice in one mapping (plain YAML keeps the last one silently)."""
-
-
-def _unique_mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[str] = set()
-    for key_node, _ in node.value:
-        key = str(key_node.value)
-        if key in seen:
-            raise ConfigError(f"key {key!r} is given twice, second time on line {key_node.start_mark.line + 1}")
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
 
 
 def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
@@ -105,13 +88,7 @@ def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str
     """The mapping of a YAML file. ConfigError for what is none; `example` is a file that is one."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such config file; the shipped ones are in configs/")
-    try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}; remove one of the two") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        detail = " ".join(str(error).split())
-        raise ConfigError(f"{path}: not valid YAML ({detail}); correct the file") from None
+    raw = read_settings(path)
     if not isinstance(raw, dict):
         found = type(raw).__name__
         raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see {example}")
@@ -125,17 +102,16 @@ def apply_override(
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
     is_top_level = parts == ["plugins"]
-    if not found or (len(parts) < form.count(".") + 1 and not is_top_level) or not all(parts):
-        raise ConfigError(f"override {text!r}: expected {form}, for example {example}")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {text!r}: the value is not valid YAML; quote it") from None
+    shown = f"{text!r:.200}"
+    is_long_enough = len(parts) > form.count(".") or is_top_level
+    if not found or not is_long_enough or len(parts) > MAX_DEPTH or not all(parts):
+        raise ConfigError(f"override {shown}: expected {form}, for example {example}")
+    parsed = parse_settings(value, f"override {shown}")
     node = raw
     for part in parts[:-1]:
         node = node.setdefault(part, {})
         if not isinstance(node, dict):
-            raise ConfigError(f"override {text!r}: {part!r} is a single value, it has no key below it")
+            raise ConfigError(f"override {shown}: {part!r:.60} is a single value, it has no key below it")
     node[parts[-1]] = parsed
 
 
@@ -147,13 +123,13 @@ def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Conf
         parent = _model_at(root, location[:-1])
         known = list(parent.model_fields) if parent else []
         hint = nearest(location[-1], known) or f"; known keys: {', '.join(known)}"
-        return f"{source}: unknown key {key!r}{hint}"
+        return f"{source}: unknown key {key!r:.200}{hint}"
     if detail["type"] == "missing":
         return f"{source}: {key!r} is missing; add it"
     message = detail["msg"].removeprefix("Value error, ")
     if not key:
         return f"{source}: {message}"
-    return f"{source}: {key} = {detail['input']!r}: {message[0].lower()}{message[1:]}"
+    return f"{source}: {key:.200} = {detail['input']!r:.200}: {message[0].lower()}{message[1:]}"
 
 
 def _model_at(root: type[BaseModel], location: list[str]) -> type[BaseModel] | None:

@@ -12,9 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agent_rl.config import Config, flatten
+from agent_rl.config.load import read_yaml
 from agent_rl.distributed.checkpoint import latest_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError, DataError
 from agent_rl.telemetry.files import write_json, write_text
@@ -109,7 +108,7 @@ class RunFolder:
         path = self.path / "config.yaml"
         if not path.exists():
             return []
-        earlier = flatten(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+        earlier = flatten(read_yaml(path))
         now = flatten(config.model_dump(mode="json"))
         keys = [key for key in earlier | now if not key.startswith(("checkpoint.", "log."))]
         return [f"{key} {earlier.get(key)} -> {now.get(key)}" for key in keys if earlier.get(key) != now.get(key)]

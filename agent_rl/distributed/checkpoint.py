@@ -220,7 +220,8 @@ def _read_files(path: Path) -> tuple[str | None, dict[str, str]]:
 def _is_file_below(folder: Path, name: str) -> bool:
     """Whether a name stays within the folder; what it names may be missing, but is no device, pipe or folder."""
     path = folder / name
-    return path.resolve().is_relative_to(folder.resolve()) and (path.is_file() or not path.exists())
+    is_below = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+    return is_below and (path.is_file() or not path.exists())
 
 
 def _way_out(path: Path, processes: Processes) -> str:

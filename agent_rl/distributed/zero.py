@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from accelerate.utils import DeepSpeedPlugin, is_deepspeed_available
 
+from agent_rl.config.yaml_text import settings_text
 from agent_rl.errors import ConfigError
 
 MAX_REDUCE_ELEMENTS = 500_000_000
@@ -83,15 +84,17 @@ def _quiet() -> None:
 
 
 def _check_file(path: Path) -> None:
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise ConfigError(
             f"DeepSpeed's settings file {path} does not exist; correct deepspeed_config_file in the launcher's file, "
             "which counts from the current folder"
-        ) from None
-    except ValueError as error:
+        )
+    try:
+        settings = json.loads(settings_text(path))
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"DeepSpeed's settings file {path} is no JSON ({error}); correct it") from None
+    if not isinstance(settings, dict):
+        raise ConfigError(f"DeepSpeed's settings file {path} holds no settings; correct it")
     owned = {
         "optimizer": "train.*",
         "scheduler": "train.*",

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from agent_rl.config.yaml_text import parse_settings, settings_text
+from agent_rl.data.json_rows import parse_json
 from agent_rl.distributed.zero import PREFETCH_ELEMENTS
 from agent_rl.errors import ConfigError
 from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
@@ -61,7 +61,7 @@ def read_layout(launch: Path | None) -> Layout:
     if launch is None:
         return Layout()
     launch = find(launch)
-    raw = _read(launch, yaml.safe_load)
+    raw = _read(launch, lambda text: parse_settings(text, str(launch)))
     sizes = {key: _number(launch, raw, key, 1, least=1) for key in ("num_processes", "num_machines")}
     if raw.get("distributed_type") != "DEEPSPEED":
         return Layout(**sizes)
@@ -69,7 +69,7 @@ def read_layout(launch: Path | None) -> Layout:
     if not isinstance(named, str):
         raise ConfigError(f"{launch} has no deepspeed_config.deepspeed_config_file; name DeepSpeed's own file there")
     path = find(named)
-    zero = _section(path, _read(path, json.loads), "zero_optimization")
+    zero = _section(path, _read(path, lambda text: parse_json(text, str(path))), "zero_optimization")
     if zero.get("stage") not in (1, 2, 3):
         raise ConfigError(f"{path}: zero_optimization.stage is {zero.get('stage')!r}; expected 1, 2 or 3")
     return Layout(
@@ -104,14 +104,12 @@ def with_servers(layout: Layout, num_servers: int, machine: Machine) -> Layout:
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; paths count from the current folder")
     try:
-        raw = parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; paths count from the current folder") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a file of configs/accelerate/") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read ({str(error).splitlines()[0]}); correct it") from None
+        raw = parse(settings_text(path))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} cannot be read ({error}); correct it") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no settings; give a launcher's file of configs/accelerate/")
     return raw

@@ -29,7 +29,7 @@ def make_app(command: Callable[..., Any], help_text: str | None = None) -> typer
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """`load_config`; modules beside the file can be imported, after those of the current folder."""
-    folder = str(path.resolve().parent)
+    folder = os.path.dirname(os.path.realpath(path))
     if folder not in sys.path:
         sys.path.append(folder)
     return load_config(path, list(overrides))

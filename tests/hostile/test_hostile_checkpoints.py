@@ -129,6 +129,7 @@ MANIFESTS: dict[str, Any] = {
     "a pipe": {"files": {"pipe": "0"}},
     "a folder": {"files": {"model": "0"}},
     "a link to a device": {"files": {"link": "0"}},
+    "a link to itself": {"files": {"loop": "0"}},
     "a NUL": {"files": {"a\0b": "0"}},
     "a long name": {"files": {"a" * 5000: "0"}},
     "a number as digest": {"files": {"trainer.pt": 1}},
@@ -154,6 +155,7 @@ def test_a_manifest_of_wrong_values_is_one_sentence(tmp_path: Path, name: str) -
     (checkpoint / "trainer.pt").write_bytes(b"x")
     os.mkfifo(checkpoint / "pipe")
     (checkpoint / "link").symlink_to("/dev/zero")
+    (checkpoint / "loop").symlink_to("loop")
     text = TEXTS.get(name) if name in TEXTS else json.dumps({"format_version": 3, "files": {}, **MANIFESTS[name]})
     (checkpoint / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(CheckpointError, match=r"^[^\n]{,400}$"):

@@ -12,11 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from agent_rl.config import flatten
+from agent_rl.config.yaml_text import read_settings
 from agent_rl.envs.failure_modes import FailureModes
-from agent_rl.errors import DataError
+from agent_rl.errors import ConfigError, DataError
 from agent_rl.reports.episodes import Episode, failure_modes_of, in_common, read_eval_file
 from agent_rl.reports.run.evidence import Evidence, HeldOut, measured
 from agent_rl.telemetry.events import Event, EventKind, read_events
@@ -193,13 +192,9 @@ def _read_mapping(path: Path, notes: list[str]) -> dict[str, Any]:
         notes.append(f"there is no {path.name}")
         return {}
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); make it readable, or report on a copy of the folder"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError):
-        tree = None
+        tree = read_settings(path)
+    except ConfigError as error:
+        raise DataError(f"{error}; restore the file or remove it to report without it") from None
     if not isinstance(tree, dict):
         raise DataError(f"{path}: not a mapping of keys to values; restore the file or remove it to report without it")
     return tree

@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from agent_rl.errors import DataError
+from agent_rl.config.yaml_text import read_settings
+from agent_rl.errors import ConfigError, DataError
 from agent_rl.reports.view.steps import ViewedStep, read_step
 from agent_rl.telemetry.files import finite, whole_lines
 
@@ -87,9 +86,8 @@ class RunSamples:
 
     def _samples_every(self) -> int | None:
         try:
-            config = yaml.safe_load((self._path / "config.yaml").read_text(encoding="utf-8"))
-            every = config["log"]["samples_every"]
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError):
+            every = read_settings(self._path / "config.yaml")["log"]["samples_every"]
+        except (ConfigError, KeyError, TypeError):
             return None
         return every if isinstance(every, int) else None
 

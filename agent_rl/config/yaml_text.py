@@ -1,0 +1,137 @@
+"""YAML that a person hands in, read in bounded time and memory: settings, not data.
+
+Size, nesting and number of values are measured on the events of the parser, aliases counted as often as they stand for
+something, before any value is made. Not here: what the settings are.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from agent_rl.errors import ConfigError
+
+MAX_BYTES = 2**18
+MAX_VALUES = 10_000
+MAX_DEPTH = 32
+_MAX_DIGITS = 40
+_BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""PyYAML without libyaml is ten times as slow, and otherwise the same."""
+
+
+class _Loader(_BASE):  # type: ignore[valid-type, misc]
+    """YAML that refuses a key written twice in one mapping (plain YAML keeps the last one silently)."""
+
+
+def read_settings(path: Path) -> Any:
+    """The value of a YAML file. ConfigError, one sentence with the file, for what is no bounded YAML."""
+    return parse_settings(settings_text(path), str(path))
+
+
+def settings_text(path: Path) -> str:
+    """The text of a file of settings. ConfigError for one that is unreadable, too large or not UTF-8."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: holds more than {MAX_BYTES // 1024} KiB, expected settings; give another file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
+
+
+def parse_settings(text: str, where: str) -> Any:
+    """The value of a YAML text; `where` opens the sentence of a ConfigError."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"{where}: has more than {MAX_BYTES // 1024} Ki characters, expected settings; shorten it")
+    try:
+        _measure(yaml.parse(text, Loader=_BASE))
+        return yaml.load(text, Loader=_Loader)
+    except _BoundError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        # Besides its own errors PyYAML lets those of Python's int(), date() and so on through.
+        detail = " ".join(str(error).split())[:300]
+        raise ConfigError(f"{where}: not valid YAML ({detail}); correct it") from None
+
+
+class _BoundError(Exception):
+    """YAML beyond the bounds; the text says which, and the remedy."""
+
+
+def _measure(events: Iterator[yaml.Event]) -> None:
+    """Raise _BoundError where the values would be more or deeper than settings are."""
+    open_nodes: list[list[Any]] = [["", 0, 0]]  # anchor, values, depth below
+    known: dict[str, tuple[int, int]] = {}
+    for event in events:
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.CollectionStartEvent | yaml.ScalarEvent) and event.tag not in (None, "!", _TEXT):
+            raise _BoundError(f"the tag {event.tag!r:.60} on line {_line(event)}; leave it out")
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append([anchor, 1, 1])
+            num_values, depth = 0, 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, num_values, depth = open_nodes.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            num_values, depth = 1, 0
+        elif isinstance(event, yaml.AliasEvent):
+            if any(node[0] == anchor for node in open_nodes):
+                raise _BoundError(f"{anchor!r:.60} on line {_line(event)} stands within itself; write it out")
+            num_values, depth = known.get(anchor, (1, 0))
+        else:
+            continue
+        if anchor and num_values and not isinstance(event, yaml.AliasEvent):
+            known[anchor] = num_values, depth
+        parent = open_nodes[-1]
+        parent[1] += num_values
+        parent[2] = max(parent[2], depth + 1)
+        if len(open_nodes) + depth > MAX_DEPTH:
+            raise _BoundError(f"nested more than {MAX_DEPTH} deep on line {_line(event)}; write it with fewer levels")
+        if sum(node[1] for node in open_nodes) > MAX_VALUES:
+            raise _BoundError(f"more than {MAX_VALUES} values by line {_line(event)}, expected settings; shorten it")
+
+
+_TEXT = "tag:yaml.org,2002:str"
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1
+
+
+def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[str] = set()
+    for key_node, _ in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise _BoundError(f"a key on line {key_node.start_mark.line + 1} is no text; write a name")
+        if key_node.value in seen:
+            line = key_node.start_mark.line + 1
+            raise _BoundError(
+                f"key {key_node.value!r:.60} is given twice, second time on line {line}; remove one of the two"
+            )
+        seen.add(key_node.value)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _integer(loader: Any, node: yaml.ScalarNode) -> int:
+    """An integer as YAML has it; none of more than 64 bits is a setting, and in base 60 its size is not seen."""
+    value = loader.construct_yaml_int(node) if len(node.value) <= _MAX_DIGITS else 2**64
+    if not -(2**63) <= value < 2**64:
+        line = node.start_mark.line + 1
+        raise _BoundError(f"an integer of more than 64 bits on line {line}; quote it if it is text")
+    return value
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
