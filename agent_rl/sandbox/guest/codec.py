@@ -15,6 +15,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Collection
+from fractions import Fraction
 from typing import Any
 
 from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json
@@ -37,7 +38,7 @@ _PLAIN_BITS = 64
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTAINERS = {"l": list, "t": tuple, "s": set, "z": frozenset}
 _TAGS: dict[type, str] = {kind: tag for tag, kind in _CONTAINERS.items()}
-_NUMBERS = (int, float, complex)
+_REAL = (int, float)
 _SALTED = (str, bytes, bool, type(None))
 """Types whose hashes nobody can choose."""
 LATE = "the other end took too long"
@@ -214,11 +215,17 @@ class _Decoder:
         if tag == "d":
             keys = [self.decode(key, depth) for key, _ in body]
             self._hashing.check(keys)
-            return {key: self.decode(item, depth) for key, (_, item) in zip(keys, body, strict=True)}
+            return _whole({key: self.decode(item, depth) for key, (_, item) in zip(keys, body, strict=True)}, body)
         members = [self.decode(item, depth) for item in body]
         if tag in "sz":
             self._hashing.check(members)
-        return _CONTAINERS[tag](members)
+        return _whole(_CONTAINERS[tag](members), body)
+
+
+def _whole(container: Any, body: list[Any]) -> Any:
+    if len(container) != len(body):  # equal members, which no set has
+        raise ValueError
+    return container
 
 
 def _scalar(tag: str, body: str) -> Any:
@@ -239,56 +246,72 @@ def _scalar(tag: str, body: str) -> Any:
 def same(actual: Any, expected: Any, *, rel_tol: float = 0.0, abs_tol: float = 0.0) -> bool:
     """Whether two plain values are equal: `same([1, 2.0], [1.0, 2])`, but not `same(True, 1)` or `same((1,), [1])`.
 
-    Numbers compare by value, nan equals nan, and tolerances hold where one of the two is a float. Keys and members of
-    sets compare exactly. Anything that is not plain, an `Opaque` too, is equal to nothing.
+    An int and a float compare by their exact value, other types only with their own: `1+0j` is not 1. nan equals nan,
+    in the parts of a complex number too, and 0.0 equals -0.0. Tolerances hold where one of the two is a float, and for
+    the parts of complex numbers. Keys and members of sets compare exactly. Anything that is not plain, an `Opaque` too,
+    is equal to nothing.
     """
-    if type(actual) in _NUMBERS and type(expected) in _NUMBERS:
-        return _same_number(actual, expected, rel_tol, abs_tol)
+    if type(actual) in _REAL and type(expected) in _REAL:
+        return _same_real(actual, expected, rel_tol, abs_tol)
     if type(actual) is not type(expected):
         return False
+    if type(actual) is complex:
+        parts = ((actual.real, expected.real), (actual.imag, expected.imag))
+        return all(_same_real(left, right, rel_tol, abs_tol) for left, right in parts)
     if type(actual) in (list, tuple):
         return len(actual) == len(expected) and all(
             same(left, right, rel_tol=rel_tol, abs_tol=abs_tol) for left, right in zip(actual, expected, strict=True)
         )
     if type(actual) is dict:
-        left, right = ({_key(name): value for name, value in each.items()} for each in (actual, expected))
+        left, right = (dict(zip(_numbered(each), each.values(), strict=True)) for each in (actual, expected))
         return left.keys() == right.keys() and all(
             same(left[name], right[name], rel_tol=rel_tol, abs_tol=abs_tol) for name in left
         )
     return _key(actual) == _key(expected)
 
 
-def _same_number(actual: complex, expected: complex, rel_tol: float, abs_tol: float) -> bool:
+def _same_real(actual: float, expected: float, rel_tol: float, abs_tol: float) -> bool:
     if actual == expected or (_is_nan(actual) and _is_nan(expected)):
         return True
-    try:
-        if isinstance(actual, complex) or isinstance(expected, complex):
-            left, right = complex(actual), complex(expected)
-            parts = ((left.real, right.real), (left.imag, right.imag))
-            return all(_same_number(a, b, rel_tol, abs_tol) for a, b in parts)
-        if isinstance(actual, int) and isinstance(expected, int):
-            return False
-        return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
-    except OverflowError:  # an integer beyond the range of floats
+    if not (rel_tol or abs_tol) or type(actual) is type(expected) is int:
         return False
+    if type(actual) is type(expected):
+        return math.isclose(actual, expected, rel_tol=rel_tol, abs_tol=abs_tol)
+    if not math.isfinite(actual if type(actual) is float else expected):
+        return False
+    left, right = Fraction(actual), Fraction(expected)  # the integer may be none that a float can be
+    allowed = max(Fraction(rel_tol) * max(abs(left), abs(right)), Fraction(abs_tol))
+    return abs(left - right) <= allowed
 
 
-def _is_nan(value: complex) -> bool:
-    return value != value  # noqa: PLR0124  the definition, and unlike math.isnan it takes any number
+def _is_nan(value: float) -> bool:
+    return value != value  # noqa: PLR0124  the definition
 
 
 def _key(value: Any) -> Any:
-    """A hashable key under which True differs from 1, and nan equals nan."""
+    """A hashable key that is equal where `same` without tolerances is True."""
     kind = type(value)
-    if kind in _NUMBERS:
-        return ("number", "nan" if _is_nan(value) else value)
+    if kind in _REAL:
+        return ("real", "nan" if _is_nan(value) else value)
+    if kind is complex:
+        return (kind, _key(value.real), _key(value.imag))
     if kind in (tuple, list):
-        return (kind, tuple(_key(item) for item in value))
+        return (kind, tuple(map(_key, value)))
     if kind in (set, frozenset):
-        return (kind, frozenset(_key(item) for item in value))
+        return (kind, frozenset(_numbered(value)))
     if value is None or kind in (bool, str, bytes):
         return (kind, value)
     return object()
+
+
+def _numbered(members: Collection[Any]) -> list[Any]:
+    """The keys of members, each with its number among equal ones: two nan are two members."""
+    seen: dict[Any, int] = {}
+    numbered = []
+    for key in map(_key, members):
+        seen[key] = seen.get(key, 0) + 1
+        numbered.append((key, seen[key]))
+    return numbered
 
 
 # ---------------------------------------------------------------- the link
