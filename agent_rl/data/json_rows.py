@@ -4,11 +4,10 @@ Not here: task ids, and what a row may hold (`tasks.py`).
 """
 
 import codecs
-import gzip
 import json
 import math
 import re
-import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,18 +15,15 @@ from agent_rl.errors import DataError
 
 Row = dict[str, Any]
 
-
-def unzip(content: bytes, source: str) -> bytes:
-    """What a gzip file holds; DataError for one that is none, or not whole."""
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:  # OSError: gzip's own for bytes that are none; no file is open
-        raise DataError(f"{source}: not a whole gzip file ({error}); fetch or write it again") from None
+MAX_CONTAINERS = 200_000
+"""Lists and objects in one row."""
+MAX_DEPTH = 100
+"""Lists and objects within each other."""
 
 
-def decode_lines(content: bytes, source: str) -> list[tuple[int, Row]]:
+def decode_lines(lines: Iterable[bytes], source: str) -> list[tuple[int, Row]]:
     """The rows of JSONL, each with the number of its line; DataError as `decode_values`, and for what is no object."""
-    values = decode_values(content.split(b"\n"), source, advice="write one JSON object per line")
+    values = decode_values(lines, source, advice="write one JSON object per line")
     return [(number, _as_row(value, f"{source}:{number}")) for number, value in values]
 
 
@@ -50,7 +46,8 @@ def decode_array(content: bytes, source: str) -> list[tuple[int, Row]]:
     what is no object in it.
     """
     try:
-        rows = parse_json(content.removeprefix(codecs.BOM_UTF8).decode("utf-8"), source)
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+        rows = parse_json(text, source, max_containers=MAX_CONTAINERS + len(text) // 16)
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from None
     except json.JSONDecodeError as error:
@@ -63,11 +60,18 @@ def decode_array(content: bytes, source: str) -> list[tuple[int, Row]]:
     return [(number, _as_row(row, f"{source}:row {number}")) for number, row in enumerate(rows, start=1)]
 
 
-def parse_json(text: str, where: str) -> Any:
+def parse_json(text: str, where: str, *, max_containers: int = MAX_CONTAINERS) -> Any:
     """One JSON value, the same for every reader: no key twice, all numbers finite, no half of a surrogate pair.
+
+    An empty object of two bytes takes a hundred of memory, and what is nested as deep as can be read cannot be written:
+    both have bounds.
 
     DataError, opened by `where`, for anything else that a file may hold; `json.JSONDecodeError` for what is not JSON.
     """
+    too_deep = DataError(f"{where}: nested too deeply to be read; write it with fewer brackets")
+    num_containers = text.count("[") + text.count("{")
+    if num_containers > max_containers:
+        raise DataError(f"{where}: holds more than {max_containers} lists and objects; make rows of it")
     try:
         value = json.loads(text, object_pairs_hook=_as_object, parse_constant=_finite, parse_float=_finite)
         if _SURROGATE.search(text):  # half of a pair can only come from an escape
@@ -77,12 +81,28 @@ def parse_json(text: str, where: str) -> Any:
     except _RefusedError as error:
         raise DataError(f"{where}: {error}") from None
     except RecursionError:
-        raise DataError(f"{where}: nested too deeply to be read; write it with fewer brackets") from None
+        raise too_deep from None
     except UnicodeEncodeError:
         raise DataError(f"{where}: a text holds half of a surrogate pair (\\ud800 to \\udfff); remove it") from None
     except ValueError:  # Python's own limit
         raise DataError(f"{where}: an integer has too many digits to be read; write it as text") from None
+    if num_containers > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise too_deep
     return value
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth + 1):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -95,8 +115,8 @@ class _RefusedError(Exception):
 def _as_object(pairs: list[tuple[str, Any]]) -> Row:
     row = dict(pairs)
     if len(row) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
         raise _RefusedError(f"the key {twice!r:.60} stands twice in one object; remove one")
     return row
 

@@ -6,10 +6,12 @@ the schema's metadata names those. In such a file an empty cell means that the r
 None. Not here: task ids, and what a row may hold. pyarrow is imported at the first use, not with the package.
 """
 
+import copy
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_rl.data.bounds import Allowance
 from agent_rl.data.json_rows import parse_json
 from agent_rl.errors import DataError
 
@@ -20,6 +22,7 @@ Row = dict[str, Any]
 
 _JSON_COLUMNS = b"agent_rl.json_columns"
 """Key of the schema's metadata: a JSON list of column names."""
+_ROWS_AT_ONCE = 1024
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -63,35 +66,86 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    allowance = Allowance(source, len(content))
+    rows: list[Row] = []
     try:
-        # One thread: at exit, pyarrow's thread pools often abort the process when PyTorch was imported before.
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
-        table = file.read(use_threads=False)
-        table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:  # pyarrow reports damaged pages as OSError; no file is open here
-        detail = " ".join(str(error).split()).rstrip(".")
+        schema = file.schema_arrow
+        json_columns, is_ours = _json_columns(schema, source)
+        _check_claims(file.metadata, allowance)
+        # Texts that pages hold once stay so until their length is known.
+        texts = [column.path for column in map(file.schema.column, range(len(file.schema))) if _is_text(column)]
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=texts)
+        # One thread: at exit, pyarrow's thread pools often abort the process when PyTorch was imported before.
+        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, use_threads=False):
+            batch.validate(full=True)
+            allowance.take(sum(map(_num_bytes, batch.columns)), 0)
+            rows += batch.to_pylist()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged pages are an OSError; no file is open
+        detail = " ".join(str(error).split()).rstrip(".")[:300]
         raise DataError(f"{source}: not a whole Parquet file ({detail}); write it again") from None
-    for number, field in enumerate(table.schema):
-        if field.name in table.column_names[:number]:
-            raise DataError(f"{source}: two columns are called {field.name!r}; rename or drop one")
-        if not _is_plain(field.type):
-            raise DataError(
-                f"{source}: column {field.name!r} has the type {field.type}, which no task row can hold; "
-                "write it as text, a number, a boolean, a list or a struct"
-            )
-    listed = (table.schema.metadata or {}).get(_JSON_COLUMNS)
-    json_columns = {field.name for field in table.schema if isinstance(field.type, pa.JsonType)}
-    json_columns |= set(json.loads(listed or "[]"))
     return [
         {
-            name: _parse(cell, f"{source}:row {number}: column {name!r}")
+            name: _parse(cell, f"{source}:row {number}: column {name!r:.100}", allowance)
             if name in json_columns and cell is not None
             else cell
             for name, cell in cells.items()
-            if cell is not None or listed is None
+            if cell is not None or not is_ours
         }
-        for number, cells in enumerate(table.to_pylist(), start=1)
+        for number, cells in enumerate(rows, start=1)
     ]
+
+
+def _json_columns(schema: "pa.Schema", source: str) -> tuple[set[str], bool]:
+    """The columns that hold JSON text, and whether the file is one of `encode_rows`; DataError for a wrong schema."""
+    import pyarrow as pa
+
+    for number, field in enumerate(schema):
+        if field.name in schema.names[:number]:
+            raise DataError(f"{source}: two columns are called {field.name!r:.100}; rename or drop one")
+        if not _is_plain(field.type):
+            raise DataError(
+                f"{source}: column {field.name!r:.100} has the type {field.type!s:.100}, which no task row can hold; "
+                "write it as text, a number, a boolean, a list or a struct"
+            )
+    listed = (schema.metadata or {}).get(_JSON_COLUMNS)
+    try:
+        names = json.loads(listed or "[]")
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DataError(f"{source}: its metadata {_JSON_COLUMNS.decode()} is no list of columns; write the file again")
+    return {field.name for field in schema if isinstance(field.type, pa.JsonType)} | set(names), listed is not None
+
+
+def _check_claims(metadata: Any, allowance: Allowance) -> None:
+    """Take what the file says of itself from the allowance, before any page is unpacked."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    num_values = sum(max(column.num_values, 0) for column in columns) + max(metadata.num_rows, 0)
+    largest = max((column.total_uncompressed_size for column in columns), default=0)
+    allowance.take(0, num_values)
+    Allowance.take(copy.copy(allowance), largest, 0)
+
+
+def _is_text(column: Any) -> bool:
+    return column.physical_type == "BYTE_ARRAY"
+
+
+def _num_bytes(array: "pa.Array") -> int:
+    """Bytes of the values when each is written out: a dictionary's texts as often as they are used."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_dictionary(kind):
+        lengths = pc.take(pc.binary_length(array.dictionary), array.indices)
+        return array.indices.nbytes + (pc.sum(lengths).as_py() or 0)
+    if types.is_struct(kind):
+        return sum(map(_num_bytes, array.flatten()))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _num_bytes(array.flatten())
+    return array.nbytes
 
 
 def _is_plain(kind: "pa.DataType") -> bool:
@@ -110,9 +164,10 @@ def _is_plain(kind: "pa.DataType") -> bool:
     return is_text or is_number or types.is_boolean(kind) or types.is_null(kind)
 
 
-def _parse(text: Any, where: str) -> Any:
+def _parse(text: Any, where: str, allowance: Allowance) -> Any:
     if not isinstance(text, str):
-        raise DataError(f"{where} holds {text!r} where JSON text is expected; write the file again")
+        raise DataError(f"{where} holds {text!r:.100} where JSON text is expected; write the file again")
+    allowance.take(0, text.count(",") + text.count("[") + text.count("{"))
     try:
         return parse_json(text, where)
     except json.JSONDecodeError as error:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from agent_rl.data.json_rows import decode_array, decode_lines, unzip
+from agent_rl.data.bounds import read_lines, read_whole
+from agent_rl.data.json_rows import decode_array, decode_lines
 from agent_rl.data.parquet import decode_rows, encode_rows
 from agent_rl.errors import DataError
 
@@ -32,14 +33,15 @@ def read_tasks(path: str | Path, check: Callable[[Task, str], None] | None = Non
     that it stays with the row when others come or go; of rows with one hash, such as equal ones, the later ones get
     `-2`, `-3` behind it. Raises DataError, one sentence with `file:line` or `file:row N` (from 1), for a missing or
     empty file, what is not UTF-8 or not JSON objects, JSON that readers understand differently (a key twice, NaN, half
-    of a surrogate pair), a damaged Parquet or gzip file, and a `task_id` that is missing while others are there, not a
-    non-empty string, or already taken. `check` may refuse a row for reasons of its own; it gets the row and its place.
+    of a surrogate pair), a damaged Parquet or gzip file, one beyond the caps of `bounds.py`, and a `task_id` that is
+    missing while others are there, not a non-empty string, or already taken. `check` may refuse a row for reasons of
+    its own; it gets the row and its place.
     """
     path = Path(path)
     suffix = _suffix(path, _READ, "ends in")
     if not path.is_file():
         raise DataError(f"{path}: no such task file; check the path or prepare the dataset first")
-    rows = _decode(path.read_bytes(), suffix, str(path))
+    rows = _decode(path, suffix)
     if not any("task_id" in row for _, row in rows):
         rows = _with_ids(rows, path.name.removesuffix(suffix))
     return _checked(path, rows, check, unit="line" if suffix.startswith(".jsonl") else "row")
@@ -82,16 +84,15 @@ def _suffix(path: Path, suffixes: Sequence[str], verb: str) -> str:
     raise DataError(f"{path}: a task file {verb} {', '.join(first)} or {last}, got {path.suffix!r}; use one of them")
 
 
-def _decode(content: bytes, suffix: str, source: str) -> list[tuple[int, Task]]:
+def _decode(path: Path, suffix: str) -> list[tuple[int, Task]]:
+    """The rows, each with the number of its line or row."""
     match suffix:
         case ".parquet":
-            return list(enumerate(decode_rows(content, source), start=1))
+            return list(enumerate(decode_rows(read_whole(path), str(path)), start=1))
         case ".json":
-            return decode_array(content, source)
-        case ".jsonl.gz":
-            return decode_lines(unzip(content, source), source)
+            return decode_array(read_whole(path), str(path))
         case _:
-            return decode_lines(content, source)
+            return decode_lines(read_lines(path, is_packed=suffix == ".jsonl.gz"), str(path))
 
 
 def _with_ids(rows: Iterable[tuple[int, Task]], stem: str) -> list[tuple[int, Task]]:
@@ -122,7 +123,8 @@ def _checked(
         task_id = _task_id(task, where)
         if task_id in number_of_id:
             raise DataError(
-                f"{where}: task_id {task_id!r} is already taken by {unit} {number_of_id[task_id]}; make every id unique"
+                f"{where}: task_id {task_id!r:.100} is already taken by {unit} {number_of_id[task_id]}; "
+                "make every id unique"
             )
         if check is not None:
             check(task, where)
@@ -146,7 +148,7 @@ def _check_values(task: Task, where: str) -> None:
             is_preserved = False
         if not is_preserved:
             raise DataError(
-                f"{where}: {name!r} is {value!r}, which JSON does not preserve; "
+                f"{where}: {name!r:.100} is {value!r:.100}, which JSON does not preserve; "
                 "use text, finite numbers, booleans, null, lists and objects"
             )
 
@@ -156,5 +158,5 @@ def _task_id(task: Task, where: str) -> str:
         raise DataError(f"{where}: the row has no 'task_id'; add one, a non-empty string unique in the file")
     task_id = task["task_id"]
     if not isinstance(task_id, str) or not task_id.strip():
-        raise DataError(f"{where}: task_id is {task_id!r}; make it a non-empty string")
+        raise DataError(f"{where}: task_id is {task_id!r:.100}; make it a non-empty string")
     return task_id

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from agent_rl.data.bounds import read_lines
 from agent_rl.data.json_rows import decode_values
 from agent_rl.data.tasks import Task
 from agent_rl.errors import AgentRLError, DataError
@@ -65,9 +66,8 @@ def read_passages(path: Path) -> list[Passage]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file of passages; correct tools.search.corpus_path")
-    with path.open("rb") as lines:
-        values = decode_values(lines, str(path), advice="write one object with title and text per line")
-        passages = [_passage(value, f"{path}:{number}") for number, value in values]
+    values = decode_values(read_lines(path), str(path), advice="write one object with title and text per line")
+    passages = [_passage(value, f"{path}:{number}") for number, value in values]
     if not passages:
         raise DataError(f"{path}: the file holds no passage; expected one JSON object with title and text per line")
     return passages
