@@ -96,21 +96,25 @@ def _on_all_disks(path: Path, processes: Processes) -> Iterator[None]:
             raise
     refusal = next(filter(None, processes.all_gather_object(refusal)), None)
     if refusal is not None:
-        raise _everywhere(
-            CheckpointError(
-                f"{path} cannot be written ({refusal}); make room, then continue with checkpoint.resume=auto"
-            )
-        )
+        raise _everywhere(_unwritten(path, refusal))
+
+
+def _unwritten(path: Path, refusal: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be written ({refusal}); make room, then continue with checkpoint.resume=auto"
+    )
 
 
 def _begin(final: Path, partial: Path) -> None:
     if final.exists():
         raise CheckpointError(f"{final} exists already; move it away, or continue it with checkpoint.resume=auto")
-    with _on_all_disks(partial, _alone()):
+    try:
         final.parent.mkdir(parents=True, exist_ok=True)
         for path in final.parent.glob(f"{_PARTIAL}*"):
             shutil.rmtree(path)
         partial.mkdir()
+    except OSError as error:
+        raise _unwritten(partial, error.strerror or type(error).__name__) from error
 
 
 def _flushed_digests(partial: Path, processes: Processes) -> dict[str, str]:
