@@ -5,7 +5,6 @@ with what it knows, nothing here is a verdict. A failure of the sandbox itself i
 then raised as SandboxError; it never looks like a failure of the program. Runs nothing in the host's own process.
 """
 
-import contextlib
 import itertools
 import os
 import platform
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 
 from agent_rl.closing import Closing
 from agent_rl.errors import SandboxError, UserError
-from agent_rl.sandbox.guest import cgroups
+from agent_rl.sandbox.guest import cgroups, trees
 from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult
 from agent_rl.sandbox.run_files import Call, RunFiles, SandboxFailed, run_result
 from agent_rl.sandbox.server_process import Channel, ServerProcess
@@ -58,7 +57,7 @@ class Sandbox(Closing):
         self._tiers = tuple(tiers)
         self._reasons: list[str] = []
         self._hello: dict[str, Any] = {}
-        self._memory_base = ""
+        self._groups = ""
         self._num_restarts = 0
         self._closed = False
         self._lock = threading.Lock()
@@ -106,19 +105,21 @@ class Sandbox(Closing):
         return sandbox
 
     def _start_pool(self, require: Collection[Capability]) -> None:
-        with contextlib.suppress(OSError):  # else the servers watch the memory themselves; `describe` shows which
-            cgroups.remove_stale()
-            self._memory_base = cgroups.make_base(f"{os.getpid()}_{next(_names)}")
+        cgroups.remove_stale()
+        trees.remove_stale()
+        self._groups = cgroups.make_bases(f"{os.getpid()}_{next(_names)}", num_servers=self._size)
         self._free.put(self._start())  # the first one settles the tier
         if missing := [capability for capability in require if capability not in self.enforced]:
             raise SandboxError(f"tier {self._tiers[0]} does not enforce {', '.join(missing)} here: {self._reasons}")
+        nothing = Call(job="")
+        self.call_linked(nothing, [nothing])  # the set-up of both kinds of runs works here, or this raises
         with ThreadPoolExecutor(self._size) as pool:
             for server in pool.map(lambda _: self._start(), range(self._size - 1)):
                 self._free.put(server)
 
     def _start(self) -> ServerProcess:
         while True:
-            arguments = (self._python, self._tiers[0], self._jobs, self._memory_base)
+            arguments = (self._python, self._tiers[0], self._jobs, self._groups)
             server = self._spawner.submit(ServerProcess.spawn, *arguments).result()
             try:
                 server.wait_for_hello(self._start_timeout_s)
@@ -339,6 +340,7 @@ class Sandbox(Closing):
             "not_enforced": sorted(map(str, set(Capability) - enforced)),
             "reasons": list(self._reasons),
             "memory": self._hello["memory"],
+            "cpu": self._hello["cpu"],
             "kernel": platform.release(),
             "servers": self._size,
             "restarts": self._num_restarts,
@@ -355,6 +357,5 @@ class Sandbox(Closing):
             server.close()
         self._free.put(None)
         self._spawner.shutdown()
-        if self._memory_base:
-            cgroups.remove_base(self._memory_base)
-            self._memory_base = ""
+        cgroups.remove_bases(self._groups)
+        self._groups = ""

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import SandboxError
+from agent_rl.sandbox.guest.trees import remove_tree
 from agent_rl.sandbox.run_files import RunFiles
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -96,11 +96,11 @@ class ServerProcess:
         self._log = log
 
     @classmethod
-    def spawn(cls, python: Path, tier: str, jobs: Sequence[str], memory_base: str) -> "ServerProcess":
+    def spawn(cls, python: Path, tier: str, jobs: Sequence[str], groups: str) -> "ServerProcess":
         """Start it. It dies with the calling thread, so call this from one that lives as long as the sandbox."""
         ours, theirs = socket.socketpair()
         log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
-        command = [str(python), "-I", "-B", "-c", _PROGRAM, str(_PACKAGE.parent), tier, memory_base, *jobs]
+        command = [str(python), "-I", "-B", "-c", _PROGRAM, str(_PACKAGE.parent), tier, groups, *jobs]
         try:
             process = subprocess.Popen(
                 command,
@@ -143,13 +143,13 @@ class ServerProcess:
         self.process.wait()
         self._log.close()
         if scratch := self.hello.get("scratch"):
-            with contextlib.suppress(RecursionError):  # nested too deep by a run
-                _remove_when_free(scratch)
+            _remove_when_free(scratch)
 
 
 def _remove_when_free(folder: str) -> None:
     """In the lower tiers the last processes of a killed server may still be dying."""
     deadline = time.monotonic() + 2.0
     while os.path.exists(folder) and time.monotonic() < deadline:
-        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove_tree(folder)
         time.sleep(0.005)

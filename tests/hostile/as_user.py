@@ -46,7 +46,7 @@ def make_reachable(paths: list[str]) -> None:
         os.close(handle)
 
 
-def become(uid: int) -> None:
+def become(uid: int, program: str = __file__) -> None:
     """Start over as `uid`, in its own group only, with no way back."""
     project = str(Path(__file__).resolve().parents[2])
     make_reachable(list(dict.fromkeys(os.path.realpath(path) for path in (sys.base_prefix, sys.prefix, project))))
@@ -55,7 +55,7 @@ def become(uid: int) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": project, "PYTHONDONTWRITEBYTECODE": "1"}
-    os.execve(sys.executable, [sys.executable, __file__, sys.argv[1]], environment)
+    os.execve(sys.executable, [sys.executable, program, sys.argv[1]], environment)
 
 
 def main() -> None:

@@ -118,6 +118,12 @@ def bring_up_loopback() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
+def num_oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory, for a full group's or the machine's."""
+    with open("/proc/vmstat") as file:
+        return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+
+
 def threads_of(pid: int | str) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_rl.sandbox.guest import linux
-from agent_rl.sandbox.guest.cgroups import MemoryGroup, hand_over
+from agent_rl.sandbox.guest.cgroups import Bases, Group
 from agent_rl.sandbox.guest.run import DESCRIPTORS
 from agent_rl.sandbox.guest.supervision import HostGone, NotRun, SupervisedRun, Supervisor
 from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
@@ -57,11 +57,11 @@ def _receive_exactly(channel: socket.socket, size: int) -> bytes:
 class Server:
     """Answers requests one after the other until the host closes the channel."""
 
-    def __init__(self, channel: socket.socket, jobs: dict[str, Any], tier: Tier, base: int | None) -> None:
-        self.channel, self.jobs, self.tier, self._base = channel, jobs, tier, base
-        self.group: MemoryGroup | None = None
+    def __init__(self, channel: socket.socket, jobs: dict[str, Any], tier: Tier, bases: Bases) -> None:
+        self.channel, self.jobs, self.tier, self._bases = channel, jobs, tier, bases
+        self.group: Group | None = None
         self.branches: dict[int, str] = {}
-        """Servers forked from this one: process -> name of its memory group."""
+        """Servers forked from this one: process -> name of its control group."""
         with open("/proc/self/statm") as file:
             self.base_memory = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -77,11 +77,11 @@ class Server:
 
     def answer(self, plans: list[dict[str, Any]], descriptors: list[int]) -> None:
         """Run one program, or a server and its clients, and send the headers. A plan is a job's name and limits."""
-        supervisor = Supervisor(self.channel.fileno(), watch=self.group is None)
+        supervisor = Supervisor(self.channel.fileno(), watch=not (self.group and self.group.bounds_memory))
         count = len(DESCRIPTORS)
         shares = [descriptors[start : start + count] for start in range(0, len(descriptors), count)]
         if len(plans) == 1:
-            runs = [self.start(plans[0], shares[0])]
+            runs = [self.start(0, plans[0], shares[0])]
             supervisor.drive(runs, until=runs[0])
             if plans[0]["interactive"]:
                 supervisor.await_stop()
@@ -96,14 +96,15 @@ class Server:
         """The first is connected with each of the others, which run one after the other, until one has to be killed:
         then nothing is expected of those left, and they end for its reason without having started."""
         pairs = [socket.socketpair() for _ in plans[1:]]
-        hub = self.start(plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
+        hub = self.start(0, plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
         for ours, _ in pairs:
             ours.close()
         runs: list[SupervisedRun | NotRun] = [hub]
         cause = "ended"
-        for plan, share, (_, theirs) in zip(plans[1:], shares[1:], pairs, strict=True):
+        for number, (_, theirs) in enumerate(pairs, 1):
+            plan, share = plans[number], shares[number]
             if cause == "ended":
-                client = self.start(plan, share, [theirs.fileno()])
+                client = self.start(number, plan, share, [theirs.fileno()])
                 runs.append(client)
                 supervisor.drive([hub, client], until=client)
                 cause = client.cause
@@ -114,11 +115,13 @@ class Server:
         supervisor.drive([hub], until=hub)
         return runs
 
-    def start(self, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()) -> SupervisedRun:
-        if self.group:
+    def start(
+        self, number: int, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()
+    ) -> SupervisedRun:
+        if self.group and self.group.bounds_memory:
             self.group.set_limit(plan["limits"]["memory_mb"] + 16)  # what the server itself may still need
         job = self.jobs.get(plan["job"], _no_such_job)
-        return SupervisedRun(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group)
+        return SupervisedRun(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group, number)
 
     def branch(self, channel: socket.socket) -> None:
         """Fork a server with a channel of its own: warm at once, for one session."""
@@ -134,19 +137,16 @@ class Server:
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
             self.tier.make_box()
-            self.group = enter_group(self._base, group_name) if self.group else None
+            self.group = self._bases.enter(group_name)
             self.serve()
-            self.tier.after_run(set())
+            self.tier.leave()
         finally:
             os._exit(0)
 
     def reap_branches(self) -> None:
         for pid in list(self.branches):
             if os.waitpid(pid, os.WNOHANG)[0]:
-                name = self.branches.pop(pid)
-                if self._base is not None:
-                    with contextlib.suppress(OSError):  # it had none; what is left goes with the sandbox
-                        os.rmdir(name, dir_fd=self._base)
+                self._bases.remove(self.branches.pop(pid))
 
 
 def _no_such_job(_request: Any, _workdir: str) -> None:
@@ -156,17 +156,6 @@ def _no_such_job(_request: Any, _workdir: str) -> None:
 def new_group_name() -> str:
     """Servers in namespaces of their own may have the same process number."""
     return f"server_{os.getpid()}_{time.monotonic_ns()}"
-
-
-def enter_group(base: int | None, name: str) -> MemoryGroup | None:
-    """Be in a memory group of our own, where one can be made."""
-    if base is None:
-        return None
-    with contextlib.suppress(OSError):
-        group = MemoryGroup(base, name)
-        group.enter()
-        return group
-    return None
 
 
 def collapse_memory() -> None:
@@ -197,16 +186,16 @@ def load_jobs(name: str) -> Any:
     return module
 
 
-def main(tier_name: str, jobs_names: Sequence[str], memory_base: str) -> None:
+def main(tier_name: str, jobs_names: Sequence[str], groups: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
-    base = os.open(memory_base, os.O_RDONLY) if memory_base else None
-    if memory_base and os.getuid() == 0:
-        hand_over(memory_base, UNPRIVILEGED, UNPRIVILEGED)
+    bases = Bases(groups)
+    if os.getuid() == 0:
+        bases.hand_over(UNPRIVILEGED, UNPRIVILEGED)
     modules: list[Any] = []
     tier = TIERS[tier_name](sorted({sys.prefix, sys.exec_prefix, sys.base_prefix}))
     folders = [PACKAGE, *(os.path.dirname(os.path.abspath(name)) for name in jobs_names if name.endswith(".py"))]
@@ -220,8 +209,8 @@ def main(tier_name: str, jobs_names: Sequence[str], memory_base: str) -> None:
         tier.enter(load, folders)
         if linux.threads_of("self") > 1:
             raise RuntimeError("the jobs module started a thread, and a process with threads cannot be forked safely")
-        server = Server(channel, {name: job for m in modules for name, job in m.JOBS.items()}, tier, base)
-        server.group = enter_group(base, new_group_name())
+        server = Server(channel, {name: job for m in modules for name, job in m.JOBS.items()}, tier, bases)
+        server.group = bases.enter(new_group_name())
     except OSError as error:
         send_frame(channel, json.dumps({"unavailable": f"{tier_name}: {error}"}).encode())
         return
@@ -234,7 +223,7 @@ def main(tier_name: str, jobs_names: Sequence[str], memory_base: str) -> None:
     enforced = [*tier.enforced, "mem_total"]
     about = {key: value for module in modules for key, value in getattr(module, "ABOUT", {}).items()}
     hello = {"enforced": enforced, "about": about, "python": sys.version.split()[0]}
-    hello |= {"scratch": getattr(tier, "scratch", None), "memory": "control group" if server.group else "watched"}
+    hello |= {"scratch": getattr(tier, "scratch", None)} | bases.about(server.group)
     tidy_memory()
     send_frame(channel, json.dumps(hello).encode())
     server.serve()

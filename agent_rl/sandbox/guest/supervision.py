@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_rl.sandbox.guest import linux
-from agent_rl.sandbox.guest.cgroups import MemoryGroup
+from agent_rl.sandbox.guest.cgroups import Group
 from agent_rl.sandbox.guest.run import Job, Stage, exit_report, first_process
 from agent_rl.sandbox.guest.tiers import Tier
 
@@ -37,13 +37,15 @@ class SupervisedRun:
         descriptors: Sequence[int],
         links: Sequence[int],
         base_memory: int,
-        group: MemoryGroup | None,
+        group: Group | None,
+        number: int,
     ) -> None:
         self.limits = limits
-        self._group, self._kills = group, group.num_kills() if group else 0
+        self._group = group
+        self._full, self._kills = group.times_full() if group else 0, linux.num_oom_kills()
         self.started = time.monotonic()
         self.deadline = self.started + limits["wall_s"]
-        stage = Stage(tier, job, limits, descriptors, base_memory)
+        stage = Stage(tier, job, limits, descriptors, base_memory, number)
         stage.links = list(links)
         self._is_direct = stage.is_direct
         self.pid = tier.fork()
@@ -74,8 +76,9 @@ class SupervisedRun:
         _, status, usage = os.wait4(self.pid, 0)
         if self._is_direct:  # else this is about our own process, and the job's is in its report
             self._exit = exit_report(status, usage)
-        if self.cause == "ended" and self._group and self._group.num_kills() > self._kills:
-            self.cause = "memory"
+        if self.cause == "ended" and linux.num_oom_kills() > self._kills:
+            own = self._group is not None and self._group.times_full() > self._full
+            self.cause = "memory" if own else "oom"
         for fd in (self.handle, *self._outputs):
             os.close(fd)
 
@@ -99,7 +102,10 @@ class SupervisedRun:
             self.kill("memory")
 
     def header(self) -> dict[str, Any]:
-        """How a run that has ended went, as far as the server knows."""
+        """How a run that has ended went, as far as the server knows.
+
+        `oom`: it ended while the machine was out of memory, which need not have touched it.
+        """
         return {"cause": self.cause, "wall_s": self._wall_s, **self._exit}
 
 

@@ -9,14 +9,13 @@ on the kernel itself.
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent_rl.sandbox.guest import filters, linux
+from agent_rl.sandbox.guest import filters, linux, trees
 from agent_rl.sandbox.guest.linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC
 
 UNPRIVILEGED = 65534
@@ -44,14 +43,14 @@ class Tier:
         hidden = [path for path in self.visible if os.getuid() == 0 and not _readable_by_anybody(path)]
         if hidden:
             raise OSError(f"work never runs as user 0, and user {UNPRIVILEGED} cannot read {hidden[0]}")
-        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.scratch = tempfile.mkdtemp(prefix=f"agent_rl_{os.getppid()}_", dir=shared)
+        self.scratch = trees.make_scratch(os.getppid())
         self.make_box()
         self.make_folders()
         self._load(load)
-        _remove(self.box)
+        trees.remove_tree(self.box)
         if os.getuid() == 0:
-            os.chown(self.scratch, UNPRIVILEGED, UNPRIVILEGED)
+            for folder in (self.scratch, self._home):
+                os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
         _leave_root()
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         linux.drop_capabilities()
@@ -71,8 +70,10 @@ class Tier:
             self.enforced.append("syscall_filter")
 
     def make_box(self) -> None:
-        """Choose a folder of this server's own."""
-        self.box = os.path.join(self.scratch, f"box_{os.getpid()}")
+        """Make a folder of this server's own, in which each of its runs has one."""
+        self._home = os.path.join(self.scratch, f"server_{os.getpid()}")
+        os.mkdir(self._home, 0o700)
+        self.box = os.path.join(self._home, "0")
 
     @property
     def workdir(self) -> str:
@@ -90,9 +91,13 @@ class Tier:
         """Start the first process of a run."""
         return os.fork()
 
-    def enter_run(self, limits: dict[str, Any]) -> None:
-        """In the run's first process: make its folders. What it writes later is gone with it."""
+    def enter_run(self, limits: dict[str, Any], number: int) -> None:
+        """In the run's first process: make its folders. What it writes later is gone with it.
+
+        Linked runs live at the same time and have different numbers: what judges is out of reach of what is judged.
+        """
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        self.box = os.path.join(self._home, str(number))
         self.make_folders()
 
     def confine(self) -> None:
@@ -107,7 +112,16 @@ class Tier:
     def after_run(self, others: set[int]) -> None:
         """In the server: leave no process and no file of the run; `others` are servers forked from this one."""
         _kill_all_below(os.getpid(), others)
-        _remove(self.box)
+        try:
+            for name in os.listdir(self._home):
+                trees.remove_tree(os.path.join(self._home, name))
+        except OSError:  # the next run must not find it: the host starts a fresh server
+            os._exit(1)
+
+    def leave(self) -> None:
+        """At the end of a server that was forked from another."""
+        self.after_run(set())
+        os.rmdir(self._home)
 
 
 class LandlockTier(Tier):
@@ -171,7 +185,7 @@ class NamespacesTier(Tier):
         namespaces = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
         return linux.clone(namespaces | linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
 
-    def enter_run(self, limits: dict[str, Any]) -> None:
+    def enter_run(self, limits: dict[str, Any], number: int) -> None:
         linux.map_ids(self.ids, (USER_INSIDE, USER_INSIDE))
         quota = f"size={limits['disk_mb']}m,nr_inodes={limits['inodes']},mode=755"
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, quota)
@@ -197,6 +211,9 @@ class NamespacesTier(Tier):
 
     def after_run(self, others: set[int]) -> None:
         """The kernel took everything down with the run's first process."""
+
+    def leave(self) -> None:
+        """Nothing of it is outside of its namespaces."""
 
 
 TIERS: dict[str, type[Tier]] = {tier.name: tier for tier in (NamespacesTier, LandlockTier, Tier)}
@@ -332,20 +349,3 @@ def _kill_all_below(root: int, others: Sequence[int] | set[int]) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
     os._exit(1)  # something cannot be killed: the host starts a fresh server
-
-
-def _remove(path: str) -> None:
-    if not os.path.lexists(path):
-        return
-    try:
-        shutil.rmtree(path)
-    except (OSError, RecursionError):  # a run may lock its own folders, or nest them too deep to remove
-        with contextlib.suppress(OSError, RecursionError):
-            os.chmod(path, 0o700)
-            for parent, folders, _ in os.walk(path):
-                for folder in (os.path.join(parent, name) for name in folders):
-                    if not os.path.islink(folder):
-                        os.chmod(folder, 0o700)
-            shutil.rmtree(path, ignore_errors=True)
-    if os.path.lexists(path):  # the next run must not find it
-        os._exit(1)

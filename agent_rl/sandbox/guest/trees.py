@@ -1,0 +1,88 @@
+"""Remove what a run left behind, however deep, locked or oddly named, and what hosts that were killed left behind.
+
+Standard library only. Only for trees in which no process writes any more.
+"""
+
+import contextlib
+import fcntl
+import itertools
+import os
+import re
+import tempfile
+
+_BATCH = 1000
+_SCRATCH = re.compile(r"agent_rl_[0-9]+_[a-z0-9_]{8}(\.[0-9]+)?")
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder and all below it. Raises OSError where the kernel refuses.
+
+    Neither by recursion nor by path: every folder found is moved up beside `path`, so that names stay short and two
+    descriptors are open at most, however deep the tree was. Makes nothing, so it works on a full file system.
+    """
+    if not os.path.lexists(path):
+        return
+    parent, name = os.path.split(path)
+    top = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        numbers = itertools.count()
+        folders = [name]
+        while folders:
+            folder = folders.pop()
+            os.chmod(folder, 0o700, dir_fd=top)
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            try:
+                while entries := _some_entries(handle):
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            os.chmod(entry.name, 0o700, dir_fd=handle)  # else its parent cannot change
+                            folders.append(f"{name}.{next(numbers)}")
+                            os.rename(entry.name, folders[-1], src_dir_fd=handle, dst_dir_fd=top)
+                        else:
+                            os.unlink(entry.name, dir_fd=handle)
+            finally:
+                os.close(handle)
+            os.rmdir(folder, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _some_entries(handle: int) -> list[os.DirEntry[str]]:
+    with os.scandir(handle) as entries:
+        return list(itertools.islice(entries, _BATCH))
+
+
+def make_scratch(owner: int) -> str:
+    """A folder for the runs of a server whose host is process `owner`, in memory where that can be.
+
+    It is locked as long as this process and what it forks live, so that others can tell it from one left behind.
+    """
+    while True:
+        path = tempfile.mkdtemp(prefix=f"agent_rl_{owner}_", dir=_parent())
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.path.exists(path):  # else somebody took it for one left behind before it was locked
+            return path
+        os.close(handle)
+
+
+def remove_stale() -> None:
+    """Remove the folders of servers that are gone, as far as they are ours to remove."""
+    with contextlib.suppress(OSError), os.scandir(_parent()) as entries:
+        for entry in entries:
+            if _SCRATCH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # its server lives, or somebody else removes it
+                    _remove_unlocked(entry.path)
+
+
+def _remove_unlocked(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_tree(path)
+    finally:
+        os.close(handle)
+
+
+def _parent() -> str:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()

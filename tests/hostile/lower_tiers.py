@@ -1,0 +1,117 @@
+"""Judge linked runs and plain ones in a lower tier and print what held as JSON: `python lower_tiers.py TIER [UID]`."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+TESTS = {"test_a.py": "from solution import f\ndef test_a():\n    assert f(1) == 7_310\n"}
+RIGHT = {"solution.py": "def f(x):\n    return 7_310\n"}
+SEARCH = """
+import os
+def f(x):
+    found = []
+    home = os.path.dirname(os.path.dirname(os.getcwd()))
+    places = [home, os.path.dirname(home), "/dev/shm", "/tmp"]
+    places += [os.path.join(home, str(n), "work") for n in range(4)]
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        places += [f"/proc/{pid}/cwd", f"/proc/{pid}/fd", f"/proc/{pid}/root"]
+    for place in places:
+        try:
+            for name in os.listdir(place):
+                path = os.path.join(place, name)
+                if os.path.isfile(path) and "7_310" in open(path, errors="replace").read():
+                    found.append(path)
+        except OSError:
+            pass
+    return 7_310 if [path for path in found if "solution" not in path] else 0
+"""
+DEEP = """
+import os
+for n in range(DEPTH):
+    os.mkdir("d")
+    os.chdir("d")
+os.chmod(".", 0)
+print("done")
+"""
+LOCKED = """
+import os
+for n in range(40):
+    os.makedirs(f"a{n}/b/c")
+    open(f"a{n}/b/c/file", "w").write("x")
+    for path in (f"a{n}/b/c", f"a{n}/b", f"a{n}"):
+        os.chmod(path, 0)
+open("lo" + "ng" * 120, "w")
+os.symlink("/", "root")
+os.mkfifo("pipe")
+os.chmod("..", 0)
+os.chmod(".", 0)
+print("done")
+"""
+KILLED = """
+import sys, time
+from agent_rl.sandbox.sandbox import Sandbox
+with Sandbox.open(python=sys.executable, tier=sys.argv[1], size=2) as sandbox:
+    print(sandbox._hello["scratch"], flush=True)
+    sandbox.run_python("open('x', 'w').write('x'); import time; time.sleep(60)")
+"""
+
+
+def main() -> None:
+    from agent_rl.sandbox.graders import SplitPytestGrader
+    from agent_rl.sandbox.limits import Limits
+    from agent_rl.sandbox.mutation import MutationGrader
+    from agent_rl.sandbox.sandbox import Sandbox
+
+    tier = sys.argv[1]
+    with Sandbox.open(python=sys.executable, tier=tier, size=1, limits=Limits(wall_s=20.0)) as sandbox:
+        scratch = Path(sandbox._hello["scratch"])
+
+        def left() -> list[str]:
+            return [str(path) for home in scratch.iterdir() for path in home.iterdir()]
+
+        split = SplitPytestGrader.record(sandbox, TESTS, RIGHT, ["solution"])
+        suites = MutationGrader(
+            "test_a.py",
+            RIGHT,
+            ["solution"],
+            mutants={"wrong": {"solution.py": "def f(x):\n    return 1\n"}},
+            rewrites={},
+        )
+        facts: dict[str, Callable[[], object]] = {
+            "a right solution passes": lambda: split.grade(sandbox, RIGHT).full,
+            "a wrong one does not": lambda: (
+                split.grade(sandbox, {"solution.py": "def f(x):\n    return 1\n"}).passed == 0
+            ),
+            "a suite is judged": lambda: suites.grade(sandbox, TESTS).score == 1.0,
+            "tests are out of the candidate's reach": lambda: split.grade(sandbox, {"solution.py": SEARCH}).passed == 0,
+            "a tree 2,500 deep": lambda: (
+                "done" in sandbox.run_python(DEEP.replace("DEPTH", "2500")).stdout and not left()
+            ),
+            "a tree 20,000 deep": lambda: sandbox.run_python(DEEP.replace("DEPTH", "20000")) and not left(),
+            "locked folders": lambda: "done" in sandbox.run_python(LOCKED).stdout and not left(),
+            "the server was never replaced": lambda: sandbox.describe()["restarts"] == 0,
+        }
+        held = {name: bool(fact()) for name, fact in facts.items()}
+    host = subprocess.Popen([sys.executable, "-c", KILLED, tier], stdout=subprocess.PIPE, text=True)
+    assert host.stdout is not None
+    folder = Path(host.stdout.readline().strip())
+    host.kill()
+    host.wait()
+    time.sleep(1.0)
+    is_left = folder.exists()
+    with Sandbox.open(python=sys.executable, tier=tier) as sandbox:
+        held["what a killed host left is removed"] = is_left and not folder.exists()
+        held["what a living one uses is not"] = Path(sandbox._hello["scratch"]).exists()
+    print(json.dumps({"uid": os.getuid(), "held": held}))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        from as_user import become
+
+        become(int(sys.argv[2]), __file__)
+    main()

@@ -1,0 +1,92 @@
+"""The lower tiers judge, keep judge and candidate apart where they claim to, and leave nothing; whose kill it was."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_hostile_programs import HERE, IS_ROOT, ORDINARY_USER
+
+FACTS = (
+    "a right solution passes",
+    "a wrong one does not",
+    "a suite is judged",
+    "tests are out of the candidate's reach",
+    "a tree 2,500 deep",
+    "a tree 20,000 deep",
+    "locked folders",
+    "the server was never replaced",
+    "what a killed host left is removed",
+    "what a living one uses is not",
+)
+NOT_PROMISED = {"rlimits": {"tests are out of the candidate's reach"}}
+
+
+@functools.cache
+def _held(tier: str) -> dict[str, Any]:
+    command = [sys.executable, str(HERE / "lower_tiers.py"), tier, *([str(ORDINARY_USER)] if IS_ROOT else [])]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env=environment)
+    if "no isolation tier works" in done.stderr:
+        pytest.skip(f"tier {tier} is not available here: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(json.loads(done.stdout)["held"])
+
+
+@pytest.mark.parametrize("fact", FACTS)
+@pytest.mark.parametrize("tier", ["landlock", "rlimits"])
+def test_a_lower_tier_judges_and_tidies_up(tier: str, fact: str) -> None:
+    held = _held(tier)
+    assert set(held) == set(FACTS)
+    if fact in NOT_PROMISED.get(tier, ()):
+        pytest.skip(f"{tier} does not promise it")
+    assert held[fact]
+
+
+OUT_OF_MEMORY = """
+import os, sys
+open(os.path.join(sys.argv[1], "cgroup.procs"), "w").write("0")
+from agent_rl.errors import SandboxError
+from agent_rl.sandbox.limits import Limits
+from agent_rl.sandbox.sandbox import Sandbox
+with Sandbox.open(python=sys.executable) as sandbox:
+    assert sandbox.describe()["memory"] == "control group", sandbox.describe()
+    for megabytes in (900, 2000):
+        try:
+            print(sandbox.run_python("x = b'x' * 700 * 2**20", limits=Limits(memory_mb=megabytes)).status)
+        except SandboxError as error:
+            print(error)
+    print(sandbox.run_python("import os; os.kill(os.getpid(), 9)").status)
+    print(sandbox.run_python("print(1)").stdout)
+"""
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root can make a control group for the whole host")
+def test_a_run_killed_because_the_machine_is_full_is_no_failure_of_the_candidate(tmp_path: Path) -> None:
+    from agent_rl.sandbox.guest import cgroups
+
+    version, parent = cgroups._own_groups().get("memory", (0, ""))
+    if version != 1:
+        pytest.skip("no memory control group of version 1 in which processes and groups may live side by side")
+    group = Path(parent) / f"machine_{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(600 * 2**20))
+        done = subprocess.run(
+            [sys.executable, "-c", OUT_OF_MEMORY, str(group)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
+        )
+        lines = done.stdout.splitlines()
+        assert len(lines) == 5, done.stderr
+        assert all("out of memory" in line for line in lines[:2])
+        assert lines[2:] == ["nonzero", "1", ""]
+    finally:
+        group.rmdir()
