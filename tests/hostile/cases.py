@@ -99,7 +99,7 @@ CASES = (
     _case("thread_bomb", C.PROC_LIMIT),
     _case("exhaust_processes_and_leave", C.PROC_LIMIT, C.KILL_TREE, within_s=2.0),
     _case("zombie_farm", C.PROC_LIMIT),
-    _case("spawn_storm", C.PROC_LIMIT, C.KILL_TREE, within_s=3.0),
+    _case("spawn_storm", C.PROC_LIMIT, C.KILL_TREE, status=ENDED | {S.PROCESS_LIMIT}, within_s=3.0),
     _case("exec_bomb_with_threads"),
     _case("daemon_double_fork", C.KILL_TREE, prints="main done", within_s=1.5),
     _case("daemon_ignores_everything", C.KILL_TREE, prints="main done", within_s=1.5),
@@ -183,6 +183,14 @@ CASES = (
     _case("raise_limits", C.PROC_LIMIT),
     _case("starve_the_first_process", C.SYSCALL_FILTER, collect=("large",), check=_only("large")),
     _case("more_rights", C.UNPRIVILEGED),
+    # what all runs share
+    _case("locks_on_shared_files", C.SYSCALL_FILTER),
+    _case("watch_shared_files", C.SYSCALL_FILTER),
+    _case("marks_in_the_page_cache", C.SYSCALL_FILTER),
+    _case("counters_of_the_host", C.PID_ISOLATION, C.SYSCALL_FILTER),
+    _case("limits_of_the_user", C.SYSCALL_FILTER),
+    _case("slow_everybody_down", C.SYSCALL_FILTER),
+    _case("honest_with_locks", C.SYSCALL_FILTER, C.PID_ISOLATION, prints="main done"),
     # what comes back, and the next run
     _case("fifo_instead_of_answer", prints="main done", collect=("*",), check=_only("real.txt"), within_s=1.5),
     _case("symlink_instead_of_answer", prints="main done", collect=("*",), check=_no_secret),

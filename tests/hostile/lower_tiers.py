@@ -51,6 +51,15 @@ os.chmod("..", 0)
 os.chmod(".", 0)
 print("done")
 """
+SESSIONS = """
+import os, time
+for n in range(12):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            pass
+time.sleep(10)
+"""
 KILLED = """
 import sys, time
 from agent_rl.sandbox.sandbox import Sandbox
@@ -62,7 +71,7 @@ with Sandbox.open(python=sys.executable, tier=sys.argv[1], size=2) as sandbox:
 
 def main() -> None:
     from agent_rl.sandbox.graders import SplitPytestGrader
-    from agent_rl.sandbox.limits import Limits
+    from agent_rl.sandbox.limits import Limits, Status
     from agent_rl.sandbox.mutation import MutationGrader
     from agent_rl.sandbox.sandbox import Sandbox
 
@@ -93,6 +102,9 @@ def main() -> None:
             ),
             "a tree 20,000 deep": lambda: sandbox.run_python(DEEP.replace("DEPTH", "20000")) and not left(),
             "locked folders": lambda: "done" in sandbox.run_python(LOCKED).stdout and not left(),
+            "a program takes no share of the processors for each of many sessions": lambda: (
+                sandbox.describe()["cpu"] != "shared" or sandbox.run_python(SESSIONS).status is Status.PROCESS_LIMIT
+            ),
             "the server was never replaced": lambda: sandbox.describe()["restarts"] == 0,
         }
         held = {name: bool(fact()) for name, fact in facts.items()}

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from test_hostile_programs import HERE, IS_ROOT, ORDINARY_USER
 
+from agent_rl.sandbox.sandbox import Sandbox
+
 FACTS = (
     "a right solution passes",
     "a wrong one does not",
@@ -19,6 +21,7 @@ FACTS = (
     "a tree 2,500 deep",
     "a tree 20,000 deep",
     "locked folders",
+    "a program takes no share of the processors for each of many sessions",
     "the server was never replaced",
     "what a killed host left is removed",
     "what a living one uses is not",
@@ -45,6 +48,20 @@ def test_a_lower_tier_judges_and_tidies_up(tier: str, fact: str) -> None:
     if fact in NOT_PROMISED.get(tier, ()):
         pytest.skip(f"{tier} does not promise it")
     assert held[fact]
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="where an ordinary user can make control groups depends on the machine")
+def test_every_server_has_its_part_of_the_processors() -> None:
+    with Sandbox.open(python=sys.executable, size=2) as sandbox:
+        if "control group" not in sandbox.describe()["cpu"]:
+            pytest.skip("no control group of the processors can be made here")
+        version, base = json.loads(sandbox._groups)["bases"]["cpu"]
+        limits = {
+            (path / ("cpu.max" if version == 2 else "cpu.cfs_quota_us")).read_text().split()[0]
+            for path in Path(base).iterdir()
+            if path.is_dir()
+        }
+        assert limits == {str(round(100_000 * max(1.0, len(os.sched_getaffinity(0)) / 2)))}
 
 
 OUT_OF_MEMORY = """

@@ -139,10 +139,9 @@ class Bases:
 
     def about(self, group: "Group | None") -> dict[str, str]:
         """What bounds the memory and the CPU time of a run, in words."""
-        has_cpu = group is not None and "cpu" in self._bases
         return {
             "memory": "control group" if group and group.bounds_memory else "watched",
-            "cpu": f"control group, at most {self._cores:g} cores" if has_cpu else "shared",
+            "cpu": f"control group, at most {self._cores:g} cores" if group and group.bounds_cpu else "shared",
         }
 
     def try_out(self) -> bool:
@@ -163,7 +162,7 @@ class Group:
 
     def __init__(self, bases: dict[str, _Base], name: str, cores: float) -> None:
         self._limit_mb, self._handles = 0, []
-        self.bounds_memory = "memory" in bases
+        self.bounds_memory, self.bounds_cpu = "memory" in bases, "cpu" in bases
         for handle in {base.handle for base in bases.values()}:
             os.mkdir(name, dir_fd=handle)
             self._handles.append(os.open(f"{name}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=handle))

@@ -1,7 +1,8 @@
 """Filters that a process applies to itself permanently: seccomp (system calls) and Landlock (files, TCP, signals).
 
-The seccomp list is deny-by-name: calls that only widen the attack surface or hold memory outside every limit. Numbers
-are known for x86_64 and aarch64; on other machines nothing is filtered and `syscall_filter` is not reported.
+The seccomp list is deny-by-name: calls that only widen the attack surface, hold memory outside every limit, or leave a
+mark on a file that other runs see too. Numbers are known for x86_64 and aarch64; on other machines nothing is filtered
+and `syscall_filter` is not reported.
 """
 
 import ctypes
@@ -79,7 +80,38 @@ _DENIED = {  # name: (x86_64, aarch64); None where the machine has no such call
     "shmget": (29, 194),
     "msgget": (68, 186),
     "semget": (64, 190),
+    # limits of the whole machine or user
+    "io_setup": (206, 0),
+    "io_submit": (209, 2),
+    # who opens a file, which of its pages are in memory, how busy the machine is
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
+    "fanotify_mark": (301, 263),
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
+    "readahead": (187, 213),
+    "sysinfo": (99, 179),
 }
+_WITHOUT_EFFECT = {
+    "flock": (73, 32),
+    "fadvise64": (221, 223),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+}
+"""These succeed and do nothing. Advice about caches and writing to disk mean nothing in a run; locks would be seen by
+other runs through the files that all share, and a program that takes them must go on."""
+_REFUSED_VALUES: tuple[tuple[str, tuple[int, int], int, tuple[int, ...], int], ...] = (
+    # name, (x86_64, aarch64), number of the argument, its values, error (0: succeeds and does nothing)
+    ("fcntl: taking locks", (72, 25), 1, (6, 7, 37, 38), 0),
+    ("fcntl: leases, notices, pipe sizes, write hints", (72, 25), 1, (*range(1024, 1027), 1031, *range(1035, 1039)), 1),
+    ("madvise: merging, evicting", (28, 233), 2, (12, 20, 21), 1),
+    ("prctl: merging", (157, 167), 0, (67, 68), 1),
+    ("setpriority of a group or a user", (141, 140), 0, (1, 2), 1),
+    ("ioprio_set of a group or a user", (251, 30), 0, (2, 3), 1),
+)
+_WITH_FLAGS = {"preadv2": (327, 286), "pwritev2": (328, 287)}
+"""Their flags tell whether a page is in memory."""
 _OWN_ONLY = {  # name: (x86_64, aarch64, which argument names a process); refused unless it is 0, the caller
     "prlimit64": (302, 261, 0),
     "setpriority": (141, 140, 1),
@@ -95,13 +127,20 @@ _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 _CLONE, _CLONE3, _IOCTL, _SOCKET, _SECCOMP = (56, 220), (435, 435), (16, 29), (41, 198), (317, 277)
 _NEW_NAMESPACE = 0x7E020080  # every CLONE_NEW* flag
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_IOCTL_KIND, _OF_FILE_SYSTEMS = 0xFF00, 0x6600  # some leave marks in a file's inode
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x50000
 
 
 def _deny_if(operation: int, value: int, error: int) -> list[tuple[int, int, int, int]]:
     return [(operation, 0, 1, value), (_RETURN, 0, 0, _ERRNO | error)]
+
+
+def _if_argument(number: int, argument: int, rules: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Apply `rules` to the lower half of an argument of one system call, then go on with its number loaded."""
+    body = [(_LOAD, 0, 0, 16 + 8 * argument), *rules, (_LOAD, 0, 0, 0)]
+    return [(_EQUAL, 0, len(body), number), *body]
 
 
 def seccomp_program(families: tuple[int, ...]) -> bytes:
@@ -112,23 +151,29 @@ def seccomp_program(families: tuple[int, ...]) -> bytes:
     if MACHINE not in _MACHINES:
         raise OSError(f"no system call numbers for {MACHINE}")
     column = _MACHINES[MACHINE]
-    number, argument0, argument1 = (_LOAD, 0, 0, 0), (_LOAD, 0, 0, 16), (_LOAD, 0, 0, 24)
-    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), (_RETURN, 0, 0, _KILL), number]
+    code = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     if MACHINE == "x86_64":  # the x32 numbering would go around the table
         code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
     for numbers in _DENIED.values():
         if numbers[column] is not None:
             code += _deny_if(_EQUAL, numbers[column], errno.EPERM)
-    for *numbers, argument in _OWN_ONLY.values():
-        code += [(_EQUAL, 0, 4, numbers[column]), (_LOAD, 0, 0, 16 + 8 * argument)]
-        code += [(_EQUAL, 1, 0, 0), (_RETURN, 0, 0, _ERRNO | errno.EPERM), number]
+    for numbers in _WITHOUT_EFFECT.values():
+        code += _deny_if(_EQUAL, numbers[column], 0)
+    for *both, argument in _OWN_ONLY.values():
+        code += _if_argument(both[column], argument, _deny_if(_AT_LEAST, 1, errno.EPERM))
+    for _, numbers, argument, values, error in _REFUSED_VALUES:
+        rules = [rule for value in values for rule in _deny_if(_EQUAL, value, error)]
+        code += _if_argument(numbers[column], argument, rules)
+    for numbers in _WITH_FLAGS.values():
+        code += _if_argument(numbers[column], 5, _deny_if(_AT_LEAST, 1, errno.EOPNOTSUPP))
     code += _deny_if(_EQUAL, _CLONE3[column], errno.ENOSYS)  # its flags lie in memory; libc falls back to clone
-    code += [(_EQUAL, 0, 4, _CLONE[column]), argument0, *_deny_if(_ANY_BIT, _NEW_NAMESPACE, errno.EPERM), number]
+    code += _if_argument(_CLONE[column], 0, _deny_if(_ANY_BIT, _NEW_NAMESPACE, errno.EPERM))
     terminal = [*_deny_if(_EQUAL, _TIOCSTI, errno.EPERM), *_deny_if(_EQUAL, _TIOCLINUX, errno.EPERM)]
-    code += [(_EQUAL, 0, len(terminal) + 2, _IOCTL[column]), argument1, *terminal, number]
+    files = [(_AND, 0, 0, _IOCTL_KIND), *_deny_if(_EQUAL, _OF_FILE_SYSTEMS, errno.ENOTTY)]
+    code += _if_argument(_IOCTL[column], 1, [*terminal, *files])
     allowed = [(_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
     refuse = [(_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]
-    code += [(_EQUAL, 0, len(allowed) + 2, _SOCKET[column]), argument0, *allowed, *refuse]
+    code += _if_argument(_SOCKET[column], 0, [*allowed, *refuse])
     code += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 

@@ -140,6 +140,17 @@ def parents() -> dict[int, int]:
     return found
 
 
+def num_sessions(pids: list[int]) -> int:
+    """In how many sessions these processes are; the kernel may share the processors between sessions."""
+    found = set()
+    for pid in pids:
+        try:
+            found.add(os.getsid(pid))
+        except ProcessLookupError:
+            continue
+    return len(found)
+
+
 def descendants(root: int, *, without: set[int] | frozenset[int] = frozenset()) -> list[int]:
     """All processes below `root`, not entering the trees of `without`."""
     children: dict[int, list[int]] = {}

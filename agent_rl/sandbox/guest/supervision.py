@@ -18,6 +18,8 @@ from agent_rl.sandbox.guest.cgroups import Group
 from agent_rl.sandbox.guest.run import Job, Stage, exit_report, first_process
 from agent_rl.sandbox.guest.tiers import Tier
 
+MOST_SESSIONS = 6
+"""Of one run where no control group divides the processors: each may get a share of its own. The run itself has two."""
 LOOK_S = 0.02
 """Time between two looks at the output and the memory of a run."""
 
@@ -42,6 +44,7 @@ class SupervisedRun:
     ) -> None:
         self.limits = limits
         self._group = group
+        self._has_share = group is not None and group.bounds_cpu
         self._full, self._kills = group.times_full() if group else 0, linux.num_oom_kills()
         self.started = time.monotonic()
         self.deadline = self.started + limits["wall_s"]
@@ -93,7 +96,8 @@ class SupervisedRun:
 
     def _look_at_memory(self) -> None:
         tree = [self.pid, *linux.descendants(self.pid)]
-        if len(tree) > self.limits["processes"] + 2:
+        too_many = len(tree) > self.limits["processes"] + 2
+        if too_many or (not self._has_share and linux.num_sessions(tree) > MOST_SESSIONS):
             self.kill("processes")
         limit = self.limits["memory_mb"] * 1024
         # Resident pages that are shared count once for every process; the proportional size is exact, and slower.

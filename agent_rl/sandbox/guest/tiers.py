@@ -23,6 +23,10 @@ USER_INSIDE = 1000
 SYSTEM_FOLDERS = ("/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl", "/nix/store")
 SYSTEM_LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+SETTINGS = ("pip.conf", "uv.toml", ".netrc", ".pypirc")
+"""In an interpreter's folder; they may hold keys."""
+_SIGNALS_PER_PROCESS = 16
+"""Pending signals and timers, which the kernel counts for all processes of a user together."""
 _MEGABYTE = 2**20
 
 
@@ -192,7 +196,8 @@ class NamespacesTier(Tier):
         self.make_folders()
         if self._in_tmp:
             self._replace_tmp()
-        linux.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY)
+        # Of /proc its own processes alone: the rest counts what others do, or tells about the host.
+        linux.mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, "subset=pid")
         linux.bring_up_loopback()
         linux.drop_capabilities()
 
@@ -228,6 +233,7 @@ def set_limits(limits: dict[str, Any], base_memory: int, *, count_processes: boo
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_SIGPENDING: _SIGNALS_PER_PROCESS * limits["processes"],
     }
     if count_processes:  # per user namespace; the run's first process counts too
         wanted[resource.RLIMIT_NPROC] = limits["processes"] + 1
@@ -275,6 +281,9 @@ def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> None:
     for path, handle in handles.items():
         _bind(f"/proc/self/fd/{handle}", root + path, is_folder=os.path.isdir(f"/proc/self/fd/{handle}"))
         os.close(handle)
+    for path in (os.path.join(folder, name) for folder in visible for name in SETTINGS):
+        if os.path.isfile(root + path):
+            linux.mount("/dev/null", root + path, None, MS_BIND)
     for path in filter(os.path.islink, SYSTEM_LINKS):
         os.symlink(os.readlink(path), root + path)
     for path in DEVICES:
