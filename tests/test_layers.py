@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RANKS = {
     "closing": -2,
     "errors": -2,
+    "redacted": -1,
     "registry": -1,
     "resources": -1,
     "seeds": -1,

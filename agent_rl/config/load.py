@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from agent_rl.config.root import Config
 from agent_rl.config.yaml_text import MAX_DEPTH, parse_settings, read_settings
 from agent_rl.errors import ConfigError, nearest
+from agent_rl.redacted import redacted
 from agent_rl.registry import import_module, import_working_folder
 from agent_rl.resources import find
 
@@ -102,7 +103,7 @@ def apply_override(
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
     is_top_level = parts == ["plugins"]
-    shown = f"{text!r:.200}"
+    shown = f"{key + found + redacted({parts[-1]: value})[parts[-1]]!r:.200}"
     is_long_enough = len(parts) > form.count(".") or is_top_level
     if not found or not is_long_enough or len(parts) > MAX_DEPTH or not all(parts):
         raise ConfigError(f"override {shown}: expected {form}, for example {example}")
@@ -129,7 +130,8 @@ def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Conf
     message = detail["msg"].removeprefix("Value error, ")
     if not key:
         return f"{source}: {message}"
-    return f"{source}: {key:.200} = {detail['input']!r:.200}: {message[0].lower()}{message[1:]}"
+    shown = redacted({location[-1]: detail["input"]})[location[-1]]
+    return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
 
 
 def _model_at(root: type[BaseModel], location: list[str]) -> type[BaseModel] | None:

@@ -84,7 +84,7 @@ class RunFolder:
                 "give another one"
             ) from None
         changed = self._changed_keys(config)
-        write_text(self.path / "config.yaml", config.to_yaml())
+        write_text(self.path / "config.yaml", config.to_yaml(), is_private=True)  # it may hold keys
         write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})
         return changed
 

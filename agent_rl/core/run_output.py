@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from agent_rl.config import Config
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.records import StopReason, TrajectoryGroup
+from agent_rl.redacted import redacted
 from agent_rl.telemetry.metrics import MetricsWriter
 from agent_rl.telemetry.progress import TrainingProgress
 from agent_rl.telemetry.trackers import MetricsLog, open_trackers
@@ -37,7 +38,7 @@ class RunOutput:
                 run_name=self._config.run.name,
                 project=self._config.log.project,
                 folder=self._run.path,
-                config=self._config.model_dump(mode="json"),
+                config=redacted(self._config.model_dump(mode="json")),
                 resume_from_step=self._first_step,
             )
             writer = MetricsWriter(self._run.metrics_file, resume_from_step=self._first_step)

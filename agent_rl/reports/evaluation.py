@@ -22,11 +22,11 @@ from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.envs.registry import DOMAINS
 from agent_rl.errors import ConfigError, DataError, UserError
+from agent_rl.redacted import redacted
 from agent_rl.reports import summary
 from agent_rl.reports.episodes import GENERAL, Episode, read_episode_lines, to_episodes
 from agent_rl.reports.page import render, transcripts
 from agent_rl.reports.plots import evaluation_plots, save_png, svg_uri
-from agent_rl.reports.redacted import redacted
 from agent_rl.telemetry.files import write_json, write_text
 from agent_rl.telemetry.trajectory_json import json_line, write_lines
 

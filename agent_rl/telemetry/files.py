@@ -14,15 +14,18 @@ T = TypeVar("T")
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
     """`with whole_file(path) as file: file.write(b"...")`; replaces `path` and makes its folder where it is missing.
 
-    Until the block ends the file has `.partial` behind its name; when the block fails it is removed.
+    Until the block ends the file has `.partial` behind its name; when the block fails it is removed. A private file
+    can be read by its owner alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("wb") as file:
+        if is_private:
+            partial.unlink(missing_ok=True)  # one left behind has another mode
+        with open(partial, "wb", opener=_open_private if is_private else None) as file:
             yield file
         os.replace(partial, path)
     except OSError as error:
@@ -31,6 +34,10 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):  # of a folder that is not there or read-only, as the error says
             partial.unlink(missing_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def make_folder(path: Path, option: str) -> None:
@@ -66,9 +73,9 @@ def read_lines(path: Path, read: Callable[[Any], T], problem: str) -> list[T]:
     return found
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Write a file, its folder too; half surrogate pairs, which UTF-8 cannot hold, become their escapes."""
-    with whole_file(path) as file:
+    with whole_file(path, is_private=is_private) as file:
         file.write(text.encode("utf-8", errors="backslashreplace"))
 
 

@@ -62,11 +62,22 @@ def readable(text: str) -> str:
     return _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """The text, or the first and the last half of what is allowed, with a line between that says what is missing."""
+    num_left_out = len(text) - max_chars
+    if num_left_out <= 0:
+        return text
+    half = max_chars // 2
+    return f"{text[:half]}\n[... {num_left_out} characters left out ...]\n{text[-half:]}"
+
+
 def spec_of(tool: BaseTool | type[BaseTool]) -> ToolSpec:
     """What the model is told about a tool; a class will do where its attributes say it all."""
     return ToolSpec(name=tool.name, description=tool.description, parameters=tool.parameters)
 
 
+MAX_TEXT_CHARS = 65_536
+"""Of one answer that the model reads, whatever its tool allows; the middle of a longer one is left out."""
 MAX_STUCK_CALLS = 8
 """Late calls of one tool that may still be running; with more of them it is not called again."""
 
@@ -93,10 +104,10 @@ class ToolRegistry:
         """Run one call. Only `SandboxError` (infrastructure) leaves this method; every other failure is text.
 
         The text comes back without terminal escapes and control characters, which programs print and models do not
-        need.
+        need, and of `MAX_TEXT_CHARS` at most: a policy that writes what its tools print must not fill a context.
         """
         result = self._run(call)
-        return replace(result, text=readable(result.text))
+        return replace(result, text=readable(shortened(result.text, MAX_TEXT_CHARS)))
 
     def _run(self, call: ToolCall) -> ToolResult:
         tool = self._tools.get(call.name)

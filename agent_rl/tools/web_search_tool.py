@@ -8,7 +8,6 @@ asked and answer (`web_providers.py`), the tool and its text (`search_tool.py`).
 """
 
 import asyncio
-import json
 import math
 import os
 import threading
@@ -25,6 +24,8 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from agent_rl.config.tools import SearchToolConfig
 from agent_rl.errors import ServiceError
+from agent_rl.redacted import Secrets, secret_values, secrets_of_address
+from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json
 from agent_rl.tools.passages import Passage, SearchError
 from agent_rl.tools.web_providers import (
     BadAnswerError,
@@ -39,6 +40,7 @@ from agent_rl.tools.web_providers import (
 _MAX_QUERY_CHARS = 400
 """Tavily refuses longer ones."""
 _MAX_ANSWER_BYTES = 4_000_000
+_MAX_ANSWER_VALUES = 50_000
 _MAX_TURN_S = 120.0
 """Longest wait for a first turn under the limit per minute."""
 _OFFLINE = "no connection"
@@ -97,13 +99,17 @@ class WebSearch:
         self._address = address_of(config, self._provider)
         self._key = read_key(config, self._provider)
         self._key_name = key_name(config, self._provider)
+        values = [*secrets_of_address(self._address), *secret_values(config.default_params)]
+        self._secrets = Secrets([*values, self._key] if self._key else values)
         self._rate_limit = rate_limit or _own_share(config.rate_limit_per_min)
         self._sleep = sleep
         self._loop = _event_loop()
         headers = {self._provider.key_header: self._provider.key_prefix + self._key} if self._key else {}
         no_limit = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         self._client = httpx.AsyncClient(
-            headers={**headers, "accept": "application/json"}, timeout=None, limits=no_limit
+            headers={**headers, "accept": "application/json", "accept-encoding": "identity"},
+            timeout=None,
+            limits=no_limit,
         )
 
     def __call__(self, query: str) -> list[Passage]:
@@ -123,7 +129,7 @@ class WebSearch:
                     found = self._ask(query, min(self._config.timeout_s, deadline - time.monotonic()))
         except _PassingError as error:
             raise ServiceError(self._no_answer(error, attempts.statistics["attempt_number"])) from error
-        return [self._without_key(passage) for passage in found[: self._config.max_results]]
+        return [self._without_secrets(passage) for passage in found[: self._config.max_results]]
 
     def _attempts(self, deadline: float) -> Retrying:
         config = self._config
@@ -158,9 +164,10 @@ class WebSearch:
         except httpx.HTTPError as error:  # its message may quote headers
             raise ServiceError(f"the request to {name} failed ({type(error).__name__})") from None
         try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            raise ServiceError(f"{name} gave an answer that is not JSON") from None
+            answer = read_json(body, max_values=_MAX_ANSWER_VALUES)
+        except UnreadableJSON as error:
+            what = "with too many values" if error.is_too_large else "that is not JSON"
+            raise ServiceError(f"{name} gave an answer {what}") from None
         try:
             return read_answer(self._provider, answer)
         except BadAnswerError as error:
@@ -173,8 +180,10 @@ class WebSearch:
         # A limit on the whole of it: those of httpx start anew with every byte that comes.
         async with asyncio.timeout(within_s), self._client.stream(method, url, json=values) as response:
             self._check_status(response)
+            if response.headers.get("content-encoding", "identity") != "identity":  # unpacked it may be of any length
+                raise ServiceError(f"{self._config.provider} packed its answer although it was asked not to")
             body = bytearray()
-            async for chunk in response.aiter_bytes():
+            async for chunk in response.aiter_raw():
                 body += chunk
                 if len(body) > _MAX_ANSWER_BYTES:
                     raise ServiceError(f"{self._config.provider} gave an answer of more than {_MAX_ANSWER_BYTES} bytes")
@@ -199,12 +208,10 @@ class WebSearch:
         remedy = "; check the connection, or set tools.search.mode to corpus" if str(error) == _OFFLINE else ""
         return f"no answer from {self._config.provider} after {times} ({error}{asks}){remedy}"
 
-    def _without_key(self, passage: Passage) -> Passage:
-        """An endpoint that repeats its request would put the key into transcripts."""
-        if not self._key:
-            return passage
+    def _without_secrets(self, passage: Passage) -> Passage:
+        """An endpoint that repeats its request would put keys into transcripts."""
         parts = {"title": passage.title, "text": passage.text, "url": passage.url}
-        return replace(passage, **{name: part and part.replace(self._key, "[key]") for name, part in parts.items()})
+        return replace(passage, **{name: part and self._secrets.hide(part) for name, part in parts.items()})
 
 
 @cache

@@ -87,7 +87,7 @@ def test_a_right_solution_with_names_of_its_own_passes(
     own = RIGHT + "def helper():\n    pass\ndef sorted(x):\n    return []\nabs = None\n"
     assert graders[tests].grade(sandbox, {"solution.py": own}).full
     if "before" in tests:
-        assert graders[tests].exports == {"solution": ["area", "sizes"]}
+        assert graders[tests].exports == {"solution": ["tau", "area", "sizes"]}
 
 
 def test_a_solution_without_every_name_of_the_reference_is_judged_by_the_names_that_tests_use(sandbox: Sandbox) -> None:

@@ -14,11 +14,11 @@ from agent_rl.config import Config, load_config
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
+from agent_rl.redacted import redacted
 from agent_rl.reports.episodes import GENERAL, Episode, failure_counts, read_episode_lines, read_eval_file
 from agent_rl.reports.evaluation import EvaluationFolder, as_csv, difference, episode_settings, evaluation_page
 from agent_rl.reports.page import MAX_MESSAGE_CHARS, MAX_TRANSCRIPT_CHARS, choose, shortened
 from agent_rl.reports.plots import evaluation_plots
-from agent_rl.reports.redacted import redacted
 from agent_rl.reports.summary import compare, dropped, figure_rows, figure_table, group_table, summarize
 from agent_rl.telemetry.statistics import wilson_interval
 

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from agent_rl.errors import EngineError
+from agent_rl.inference.vllm.server.key_guard import key_header
 from agent_rl.inference.vllm.server_answers import RequestRefusedError, sentence_of
 
 _CONNECT_S = 10.0
@@ -76,7 +77,10 @@ class ServerPool:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEP_ALIVE_S)
         # Without the environment's proxies: servers are near, and requests are long.
         self._client = httpx.AsyncClient(
-            limits=limits, timeout=httpx.Timeout(None, connect=_CONNECT_S), trust_env=False
+            limits=limits,
+            timeout=httpx.Timeout(None, connect=_CONNECT_S),
+            trust_env=False,
+            headers=key_header(),
         )
         self._watchers = [asyncio.create_task(self._watch(server)) for server in self.servers.values()]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from agent_rl.redacted import redacted
 from agent_rl.reports.page import render
 from agent_rl.reports.plots import count_bars, svg_uri
-from agent_rl.reports.redacted import redacted
 from agent_rl.reports.run.curves import PANELS, Panel, is_zero, part_panels, plot, series_of, smoothing
 from agent_rl.reports.run.evidence import MIN_STEPS, measured
 from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agent_rl.config import flatten
-from agent_rl.reports.redacted import redacted
+from agent_rl.redacted import redacted
 from agent_rl.reports.run.changes import BeforeAfter, compare, left_out_notes
 from agent_rl.reports.run.data import HeldOutEvaluation, Run
 from agent_rl.reports.run.evidence import Recommendation

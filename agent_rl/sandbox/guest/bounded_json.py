@@ -20,18 +20,27 @@ _SMALL = 1 << 16
 class UnreadableJSON(ValueError):
     """Not JSON, or beyond the caps."""
 
+    is_too_large = False
+
 
 def read_json(data: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
     """The value of a JSON text. Raises UnreadableJSON for anything else, and for more than `max_values` values."""
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    if _num_values(raw, max_values) > max_values:
-        raise UnreadableJSON(f"the text holds more than {max_values} values")
+    check_size(raw, max_values=max_values)
     try:
         return json.loads(raw) if len(raw) <= _SMALL else json.loads(raw, parse_int=_integer)
     except UnreadableJSON:
         raise
     except (ValueError, RecursionError) as error:
         raise UnreadableJSON(f"the text is not JSON: {type(error).__name__}") from None
+
+
+def check_size(data: bytes, *, max_values: int = MAX_VALUES) -> None:
+    """UnreadableJSON for a text of more values, for a reader that makes them by other means."""
+    if _num_values(data, max_values) > max_values:
+        refusal = UnreadableJSON(f"the text holds more than {max_values} values")
+        refusal.is_too_large = True
+        raise refusal
 
 
 def read_json_lines(data: bytes, *, max_values: int = MAX_VALUES) -> tuple[list[Any], bool]:

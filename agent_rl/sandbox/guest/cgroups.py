@@ -121,12 +121,12 @@ class Bases:
             for path in (base.path, os.path.join(base.path, "cgroup.procs")):
                 os.chown(path, uid, gid)
 
-    def enter(self, name: str) -> "Group | None":
+    def enter(self, name: str) -> "ControlGroup | None":
         """Be in a group of our own, where one can be made."""
         if not self._bases:
             return None
         with contextlib.suppress(OSError):
-            group = Group(self._bases, name, self._cores)
+            group = ControlGroup(self._bases, name, self._cores)
             group.enter()
             return group
         return None
@@ -137,7 +137,7 @@ class Bases:
             with contextlib.suppress(OSError):
                 os.rmdir(name, dir_fd=handle)
 
-    def about(self, group: "Group | None") -> dict[str, str]:
+    def about(self, group: "ControlGroup | None") -> dict[str, str]:
         """What bounds the memory and the CPU time of a run, in words."""
         return {
             "memory": "control group" if group and group.bounds_memory else "watched",
@@ -147,7 +147,7 @@ class Bases:
     def try_out(self) -> bool:
         """Whether a group can be made; closes everything again."""
         try:
-            Group(self._bases, "probe", self._cores).close()
+            ControlGroup(self._bases, "probe", self._cores).close()
             return True
         except OSError:
             return False
@@ -157,7 +157,7 @@ class Bases:
                 os.close(base.handle)
 
 
-class Group:
+class ControlGroup:
     """One group below the bases, entered once by a server; what it forks is born in it, because moving is slow."""
 
     def __init__(self, bases: dict[str, _Base], name: str, cores: float) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_rl.sandbox.guest import linux
-from agent_rl.sandbox.guest.cgroups import Bases, Group
+from agent_rl.sandbox.guest.cgroups import Bases, ControlGroup
 from agent_rl.sandbox.guest.run import DESCRIPTORS
 from agent_rl.sandbox.guest.supervision import HostGone, NotRun, SupervisedRun, Supervisor
 from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
@@ -59,7 +59,7 @@ class Server:
 
     def __init__(self, channel: socket.socket, jobs: dict[str, Any], tier: Tier, bases: Bases) -> None:
         self.channel, self.jobs, self.tier, self._bases = channel, jobs, tier, bases
-        self.group: Group | None = None
+        self.group: ControlGroup | None = None
         self.branches: dict[int, str] = {}
         """Servers forked from this one: process -> name of its control group."""
         with open("/proc/self/statm") as file:

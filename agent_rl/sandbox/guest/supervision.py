@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent_rl.sandbox.guest import linux
-from agent_rl.sandbox.guest.cgroups import Group
+from agent_rl.sandbox.guest.cgroups import ControlGroup
 from agent_rl.sandbox.guest.run import Job, Stage, exit_report, first_process
 from agent_rl.sandbox.guest.tiers import Tier
 
@@ -39,7 +39,7 @@ class SupervisedRun:
         descriptors: Sequence[int],
         links: Sequence[int],
         base_memory: int,
-        group: Group | None,
+        group: ControlGroup | None,
         number: int,
     ) -> None:
         self.limits = limits

@@ -21,7 +21,7 @@ def main(
     num_servers: Annotated[int, typer.Option(min=1, help="Servers, on consecutive ports.")] = 1,
     tensor_parallel: Annotated[int, typer.Option(min=1, help="GPUs of one server.")] = 1,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. Whoever reaches a server can change its weights.")
+        str, typer.Option(help="Address to listen on; others than the machine's own need a key in AGENT_RL_VLLM_KEY.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server.")] = 8000,
     max_context: Annotated[int, typer.Option(min=2, help="Window in tokens; at least policy.max_context.")] = 8192,

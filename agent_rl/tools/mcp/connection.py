@@ -17,7 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, JSONRPCError, JSONRPCResponse, Tool
 
 from agent_rl.errors import AgentRLError
-from agent_rl.tools.mcp.transport import LastWords, Streams
+from agent_rl.tools.mcp.transport import MAX_LINE_BYTES, LastWords, Streams
 
 OpenTransport = Callable[[LastWords], AbstractAsyncContextManager[Streams]]
 """Opens a transport, and keeps what the server writes to stderr."""
@@ -29,6 +29,8 @@ MAX_RUBBISH = 1000
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _ONE_CALL_FAILED = "SSE stream failed"
 """The SDK says "connection closed" of a single answer too, one with an event that is too long."""
+_ANSWERS = (JSONRPCResponse, JSONRPCError)
+_FAILURE_CHARS = 500
 _WHO_WE_ARE = Implementation(name="agent_rl", version="1")
 
 
@@ -168,9 +170,10 @@ async def _counted(transport: AbstractAsyncContextManager[Streams], link: McpLin
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with to_client:
                 async for item in from_server:
-                    is_message = isinstance(item, SessionMessage)
-                    link.num_answers += is_message and isinstance(item.message, JSONRPCResponse | JSONRPCError)
-                    await to_client.send(item)
+                    is_answer = isinstance(item, SessionMessage) and isinstance(item.message, _ANSWERS)
+                    has_id = is_answer and type(item.message.id) is int  # the SDK would take "7" for 7
+                    link.num_answers += has_id
+                    await to_client.send(item if has_id or not is_answer else ValueError("an answer to no request"))
         link.lost.set()
 
     async with transport as (from_server, to_server), anyio.create_task_group() as tasks:
@@ -181,10 +184,14 @@ async def _counted(transport: AbstractAsyncContextManager[Streams], link: McpLin
 
 async def _all_tools(client: Client) -> tuple[Tool, ...]:
     tools: list[Tool] = []
+    num_bytes = 0
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         tools += page.tools
+        num_bytes += sum(len(tool.model_dump_json()) for tool in page.tools)
+        if num_bytes > MAX_LINE_BYTES:
+            raise ValueError(f"its list of tools has more than {MAX_LINE_BYTES} bytes")
         cursor = page.next_cursor
         if cursor is None:
             return tuple(tools)
@@ -195,4 +202,4 @@ def _innermost(error: BaseException) -> str:
     """The first cause in the groups that task groups make."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {str(error)[:_FAILURE_CHARS]}"

@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 from agent_rl.closing import Closing
 from agent_rl.config import MCPServerConfig
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
+from agent_rl.redacted import Secrets, redacted, secrets_of_address
 from agent_rl.sandbox.sandbox import Sandbox
-from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult
+from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult, shortened
 
 try:
     import anyio
@@ -37,6 +39,10 @@ except ImportError as error:
 
 MAX_RESULT_CHARS = 16_000
 """Of one answer that the model reads; the middle of a longer one is left out."""
+MAX_ERROR_CHARS = 1000
+MAX_TOOLS = 128
+MAX_TOOL_BYTES = 65_536
+"""Of the names, descriptions and schemas of one server: they stand in every prompt."""
 for _name in ("mcp", "client"):  # else Python prints the SDK's warnings to stderr, into the progress display
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
@@ -44,7 +50,8 @@ for _name in ("mcp", "client"):  # else Python prints the SDK's warnings to stde
 class MCPTool(BaseTool):
     """A tool of a server, with the server's own name, description and schema."""
 
-    def __init__(self, tool: Tool, server: ServerConnection, portal: BlockingPortal) -> None:
+    def __init__(self, tool: Tool, server: ServerConnection, portal: BlockingPortal, secrets: Secrets) -> None:
+        self._secrets = secrets
         self.name, self.description, self.parameters = tool.name, tool.description or "", tool.input_schema
         self._server, self._portal = server, portal
 
@@ -59,9 +66,11 @@ class MCPTool(BaseTool):
             return self._failed("the connection to the server was closed")
         except (ServerDownError, MCPError, ValueError, RuntimeError) as error:
             return self._failed(str(error).partition("\n")[0])  # pydantic's go on with its types and addresses
-        return read_result(result)
+        answer = read_result(result)
+        return replace(answer, text=self._secrets.hide(answer.text))
 
     def _failed(self, why: str) -> ToolResult:
+        why = self._secrets.hide(shortened(why, MAX_ERROR_CHARS))
         return ToolResult(text=f"error: {self.name}: {why}", ok=False)
 
 
@@ -70,10 +79,7 @@ def read_result(result: CallToolResult) -> ToolResult:
     parts = [_shown(block) for block in result.content]
     if result.structured_content is not None and not any(isinstance(block, TextContent) for block in result.content):
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))
-    text = "\n".join(parts)
-    if (num_left_out := len(text) - MAX_RESULT_CHARS) > 0:
-        half = MAX_RESULT_CHARS // 2
-        text = f"{text[:half]}\n[... {num_left_out} characters left out ...]\n{text[-half:]}"
+    text = shortened("\n".join(parts), MAX_RESULT_CHARS)
     return ToolResult(text=f"error: {text}" if result.is_error else text, ok=not result.is_error)
 
 
@@ -119,7 +125,7 @@ class MCPConnections(Closing):
             attempts = [portal.start_task_soon(server.link) for server in servers]
             links = [attempt.result() for attempt in attempts]
             offered = [
-                (where, MCPTool(tool, server, portal))
+                (where, MCPTool(tool, server, portal, Secrets(_secrets_of(config))))
                 for where, config, server, link in zip(self._wheres, self._configs, servers, links, strict=True)
                 for tool in _included(config, _came_up(link, where), where)
             ]
@@ -169,6 +175,12 @@ def _label(config: MCPServerConfig) -> str:
     return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
 
+def _secrets_of(config: MCPServerConfig) -> list[str]:
+    shown = redacted(list(config.command))
+    arguments = [each for each, seen in zip(config.command, shown, strict=True) if seen != each]
+    return [*secrets_of_address(config.url or ""), *(each.partition("=")[2] or each for each in arguments)]
+
+
 def _came_up(link: McpLink, where: str) -> tuple[Tool, ...]:
     if link.client is None:
         words = f"; its last words: {link.words.last_line!r}" if link.words.last_line else ""
@@ -180,9 +192,15 @@ def _included(config: MCPServerConfig, tools: Sequence[Tool], where: str) -> lis
     names = [tool.name for tool in tools]
     for name in config.include:
         if name not in names:
-            hint = nearest(name, names) or f"; it has {', '.join(names) or 'none'}"
+            hint = nearest(name, names) or f"; it has {', '.join(names) or 'none':.500}"
             raise ConfigError(f"{where}: include names {name!r}: the server has no such tool{hint}")
     included = [tool for tool in tools if not config.include or tool.name in config.include]
+    num_bytes = sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in included)
+    if len(included) > MAX_TOOLS or num_bytes > MAX_TOOL_BYTES:
+        raise ConfigError(
+            f"{where}: the server offers {len(included)} tools of {num_bytes} bytes, all of which would stand in every "
+            f"prompt; expected at most {MAX_TOOLS} tools of {MAX_TOOL_BYTES} bytes; name those you need in include"
+        )
     for tool in included:
         if not TOOL_NAME.fullmatch(tool.name):
             raise ConfigError(

@@ -6,10 +6,10 @@ stderr reaches no terminal: the last of it goes into error sentences, the rest i
 when to connect again (`connection.py`).
 """
 
-import json
 import os
 import re
 import signal
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from agent_rl.errors import ConfigError
+from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, check_size, read_json
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.session import SessionEnded
@@ -36,6 +37,8 @@ from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES, WorkspaceErro
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """Of one line, and of the body of one answer over HTTP."""
+MAX_LINE_VALUES = 50_000
+"""JSON values of one line: as many take less than 0.1 s and 50 MB."""
 LIMITS = Limits(wall_s=24 * 3600.0, cpu_s=4 * 3600, processes=64, output_kb=4, output_hard_kb=MAX_LINE_BYTES // 1024)
 """Of one server in the sandbox, for its whole life; after it the next call starts a new one. `output_hard_kb` holds for
 all it writes to stderr, and for one line of its stdout."""
@@ -53,6 +56,8 @@ _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _RUN_MODULE = "import runpy, sys\ndel sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
 _HEAD_BYTES = 200
 _WORDS_CHARS = 600
+_EVENT_BYTES = 1024
+"""Of an event, around its data."""
 _ANSWERED = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"[^"]*"\s*,\s*)?"id"\s*:\s*"?(\d{1,15})"?\s*,\s*"(?:result|error)"'
 )
@@ -100,6 +105,7 @@ def message_of(line: bytes) -> SessionMessage | Exception:
     if len(line) > MAX_LINE_BYTES:
         return _no_message(line[:_HEAD_BYTES], ValueError(TOO_LONG))
     try:
+        check_size(line, max_values=MAX_LINE_VALUES)
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValueError as error:
         return _no_message(line, error)
@@ -119,8 +125,8 @@ def _answered_by(line: bytes) -> int | None:
     if match := _ANSWERED.match(line):
         return int(match[1])
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = read_json(line, max_values=MAX_LINE_VALUES)
+    except UnreadableJSON:
         return None
     request_id = value.get("id") if isinstance(value, dict) and {"result", "error"} & value.keys() else None
     return request_id if type(request_id) is int else None
@@ -253,11 +259,19 @@ def _files_beside(script: Path) -> Mapping[str, str | bytes]:
     for folder, folders, names in os.walk(script.parent):
         folders[:] = sorted(name for name in folders if _is_wanted(name))
         for path in (Path(folder, name) for name in sorted(names) if _is_wanted(name)):
-            total += path.stat().st_size
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode) or (path != script and not _is_below(path, script.parent)):
+                raise WorkspaceError(f"{path.name!r} is no file of that folder")
+            total += about.st_size
             if len(files) == MAX_FILES or total > MAX_TOTAL_BYTES:
                 raise WorkspaceError(f"it holds more than {MAX_FILES} files or {MAX_TOTAL_BYTES} bytes")
             files[path.relative_to(script.parent).as_posix()] = path.read_bytes()
     return validate_files(files)
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    """False for a link to something elsewhere, which a server in the sandbox must not read."""
+    return path.resolve().is_relative_to(folder.resolve())
 
 
 def _is_wanted(name: str) -> bool:
@@ -307,14 +321,15 @@ async def over_http(url: str) -> AsyncIterator[Streams]:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Events are bounded one by one, by the SDK."""
     is_packed = response.headers.get("content-encoding", "identity") != "identity"
-    if is_packed or not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-        response.stream = _BoundBody(response.stream, is_packed=is_packed)
+    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+    kind = _BoundEvents if is_events and not is_packed else _BoundBody
+    response.stream = kind(response.stream, is_packed=is_packed)
 
 
 class _BoundBody(httpx2.AsyncByteStream):
-    """A body that fails, as a stream may, when it is too long or packed: unpacked it might be of any length."""
+    """A body that fails, as a stream may, when it is too long, holds too many values, or is packed, which may unpack to
+    any length. It comes in one piece, so that no reader makes a value before all were counted."""
 
     def __init__(self, body: Any, *, is_packed: bool) -> None:
         self._body, self._is_packed = body, is_packed
@@ -322,12 +337,38 @@ class _BoundBody(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._is_packed:
             raise httpx2.StreamError("the server packed its answer although it was asked not to")
-        num_left = MAX_LINE_BYTES
+        whole = bytearray()
         async for data in self._body:
-            num_left -= len(data)
-            if num_left < 0:
+            whole += data
+            if len(whole) > MAX_LINE_BYTES:
                 raise httpx2.StreamError(TOO_LONG)
-            yield data
+        _check(bytes(whole))
+        yield bytes(whole)
 
     async def aclose(self) -> None:
         await self._body.aclose()
+
+
+class _BoundEvents(_BoundBody):
+    """A stream of events: the values of each are counted as a body's are. Their length is bounded by the SDK."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        event = bytearray()
+        async for data in self._body:
+            for line in data.splitlines(keepends=True):
+                event += line
+                if len(event) > MAX_LINE_BYTES + _EVENT_BYTES:  # the SDK refuses it unread, and only its call fails
+                    yield bytes(event)
+                    event.clear()
+                if event.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
+                    _check(bytes(event))
+                    yield bytes(event)
+                    event.clear()
+        yield bytes(event)
+
+
+def _check(data: bytes) -> None:
+    try:
+        check_size(data, max_values=MAX_LINE_VALUES)
+    except UnreadableJSON as error:
+        raise httpx2.StreamError(f"the server's answer cannot be read: {error}") from None

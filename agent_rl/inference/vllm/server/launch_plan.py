@@ -5,6 +5,7 @@ Imports no vLLM: the flags and the environment are those of vLLM 0.32. Not here:
 
 import errno
 import importlib.util
+import ipaddress
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent_rl.errors import ConfigError, UserError
+from agent_rl.inference.vllm.server.key_guard import KEY_VARIABLE, MIN_KEY_CHARS, KeyGuard
 from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE, LORA_RANKS, ServerSettings, name_of
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
@@ -64,6 +66,7 @@ def visible_gpus() -> list[str]:
 def plan_servers(options: ServeOptions, *, gpus: Sequence[str]) -> list[ServerPlan]:
     """A plan for each server. UserError for everything that can be checked before one is started."""
     check_vllm_is_installed(has_gpus=bool(gpus))
+    _check_key(options.host)
     is_folder = _check_model(options)
     devices = _choose_devices(options, gpus)
     plans = []
@@ -92,6 +95,25 @@ def check_vllm_is_installed(*, has_gpus: bool) -> None:
         raise UserError(f"vLLM is not installed for {sys.executable}; {remedy}, and use the interpreter that has it")
 
 
+def _check_key(host: str) -> None:
+    """ConfigError where other machines could reach a server, and anybody could change its weights."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    if key and (len(key) < MIN_KEY_CHARS or not (key.isascii() and key.isprintable()) or " " in key):
+        raise ConfigError(f"{KEY_VARIABLE} is no key: expected at least {MIN_KEY_CHARS} printable ASCII characters")
+    if not key and not _is_loopback(host):
+        raise ConfigError(
+            f"--host {host}: whoever reaches a server can change its weights and run code in it; set {KEY_VARIABLE} "
+            "here and where you train, to the same key (such as `openssl rand -hex 32` prints), or listen on 127.0.0.1"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
     flags = {
         "--model": options.model,
@@ -107,6 +129,7 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
         "--logprobs-mode": "processed_logprobs",
         "--generation-config": "vllm",
         "--uvicorn-log-level": "warning",
+        "--middleware": f"{KeyGuard.__module__}.{KeyGuard.__name__}",
     }
     switches = ["--enable-scale-out", "--enable-prefix-caching", "--enable-prompt-tokens-details"]
     switches += ["--disable-uvicorn-access-log"]
