@@ -146,7 +146,7 @@ def test_episodes_whose_search_fails_are_dropped_and_a_step_of_nothing_else_stop
         (Reply(body=b"<html>"), "tavily gave an answer that is not JSON"),
         (Reply(body=b""), "tavily gave an answer that is not JSON"),
         (Reply(body=b"\xff\xfe{"), "tavily gave an answer that is not JSON"),
-        (Reply(body=b"[" * 200_000), "tavily gave an answer that is not JSON"),
+        (Reply(body=b"[" * 200_000), "tavily gave an answer with too many values"),
         (Reply(body={}), "tavily gave an answer without results"),
         (Reply(body={"results": "none"}), "tavily gave an answer without results"),
         (Reply(body=[1]), "tavily gave an answer without results"),

@@ -4,7 +4,6 @@ from dataclasses import asdict
 from typing import Any
 
 from agent_rl.envs.nat.factory.cases import CaseRun
-from agent_rl.envs.nat.factory.oracle.workflow import fields_of
 from agent_rl.envs.nat.spec import UNUSED, InputField, Inputs, NATSpec, React
 
 JSON_TYPES = {"float": "number", "int": "integer", "str": "string"}
@@ -46,10 +45,7 @@ def agent_runs(spec: NATSpec, cases: tuple[CaseRun, ...]) -> list[dict[str, Any]
         {
             "config": spec.client_config_path if run.through_client else spec.config_path,
             "overrides": _overrides(spec, run),
-            "swapped": {
-                name: {"answer": answer, "inputs": {each.name: each.type for each in _nat_inputs(spec, name)}}
-                for name, answer in run.swapped.items()
-            },
+            "swapped": dict(run.swapped),
             "through_client": run.through_client,
             "exchanges": {request: asdict(each) for request, each in run.exchanges.items()},
             "scripted": [spec.workflow.llm] if isinstance(spec.workflow, React) else [],
@@ -60,10 +56,6 @@ def agent_runs(spec: NATSpec, cases: tuple[CaseRun, ...]) -> list[dict[str, Any]
         }
         for run in cases
     ]
-
-
-def _nat_inputs(spec: NATSpec, reference: str) -> tuple[InputField, ...]:
-    return fields_of(spec, reference) or (UNUSED,)
 
 
 def _via(spec: NATSpec, target: str, via: str) -> str:

@@ -9,6 +9,7 @@ from agent_rl.envs.nat.factory.render.names import exports
 from agent_rl.envs.nat.judge.check_counter import CheckCounter
 from agent_rl.envs.nat.judge.outline import Kind
 from agent_rl.envs.nat.judge.read_texts import Kind as TextKind
+from agent_rl.envs.nat.judge.read_texts import Parsed
 from agent_rl.envs.nat.judge.report import Point
 from agent_rl.envs.nat.judge.static_code import check_code
 from agent_rl.envs.nat.judge.static_config import check_config, check_pyproject, config_types, why_unsafe
@@ -27,6 +28,8 @@ class Outlines:
     """Path -> value."""
     unsafe: str | None
     """Why the toolkit must not load a configuration of this project."""
+    reach: str | None
+    """Where the project's code reaches beyond its own work; what it says about its build is then not believed."""
 
 
 def read_outlines(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) -> Outlines:
@@ -38,7 +41,9 @@ def read_outlines(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) 
         ("toml", files.get("pyproject.toml", "")),
         *(("yaml", files.get(path, "")) for path in configs),
     ]
-    register, logic, pyproject, *read = toolkit.parse(texts)
+    sources = [path for path in spec.files if path.endswith(".py") and path.startswith("src/") and path in files]
+    register, logic, pyproject, *rest = toolkit.parse([*texts, *(("reach", files[path]) for path in sources)])
+    read, reached = rest[: len(configs)], rest[len(configs) :]
     unsafe = None
     for path, each in zip(configs, read, strict=True):
         if path in files and (why := each.refused or why_unsafe(each.value, text=files[path])):
@@ -49,7 +54,15 @@ def read_outlines(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) 
         pyproject=pyproject.value,
         configs={path: each.value for path, each in zip(configs, read, strict=True) if path in files},
         unsafe=unsafe,
+        reach=next(filter(None, map(_reach, sources, reached)), None),
     )
+
+
+def _reach(path: str, read: Parsed) -> str | None:
+    if read.refused:
+        return f"{path} cannot be read: {read.refused}"
+    first = next(iter(read.value), None) if isinstance(read.value, list) else None
+    return f"{path}, line {first.get('line')} {first.get('what')}"[:200] if isinstance(first, dict) else None
 
 
 def check_static(spec: NATSpec, files: Mapping[str, str], outlines: Outlines) -> list[Point]:

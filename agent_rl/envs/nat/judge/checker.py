@@ -42,7 +42,8 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         points = [_all_files(spec, required), *check_static(spec, required, outlines)]
         behaviour = _behaviour(spec, agent, cases)
         answers = [*behaviour, *_workflow(agent, cases, has_tools=any(each.score for each in behaviour))]
-        points += [*_build(spec, agent, outlines), *answers, *_served(spec, served.result(), cases[0])]
+        built = [*_build(spec, agent, outlines), *(each for each in answers if each.stage == "workflow")]
+        points += [*_believed(built, outlines.reach), *behaviour, *_served(spec, served.result(), cases[0])]
         is_right = all(each.score == 1.0 for each in answers if each.stage == "behaviour")
         points += tested.result()(is_right)
     gates = {}
@@ -112,6 +113,13 @@ def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> li
         live = bool(agent.runs) and all(run.applied for run in agent.runs)
         points.append(point("build", "settings", live, "the fields exist" if live else "a config field is missing"))
     return points
+
+
+def _believed(points: list[Point], reach: str | None) -> list[Point]:
+    """Toolkit and project are one process: code that gets at the toolkit could have said anything about its build."""
+    if reach is None:
+        return points
+    return [point(each.stage, each.name, 0, f"{each.evidence[:150]}; not believed: {reach}") for each in points]
 
 
 Answered = list[tuple[HiddenCase, Any]]

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from agent_rl.envs.nat.judge.agent_client import AgentConversation
 from agent_rl.envs.nat.judge.worker.mcp_client import McpConversation
 from agent_rl.sandbox.limits import JobResult, Status
 
@@ -82,9 +83,12 @@ class TestsEvidence:
     seconds: float
 
 
-def agent_evidence(job: JobResult) -> AgentEvidence:
-    blank = {"stage": "import", "workflow_type": None, "workflow_schema": {}, "schemas": {}, "runs": ()}
-    return _validated(AgentEvidence, job, blank)
+def agent_evidence(conversation: AgentConversation, job: JobResult) -> AgentEvidence:
+    """Only a process that stayed to the end is believed anything: one that leaves may have written what it likes."""
+    blank: dict[str, Any] = {"stage": "import", "workflow_type": None, "workflow_schema": {}, "schemas": {}, "runs": ()}
+    error = job.error or conversation.broken_off
+    report = dict(conversation.report) if job.status is Status.OK and not error else None
+    return _filled(AgentEvidence, report, error, job.wall_s, blank)
 
 
 def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
@@ -111,12 +115,17 @@ def tests_evidence(job: JobResult) -> TestsEvidence:
 
 
 def _validated(kind: type[EvidenceT], job: JobResult, blank: dict[str, Any]) -> EvidenceT:
-    """The job's report as a record, or `blank` with `error` set; a report of another shape can only be forged."""
-    error = job.error
-    if job.status is Status.OK and isinstance(job.result, dict):
+    report = job.result if job.status is Status.OK and isinstance(job.result, dict) else None
+    return _filled(kind, report, job.error, job.wall_s, blank)
+
+
+def _filled(
+    kind: type[EvidenceT], report: dict[str, Any] | None, error: str | None, seconds: float, blank: dict[str, Any]
+) -> EvidenceT:
+    """The report as a record, or `blank` with `error` set; a report of another shape can only be forged."""
+    if report is not None:
         try:
-            report = {"error": None, **blank, **job.result, "seconds": job.wall_s}
-            return TypeAdapter(kind).validate_python(report)
-        except ValidationError:
+            return TypeAdapter(kind).validate_python({"error": None, **blank, **report, "seconds": seconds})
+        except (ValidationError, RecursionError):
             error = None
-    return kind(**blank, error=error or "the process sent back a report of the wrong shape", seconds=job.wall_s)
+    return kind(**blank, error=error or "the process sent back a report of the wrong shape", seconds=seconds)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from agent_rl.sandbox.limits import Limits
 from agent_rl.sandbox.sandbox import Sandbox
 
-Kind = Literal["yaml", "json", "toml", "python"]
+Kind = Literal["yaml", "json", "toml", "python", "reach"]
 LIMITS = Limits(wall_s=2.0, cpu_s=2, memory_mb=256, processes=4, output_kb=4)
 
 
@@ -16,7 +16,7 @@ class Parsed:
     """`Parsed(value={"a": 1}, refused=None)`, or a sentence in `refused`."""
 
     value: Any
-    """YAML, JSON and TOML: the value. Python: the outline of `worker/read_python.py`."""
+    """YAML, JSON and TOML: the value. Python: the outline of `worker/read_python.py`, or what `read_reach.py` found."""
     refused: str | None
 
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, cast
 
 from agent_rl import resources
 from agent_rl.envs.nat.errors import NatUnavailableError
+from agent_rl.envs.nat.judge.agent_client import converse_agent
 from agent_rl.envs.nat.judge.evidence import (
     AgentEvidence,
     EvidenceT,
@@ -118,20 +119,30 @@ class NatToolkit:
         to describe.
 
         `modules` are imported in its place, from the folders `roots`; with `schemas` None all functions are described.
-        A run is `{"config": path, "overrides": [[section, name or None, {field: value}]], "swapped": {name: {"answer",
-        "inputs"}}, "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "questions": [[target,
-        inputs, via]]}` (`questions.py` makes them). With `react` it runs where the toolkit's agents are
-        installed.
+        A run is `{"config": path, "overrides": [[section, name or None, {field: value}]], "swapped": {name: answer},
+        "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "questions": [[target, inputs, via]]}`
+        (`questions.py` makes them). With `react` it runs where the toolkit's agents are installed.
         """
+        tables = _tables([run["exchanges"] for run in runs])
         request = {
             "package": package,
             "schemas": None if schemas is None else list(schemas),
-            "runs": [dict(run) for run in runs],
+            "num_runs": len(runs),
             "modules": list(modules),
             "roots": list(roots),
+            "table_bytes": len(tables),
         }
         sandbox = self._react() if react else self._sandbox
-        return self._run_job(sandbox, "run_agent", files, request, agent_evidence)
+        call = Call(job="run_agent", files=files, request=request)
+
+        def run() -> tuple[AgentEvidence, bool]:
+            conversation, job = sandbox.converse(
+                call, lambda session: converse_agent(session, runs, tables, answer_s=sandbox.limits.wall_s + 1.0)
+            )
+            # A deadline may have been missed because the machine was busy: not a property of the files.
+            return agent_evidence(conversation, job), job.status is not Status.TIMEOUT
+
+        return self._remembered(["run_agent", dict(files), request, [dict(each) for each in runs]], run)
 
     def run_mcp(
         self,
@@ -148,16 +159,17 @@ class NatToolkit:
         The server can import from its own folder and from `roots`.
         """
         sent_calls = [(name, dict(inputs)) for name, inputs in calls]
-        request = {"server_path": server_path, "exchanges": dict(exchanges or {}), "roots": list(roots)}
+        tables = _tables([dict(exchanges or {})])
+        request = {"server_path": server_path, "table_bytes": len(tables), "roots": list(roots)}
         call = Call(job="serve_mcp", files=files, request=request)
 
         def run() -> tuple[McpEvidence, bool]:
             conversation, job = self._sandbox.converse(
-                call, lambda session: converse(session, sent_calls, request_timeout_s)
+                call, lambda session: converse(session, sent_calls, request_timeout_s, before=tables.decode())
             )
             return mcp_evidence(conversation, job), not conversation.error
 
-        return self._remembered(["run_mcp", dict(files), request, sent_calls, request_timeout_s], run)
+        return self._remembered(["run_mcp", dict(files), request, tables.decode(), sent_calls, request_timeout_s], run)
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""
@@ -280,6 +292,11 @@ class NatToolkit:
     def _forget(self, key: str) -> None:
         with self._lock:
             self._cache.pop(key, None)
+
+
+def _tables(exchanges: Sequence[Mapping[str, Any]]) -> bytes:
+    """The fake network's tables as its process reads them; empty where nothing is on the network."""
+    return json.dumps([dict(each) for each in exchanges]).encode() if any(exchanges) else b""
 
 
 def _find_python(path: str) -> Path:

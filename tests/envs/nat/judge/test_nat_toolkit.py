@@ -141,7 +141,7 @@ def test_leaving_without_a_word_is_evidence_and_not_a_pass(nat_toolkit: NatToolk
 def test_a_forged_report_of_the_wrong_shape_is_evidence(nat_toolkit: NatToolkit, report: Any) -> None:
     forge = f"import json, os\nos.write(3, json.dumps({{'result': {report!r}}}).encode() + b'\\n')\nos._exit(0)\n"
     evidence = run_demo(nat_toolkit, {"src/nat_demo/register.py": forge})
-    assert evidence.error is not None and "wrong shape" in evidence.error
+    assert evidence.error is not None and "broke off" in evidence.error
     assert evidence.runs == ()
 
 

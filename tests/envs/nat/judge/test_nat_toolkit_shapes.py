@@ -39,7 +39,7 @@ workflow:
   scaler: remote__scaler
 """,
 }
-MOCK = {"scaler": {"answer": "7", "inputs": {"value": "float", "unit": "str"}}}
+MOCK = {"scaler": "7"}
 
 
 def test_a_mock_replaces_a_tool_that_the_workflow_calls(nat_toolkit: NatToolkit) -> None:

@@ -29,7 +29,9 @@ from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
-from agent_rl.envs.nat.judge.worker import mock_tools
+from agent_rl.envs.nat.judge.worker import exchanges, mock_tools
+from agent_rl.envs.nat.judge.worker.talk import Talk
+from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.base_jobs import outcomes_of_tests
 from agent_rl.sandbox.guest.run import direct
 
@@ -45,28 +47,31 @@ RUN_S = 3.0
 
 
 def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
-    """Import a project, then load, build and question it once for every run; `stage` is the last one reached, `done`
-    when nothing raised. `schemas` names the functions to describe; None is all of them."""
-    report: dict[str, Any] = {
-        "stage": "import",
-        "error": None,
-        "workflow_type": None,
-        "workflow_schema": {},
-        "schemas": {},
-        "runs": [],
-    }
-    _add_roots(request.get("roots", ["src"]), workdir)
+    """Import a project, then load, build and question it once for every run, as the host orders it over the talk.
+
+    `schemas` names the functions to describe; None is all of them. What raises is the answer to the order it was raised
+    in, and the end. The result is empty: a process that ends otherwise has nothing believed.
+    """
+    if request["table_bytes"]:
+        exchanges.keep_table(request["table_bytes"])
+    talk = Talk()
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)  # a server of the project's own must not write into this process
+    _add_roots(request["roots"], workdir)
     os.chdir(workdir)
     try:
-        with GlobalTypeRegistry.get().pause_registration_changed_hooks():
-            for module in request.get("modules") or [request["package"] + ".register"]:
-                importlib.import_module(module)
-        asyncio.run(_all_runs(request, report))
+        talk.next()
+        _import(request["modules"] or [request["package"] + ".register"])
+        talk.answer()
+        asyncio.run(_all_runs(request, talk))
     except BaseException as error:  # the boundary to the candidate's code: SystemExit included
-        report["error"] = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
-    else:
-        report["stage"] = "done"
-    return report
+        talk.answer(error=f"{type(error).__name__}: {error}"[:ERROR_CHARS])
+    return {}
+
+
+def _import(modules: list[str]) -> None:
+    with GlobalTypeRegistry.get().pause_registration_changed_hooks():
+        for module in modules:
+            importlib.import_module(module)
 
 
 def _add_roots(roots: list[str], workdir: str) -> None:
@@ -74,26 +79,28 @@ def _add_roots(roots: list[str], workdir: str) -> None:
     sys.path += [os.path.join(workdir, root) for root in roots]
 
 
-async def _all_runs(request: dict[str, Any], report: dict[str, Any]) -> None:
-    for build in request["runs"]:
-        report["stage"] = "load"
+async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
+    for number in range(request["num_runs"]):
+        build = talk.next()["build"]
         config, applied = _configured(build)
-        report["runs"].append({"applied": applied, "answers": []})
-        mock_tools.set_exchanges(build["exchanges"])
+        exchanges.use_table(number)
+        mock_tools.set_swapped({} if build["through_client"] else build["swapped"])
         mock_tools.set_served(build["swapped"] if build["through_client"] else {})
-        report["stage"] = "build"
+        talk.answer(applied=applied)
+        talk.next()
         async with asyncio.timeout(RUN_S), WorkflowBuilder.from_config(config=config) as builder:
             workflow = await builder.build()
-            if not report["schemas"]:
-                await _describe(request["schemas"], config, workflow, builder, report)
-            report["stage"] = "run"
-            for target, inputs, via in build["questions"]:
-                answer = await _ask(builder, workflow, target, inputs, via)
-                report["runs"][-1]["answers"].append(answer)
+            names = request["schemas"]
+            talk.answer(**({} if number else await _described(names, config, workflow, builder)))
+            while "ask" in (order := talk.next()):
+                talk.answer(answer=await _ask(builder, workflow, *order["ask"]))
+        talk.answer()
+    talk.next()
+    talk.answer()
 
 
 def _configured(build: dict[str, Any]) -> tuple[Config, bool]:
-    """(the configuration with overrides, mocks and scripted LLMs, whether every overridden field exists).
+    """(the configuration with overrides and scripted LLMs, whether every overridden field exists).
 
     They are written before validation, so that they mean what the same text in the file would mean.
     """
@@ -109,23 +116,20 @@ def _configured(build: dict[str, Any]) -> tuple[Config, bool]:
                 place[field] = value
             else:
                 applied = False
-    if not build["through_client"]:
-        mock_tools.swap(raw, build["swapped"])
     for name in build["scripted"]:
         raw["llms"][name] = {"_type": "checker_scripted_llm"}
     return validate_schema(raw, Config), applied
 
 
-async def _describe(
-    names: list[str] | None, config: Config, workflow: Any, builder: Any, report: dict[str, Any]
-) -> None:
-    report["workflow_type"] = str(config.workflow.type)
+async def _described(names: list[str] | None, config: Config, workflow: Any, builder: Any) -> dict[str, Any]:
     functions = {name: await builder.get_function(name) for name in (config.functions if names is None else names)}
     for group in config.function_groups if names is None else ():
         functions |= await (await builder.get_function_group(group)).get_accessible_functions()
-    for name, function in functions.items():
-        report["schemas"][name] = _types(function.input_schema.model_json_schema())
-    report["workflow_schema"] = _types(workflow.input_schema.model_json_schema())
+    return {
+        "workflow_type": str(config.workflow.type),
+        "workflow_schema": _types(workflow.input_schema.model_json_schema()),
+        "schemas": {name: _types(each.input_schema.model_json_schema()) for name, each in functions.items()},
+    }
 
 
 async def _ask(builder: Any, workflow: Any, target: str, inputs: dict[str, Any], via: str) -> Any:
@@ -173,8 +177,9 @@ def _types(schema: dict[str, Any]) -> dict[str, str]:
 
 def serve_mcp(request: dict[str, Any], workdir: str) -> None:
     """Be `python PATH`, on the pipes the host talks to; what ends it is the last thing on stderr."""
+    if request["table_bytes"]:
+        exchanges.keep_table(request["table_bytes"])
     sys.stdout = mock_tools.line_buffered_stdout()
-    mock_tools.set_exchanges(request["exchanges"])
     _add_roots(request.get("roots", []), workdir)
     mock_tools.serve_file(os.path.join(workdir, request["server_path"]))
 
@@ -236,16 +241,32 @@ def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
         with open(os.path.join(folder, name), "w") as file:
             file.write(text)
     config = f"src/{_WARM_UP_PACKAGE}/config.yml"
-    defaults = {"overrides": [], "swapped": {}, "through_client": False, "exchanges": {}, "scripted": []}
-    request = {"package": _WARM_UP_PACKAGE, "schemas": ["tool"], "runs": [{**defaults, "config": config, **run}]}
+    defaults = {"overrides": [], "swapped": {}, "through_client": False, "scripted": []}
+    talk = _Rehearsal({**defaults, "config": config, **run})
+    sys.path.append(os.path.join(workdir, "src"))
+    os.chdir(workdir)
     with GlobalTypeRegistry.push():
-        report = run_agent(request, workdir)
-    if report["error"]:
-        raise RuntimeError(f"the toolkit cannot run a minimal agent: at {report['stage']}, {report['error']}")
+        _import([f"{_WARM_UP_PACKAGE}.register"])
+        asyncio.run(_all_runs({"num_runs": 1, "schemas": ["tool"]}, talk))
     sys.path[:] = path
     os.chdir(here)
     for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
         del sys.modules[name]
+
+
+class _Rehearsal(Talk):
+    """A talk without a host."""
+
+    def __init__(self, run: dict[str, Any]) -> None:
+        asks = [{"ask": question} for question in run["questions"]]
+        self._orders = [{"build": run}, {}, *asks, {}, {}]
+
+    def next(self) -> dict[str, Any]:
+        return self._orders.pop(0)
+
+    def answer(self, **facts: Any) -> None:
+        if isinstance(answer := facts.get("answer"), dict):
+            raise RuntimeError(f"the toolkit cannot run a minimal agent: {answer}")
 
 
 async def _answer_one_mcp_call() -> None:

@@ -37,13 +37,18 @@ class McpConversation:
     """Messages that answered no request of ours."""
 
 
-def converse(session: Session, calls: list[tuple[str, dict[str, Any]]], timeout_s: float) -> McpConversation:
-    """Shake hands, list the tools, make every call (tool, arguments), and one to a tool that does not exist.
+def converse(
+    session: Session, calls: list[tuple[str, dict[str, Any]]], timeout_s: float, *, before: str = ""
+) -> McpConversation:
+    """Send what comes `before` the protocol, shake hands, list the tools, make every call (tool, arguments), and one to
+    a tool that does not exist.
 
     Raises SandboxError only; what the server does wrong is in the result.
     """
     conversation = McpConversation()
     try:
+        if before:
+            session.write_line(before, timeout_s)
         _converse(_Peer(session, conversation, timeout_s), calls)
     except ProtocolError as error:
         conversation.error = str(error)[:ERROR_CHARS]

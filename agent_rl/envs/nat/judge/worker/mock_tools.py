@@ -1,4 +1,4 @@
-"""Mocks of the world around a candidate's agent: tools, the network, MCP servers, the LLM.
+"""Mocks of the world around a candidate's agent: tools, MCP servers, the LLM. Not here: the network (`exchanges.py`).
 
 Loaded into the toolkit's interpreter before the forks, so that a candidate finds them there. They answer what the host
 configures for one run. They know no right answer of a tool; a workflow must pass on what a mock answers. The scripted
@@ -6,131 +6,71 @@ LLM itself is in `react.py`, because it needs nvidia-nat-langchain.
 """
 
 import asyncio
-import inspect
+import contextlib
 import io
 import json
 import os
 import runpy
 import signal
-import ssl
 import sys
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
-import httpx
 import mcp.client.stdio
-import mcp.server.fastmcp
-from nat.plugin_api import (
-    Builder,
-    FunctionBaseConfig,
-    FunctionGroup,
-    FunctionGroupBaseConfig,
-    FunctionInfo,
-    register_function,
-    register_function_group,
-)
+from nat.builder import workflow_builder
+
+from agent_rl.envs.nat.judge.worker import exchanges
 
 GRACE_S = 0.25
 """How long a forked MCP server may take to end after its input was closed."""
-_PYTHON_TYPES = {"float": float, "int": int, "str": str}
-
-
-def mock_answer(answer: str, inputs: dict[str, str]) -> Callable[..., Any]:
-    """A coroutine function with these inputs (name -> type) that always gives `answer`."""
-
-    async def run(*_: Any, **__: Any) -> str:
-        return answer
-
-    parameters = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=_PYTHON_TYPES[kind])
-        for name, kind in inputs.items()
-    ]
-    run.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
-    run.__annotations__ = {**{name: _PYTHON_TYPES[kind] for name, kind in inputs.items()}, "return": str}
-    return run
-
-
 # ---------------------------------------------------------------- tools
 
-
-class MockConfig(FunctionBaseConfig, name="checker_stand_in"):
-    answer: str
-    inputs: dict[str, str]
+_swapped: dict[str, str] = {}
 
 
-@register_function(config_type=MockConfig)
-async def _mock_function(config: MockConfig, _builder: Builder) -> AsyncGenerator[FunctionInfo, None]:
-    yield FunctionInfo.from_fn(mock_answer(config.answer, config.inputs), description="A tool.")
+def set_swapped(answers: dict[str, str]) -> None:
+    """Tools (by instance) and functions of groups (`INSTANCE__NAME`) that give these answers in builds from now on.
+
+    They are built as the project says, and only what they answer is replaced: a workflow cannot tell them from its own.
+    """
+    _swapped.clear()
+    _swapped.update(answers)
 
 
-class MockGroupConfig(FunctionGroupBaseConfig, name="checker_stand_in_group"):
-    functions: dict[str, dict[str, Any]]
+def _answer_always(function: Any, answer: str) -> None:
+    async def invoke(_value: Any) -> str:
+        return answer
+
+    async def stream(_value: Any) -> AsyncGenerator[str, None]:
+        yield answer
+
+    function._ainvoke, function._astream = invoke, stream
 
 
-@register_function_group(config_type=MockGroupConfig)
-async def _mock_group(config: MockGroupConfig, _builder: Builder) -> AsyncGenerator[FunctionGroup, None]:
-    group = FunctionGroup(config=config)
-    for name, each in config.functions.items():
-        group.add_function(name, mock_answer(each["answer"], each["inputs"]), description="A tool.")
-    yield group
+_build_function = workflow_builder._build_function_impl
+_build_group = workflow_builder._build_function_group_impl
 
 
-def swap(raw: dict[str, Any], swapped: dict[str, dict[str, Any]]) -> None:
-    """Replace tools (by instance) and functions of groups (`INSTANCE__NAME`) in a configuration by mocks."""
-    groups: dict[str, dict[str, Any]] = {}
-    for name, each in swapped.items():
-        instance, is_grouped, function = name.partition("__")
-        if is_grouped:
-            groups.setdefault(instance, {})[function] = each
-        else:
-            raw["functions"][name] = {"_type": "checker_stand_in", **each}
-    for instance, functions in groups.items():
-        raw["function_groups"][instance] = {
-            "_type": "checker_stand_in_group",
-            "functions": functions,
-            "include": list(functions),
-        }
+async def _built_function(*, name: str, **how: Any) -> Any:
+    built = await _build_function(name=name, **how)
+    if name in _swapped:
+        _answer_always(built.instance, _swapped[name])
+    return built
 
 
-# ---------------------------------------------------------------- the network
-
-_exchanges: dict[str, dict[str, Any]] = {}
-UNKNOWN_REQUEST = 599
-
-
-def set_exchanges(table: dict[str, dict[str, Any]]) -> None:
-    """What `METHOD URL` is answered with from now on in this process."""
-    _exchanges.clear()
-    _exchanges.update(table)
+async def _built_group(*, name: str, **how: Any) -> Any:
+    built = await _build_group(name=name, **how)
+    for each, function in built.instance._functions.items():
+        if f"{name}__{each}" in _swapped:
+            _answer_always(function, _swapped[f"{name}__{each}"])
+    return built
 
 
-def _respond(request: httpx.Request) -> httpx.Response:
-    known = _exchanges.get(f"{request.method} {request.url}")
-    if known is None or any(request.headers.get(name) != text for name, text in known["headers"].items()):
-        return httpx.Response(UNKNOWN_REQUEST, text="unknown request", request=request)
-    if known["failure"] == "timeout":
-        raise httpx.ReadTimeout("timed out", request=request)
-    if known["failure"] == "connection":
-        raise httpx.ConnectError("connection refused", request=request)
-    return httpx.Response(known["status"], text=known["body"], request=request)
-
-
-async def _handle_async(self: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-    return _respond(request)
-
-
-def _handle(self: httpx.HTTPTransport, request: httpx.Request) -> httpx.Response:
-    return _respond(request)
-
-
-_SSL_CONTEXT = ssl.create_default_context()
-# Every new client would read the certificates again, which takes longer than all the rest of a call.
-httpx._transports.default.create_ssl_context = lambda *_, **__: _SSL_CONTEXT  # type: ignore[attr-defined]
-httpx.AsyncHTTPTransport.handle_async_request = _handle_async  # type: ignore[method-assign]
-httpx.HTTPTransport.handle_request = _handle  # type: ignore[method-assign]
+workflow_builder._build_function_impl = _built_function  # type: ignore[assignment]
+workflow_builder._build_function_group_impl = _built_group  # type: ignore[assignment]
 
 
 # ---------------------------------------------------------------- the LLM
@@ -146,13 +86,45 @@ def set_script(tool: str, inputs: dict[str, Any]) -> None:
 
 # ---------------------------------------------------------------- MCP servers
 
-_served_instead: dict[str, dict[str, Any]] = {}
+_served_instead: dict[str, str] = {}
 
 
-def set_served(tools: dict[str, dict[str, Any]]) -> None:
-    """Tools that MCP servers started from now on offer instead of running their file; none: they run it."""
+def set_served(answers: dict[str, str]) -> None:
+    """Tools whose answers are replaced on the way from MCP servers that are started from now on."""
     _served_instead.clear()
-    _served_instead.update(tools)
+    _served_instead.update(answers)
+
+
+class _Answers:
+    """Replaces the answers of tools in what a server sends, which runs as it is."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Any, str] = {}
+        self._rest = b""
+
+    def note(self, data: bytes) -> None:
+        """What the client sends: one message or more, each whole."""
+        for line in data.splitlines():
+            with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):
+                message = json.loads(line)
+                if message.get("method") == "tools/call":
+                    self._calls[message["id"]] = str(message["params"]["name"])
+
+    def replaced(self, data: bytes) -> bytes:
+        """Whole lines of what the server has sent so far, with other answers."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return b"".join(self._line(line) + b"\n" for line in lines)
+
+    def _line(self, line: bytes) -> bytes:
+        with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
+            message = json.loads(line)
+            name = self._calls.get(message.get("id")) if "method" not in message else None
+            if name in _served_instead and "result" in message:
+                text = _served_instead[name]
+                content = [{"type": "text", "text": text}]
+                message["result"] = {"content": content, "structuredContent": {"result": text}, "isError": False}
+                return json.dumps(message).encode()
+        return line
 
 
 def serve_file(path: str) -> None:
@@ -172,13 +144,6 @@ def line_buffered_stdout() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), line_buffering=True)
 
 
-def _serve_mocks() -> None:
-    server = mcp.server.fastmcp.FastMCP("tools")
-    for name, each in _served_instead.items():
-        server.add_tool(mock_answer(each["answer"], each["inputs"]), name=name, description="A tool.")
-    server.run()
-
-
 class ForkedServer:
     """A process of the shape that the MCP client wants, forked from this warm one instead of started cold."""
 
@@ -188,20 +153,24 @@ class ForkedServer:
         if self.pid == 0:
             os.dup2(child_in, 0)
             os.dup2(child_out, 1)
-            os.closerange(3, 256)
+            kept = exchanges.keeper_descriptor() or 3
+            os.closerange(3, kept)
+            os.closerange(kept + 1, 256)
             sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
             sys.stdout = line_buffered_stdout()
             try:
-                _serve_mocks() if _served_instead else serve_file(path)
+                serve_file(path)
             finally:
                 os._exit(0)
         os.close(child_in)
         os.close(child_out)
         os.set_blocking(self._to, False)
         self.stdin = self.stdout = self
+        self._answers = _Answers()
         self.returncode: int | None = None
 
     async def send(self, data: bytes) -> None:
+        self._answers.note(data)
         while data:
             await anyio.wait_writable(self._to)
             try:
@@ -212,11 +181,13 @@ class ForkedServer:
                 raise anyio.BrokenResourceError from None
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
-        await anyio.wait_readable(self._from)
-        data = os.read(self._from, max_bytes)
-        if not data:
-            raise anyio.EndOfStream
-        return data
+        while True:
+            await anyio.wait_readable(self._from)
+            data = os.read(self._from, max_bytes)
+            if not data:
+                raise anyio.EndOfStream
+            if lines := self._answers.replaced(data):
+                return lines
 
     async def aclose(self) -> None:
         """Close the server's input; MCP servers end on it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agent_rl.envs.nat.judge.worker.read_python import read_python
+from agent_rl.envs.nat.judge.worker.read_reach import reaches
 from agent_rl.sandbox.guest.run import direct
 
 MAX_CHARS = 64 * 1024
@@ -72,6 +73,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "json": read_json,
     "toml": read_toml,
     "python": read_python,
+    "reach": reaches,
 }
 
 
@@ -107,5 +109,6 @@ def prepare(workdir: str) -> None:
         ("json", "{}"),
         ("toml", "a = 1"),
         ("python", "def f(x: int) -> int: return x"),
+        ("reach", "import math"),
     ):
         read(kind, text)
