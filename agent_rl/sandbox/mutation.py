@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from agent_rl.errors import UserError
+from agent_rl.sandbox.chance import may_vary
 from agent_rl.sandbox.freeze import Flag, screen
 from agent_rl.sandbox.grading import Files, all_with, check_modules, judge_call, outcomes_of
 from agent_rl.sandbox.limits import JobResult, Limits, Status
@@ -25,10 +26,13 @@ _BATCH = 8
 class MutationGrader:
     """Scores the test file at `tests_path` by the share of `mutants` it kills.
 
-    First it must pass, with at least one test and without skips, on the reference (twice, which catches tests that
-    decide by chance) and on every rewrite; else the score is 0. `mutants` and `rewrites` are the files that differ from
-    `reference`, by name: `mutants={"off_by_one": {"solution.py": "..."}}`. Runs come in a random order, and nothing in
-    them distinguishes a mutant from the reference. More than `max_tests` tests score 0; fewer or more change nothing.
+    First it must pass, with at least one test and without skips, on the reference and on every rewrite; else the score
+    is 0. `mutants` and `rewrites` are the files that differ from `reference`, by name:
+    `mutants={"off_by_one": {"solution.py": "..."}}`. The reference is judged twice, and every version is where the
+    suite could decide by chance (`chance.py`); one that does not say the same of a version both times scores 0: a coin
+    that falls on "wrong" with probability p, among m mutants, earns (1-p)^2 p^2 (p^2 + (1-p)^2)^(m-1), less than 0.01
+    for m = 4. Runs come in a random order, and nothing in them distinguishes a mutant from the reference. More than
+    `max_tests` tests score 0; fewer or more change nothing.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class MutationGrader:
         self._tests_path, self._modules, self._max_tests = tests_path, list(modules), max_tests
         self._limits, self._call_s = limits, call_s
         self._mutants = {name: {**reference, **files} for name, files in mutants.items()}
-        self._controls = {"reference": dict(reference), "reference again": dict(reference)}
+        self._controls = {"reference": dict(reference)}
         self._controls |= {f"rewrite {name}": {**reference, **files} for name, files in rewrites.items()}
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
@@ -64,17 +68,26 @@ class MutationGrader:
         except WorkspaceError as error:
             return self._zero(Status.ERROR, (), str(error))
         flags = screen(tests[self._tests_path])
-        runs = self._run_all(sandbox, tests, {**self._controls, **self._mutants})
+        first, second = self._run_all(sandbox, tests)
+        unstable = (*flags, Flag.TESTS_UNSTABLE)
         for name in self._controls:
-            run = runs[name]
-            if problem := self._problem(run):
-                equal = {self._problem(runs[twin]) is None for twin in ("reference", "reference again")}
-                flags += (Flag.TESTS_UNSTABLE,) if len(equal) > 1 and run.status is Status.OK else ()
-                return self._zero(run.status, flags, f"on the {name}: {problem}")
-        ids = {frozenset(outcomes_of(runs[name])) for name in self._controls}
+            problems = [self._problem(runs[name]) for runs in (first, second) if name in runs]
+            if any(problems):
+                run = first[name] if problems[0] else second[name]
+                has_changed = run.status is Status.OK and not all(problems)
+                problem = next(filter(None, problems))
+                return self._zero(run.status, unstable if has_changed else flags, f"on the {name}: {problem}")
+        ids = {
+            frozenset(outcomes_of(run))
+            for runs in (first, second)
+            for name, run in runs.items()
+            if name in self._controls
+        }
         if len(ids) > 1:
-            return self._zero(Status.OK, (*flags, Flag.TESTS_UNSTABLE), "the tests collected are not always the same")
-        per_test = {name: _kill(runs[name]) for name in self._mutants}
+            return self._zero(Status.OK, unstable, "the tests collected are not always the same")
+        per_test = {name: _kill(first[name]) for name in self._mutants}
+        if changed := [name for name in per_test if name in second and _kill(second[name]) is not per_test[name]]:
+            return self._zero(Status.OK, unstable, f"the tests do not always say the same of {changed[0]}")
         survivors = [name for name, outcome in per_test.items() if outcome is not Outcome.PASSED]
         return Verdict(per_test=per_test, flags=flags, evidence=f"survived: {', '.join(survivors) or 'none'}")
 
@@ -94,16 +107,21 @@ class MutationGrader:
             return f"{len(bad)} tests did not pass, such as {bad[0]!r}"
         return None
 
-    def _run_all(self, sandbox: Sandbox, tests: Files, versions: Mapping[str, Files]) -> dict[str, JobResult]:
-        """The tests' run on each version, in a random order."""
-        names = list(versions)
+    def _run_all(self, sandbox: Sandbox, tests: Files) -> tuple[dict[str, JobResult], dict[str, JobResult]]:
+        """A run of the tests on each version, and a second one where it may end differently, all in a random order."""
+        versions = {**self._controls, **self._mutants}
+        text = tests[self._tests_path]
+        varies = may_vary(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, self._modules)
+        names = [*versions, *(versions if varies else self._controls)]
         random.SystemRandom().shuffle(names)
-        runs: dict[str, JobResult] = {}
+        both: tuple[dict[str, JobResult], dict[str, JobResult]] = ({}, {})
         size = max(1, min(_BATCH, MAX_FILES // max(map(len, versions.values()))))
         for start in range(0, len(names), size):
             batch = names[start : start + size]
-            runs |= zip(batch, self._run_batch(sandbox, tests, [versions[name] for name in batch]), strict=True)
-        return runs
+            runs = self._run_batch(sandbox, tests, [versions[name] for name in batch])
+            for name, run in zip(batch, runs, strict=True):
+                both[name in both[0]][name] = run
+        return both
 
     def _run_batch(self, sandbox: Sandbox, tests: Files, versions: Sequence[Files]) -> tuple[JobResult, ...]:
         limits = self._limits or sandbox.limits

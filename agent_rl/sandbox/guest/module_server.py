@@ -98,7 +98,9 @@ class ModuleServer:
 
     def _get(self, target: str | int, name: str) -> Any:
         owner = self._module(target) if isinstance(target, str) else self._objects[target]
-        if name.startswith("__"):
+        if name.startswith("__") or (
+            self._closed and name.startswith("_")
+        ):  # what is ours is served by its public names
             raise AttributeError(name)
         return getattr(owner, name)
 
