@@ -5,7 +5,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 ARGS ?=
 DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
-.PHONY: setup setup-react setup-vllm smollm2 train test coverage test-slow test-vllm check-data lint bench clean
+.PHONY: setup setup-react setup-vllm smollm2 train test test-hostile coverage test-slow test-vllm check-data lint bench clean
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
@@ -44,6 +44,9 @@ train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" o
 
 test: setup lint  ## the fast tests, on two cores
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist worksteal $(ARGS)
+
+test-hostile: setup  ## the hostile corpus: what held and what fell, by kind and isolation tier
+	OMP_NUM_THREADS=1 $(PY) tests/hostile/run.py $(ARGS)
 
 coverage: setup  ## lines of the library that the fast tests run, children included where they may write
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist worksteal --cov --cov-report=term $(ARGS)

@@ -40,6 +40,8 @@ class Flag(StrEnum):
     SOURCE_NATIVE = "source_native"
     SOURCE_PICKLE_GADGET = "source_pickle_gadget"
     SOURCE_READS_TESTS = "source_reads_tests"
+    SOURCE_LONG = "source_long"
+    """More Python than is screened; the rest was not looked at."""
 
     ANSWER_NOT_PLAIN = "answer_not_plain"
     """Answers were objects instead of plain data."""
@@ -92,6 +94,7 @@ _PATTERNS = {
     Flag.SOURCE_READS_TESTS: r"(?:open|glob|read_text|listdir|walk|scandir|find)\b[^\n]{0,120}(?:test|hidden|grad)"
     r"|['\"][^'\"\n]{0,80}\btest_[\w*]{1,40}\.py|['\"]test_['\"]",
 }
+_SCREENED_CHARS = 131_072
 _COMPILED = {flag: re.compile(pattern, re.MULTILINE) for flag, pattern in _PATTERNS.items()}
 
 
@@ -111,15 +114,20 @@ def freeze(
             allowed[path] = content
         else:
             flags.add(reason)
-        if path.endswith(".py"):
-            flags.update(screen(content))
+    flags.update(screen(*(content for path, content in files.items() if path.endswith(".py"))))
     return allowed, tuple(flag for flag in Flag if flag in flags)
 
 
-def screen(source: str | bytes) -> tuple[Flag, ...]:
-    """The `source_*` flags of one Python text."""
-    text = source.decode("utf-8", "replace") if isinstance(source, bytes) else source
-    return tuple(flag for flag, pattern in _COMPILED.items() if pattern.search(text))
+def screen(*sources: str | bytes) -> tuple[Flag, ...]:
+    """The `source_*` flags of Python texts, of which `_SCREENED_CHARS` in all are looked at: more would hold us up."""
+    texts, left = [], _SCREENED_CHARS
+    for source in sources:
+        text = source[:left].decode("utf-8", "replace") if isinstance(source, bytes) else source[:left]
+        texts.append(text)
+        left -= len(text)
+    joined = "\n".join(texts)
+    found = tuple(flag for flag, pattern in _COMPILED.items() if pattern.search(joined))
+    return (*found, Flag.SOURCE_LONG) if sum(map(len, sources)) > _SCREENED_CHARS else found
 
 
 def _reason_to_drop(path: str, keep: Collection[str] | None) -> Flag | None:

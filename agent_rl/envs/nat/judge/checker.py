@@ -64,11 +64,10 @@ def _cases(spec: str, seed: int) -> tuple[CaseRun, ...]:
 def flags_of(spec: NATSpec, files: Mapping[str, str]) -> tuple[Flag, ...]:
     """Files that the spec does not list, and suspicious patterns in those it does."""
     found = set(freeze({path: text for path, text in files.items() if path not in spec.files}, keep=())[1])
-    for path, text in files.items():
-        if path in spec.files and path.endswith(".py"):
-            # Tests import pytest, and a server checks how it was started: the task requires both.
-            usual = {Flag.SOURCE_PATCHES_TESTS} if path.startswith("tests/") else set()
-            found |= set(screen(text)) - usual
+    own = {path: text for path, text in files.items() if path in spec.files and path.endswith(".py")}
+    tests = [text for path, text in own.items() if path.startswith("tests/")]
+    found |= set(screen(*tests)) - {Flag.SOURCE_PATCHES_TESTS}  # they import pytest, as the task requires
+    found |= set(screen(*(text for path, text in own.items() if not path.startswith("tests/"))))
     return tuple(flag for flag in Flag if flag in found)
 
 
