@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jinja2.exceptions import TemplateError
-
 from agent_rl.agent.messages import ToolSpec
 from agent_rl.agent.segments import TextSegment
+from agent_rl.agent.template_process import TemplateLimitError, render
 from agent_rl.agent.tool_parser import CallStyle
 from agent_rl.errors import UserError
 
@@ -56,8 +55,8 @@ _CALL_STYLES = {
     CallStyle.HERMES: re.compile(r"<tool_call>\s*\{"),
     CallStyle.LLAMA: re.compile(r'(?:<\|python_tag\|>)?\{"name": "probe_tool",\s*"parameters":'),
 }
-# Besides raising on purpose, a template may fail on a conversation it was not written for with Python's own errors.
-_REFUSALS = (TemplateError, TypeError, ValueError)
+_REFUSALS = (TypeError, ValueError)
+"""What a template raises on a conversation that it was not written for, and Transformers where there is none."""
 _PROBE_SPEC = ToolSpec(name="probe_tool", description="")
 
 
@@ -219,9 +218,18 @@ class ChatTemplate:
     def _render(
         self, conversation: list[dict[str, Any]], tools: Sequence[dict] = (), *, generation_prompt: bool
     ) -> str:
-        return self._tokenizer.apply_chat_template(
-            conversation, tools=list(tools) or None, add_generation_prompt=generation_prompt, tokenize=False
-        )
+        shown = list(tools) or None
+        arguments = {
+            **self._tokenizer.special_tokens_map,
+            "messages": conversation,
+            "tools": shown,
+            "documents": None,
+            "add_generation_prompt": generation_prompt,
+        }
+        try:
+            return render(self._tokenizer.get_chat_template(tools=shown), arguments)
+        except TemplateLimitError as error:
+            raise self.error(f"{error} to render; use another template") from None
 
     def _hide(self, value: Any, hidden: dict[str, tuple[TextSegment, ...]]) -> Any:
         """A tool's schema with special tokens in its texts replaced by slots, so that they stay plain text."""

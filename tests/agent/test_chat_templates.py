@@ -261,7 +261,7 @@ def test_a_pattern_of_answers_is_rendered_by_the_template_once(monkeypatch) -> N
     tokenizer = byte_level(PLAIN, CHATML_TOKENS)
     chat = ChatFormat(tokenizer)
     chat.render_env_messages([Message.tool("1"), Message.user("a")])
-    monkeypatch.setattr(tokenizer, "apply_chat_template", None)
+    monkeypatch.setattr("agent_rl.agent.chat_template.render", None)
     chat.render_env_messages([Message.tool("2"), Message.user("b")])
     with pytest.raises(UserError, match="refuses"):
         chat.render_env_messages([Message.user("a"), Message.tool("1")])

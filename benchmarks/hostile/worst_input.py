@@ -1,4 +1,4 @@
-"""The longest hold-up of the training process by one input of permitted size: `python benchmarks/worst_input.py`.
+"""The longest hold-up of the training process by one input: `python benchmarks/hostile/worst_input.py`.
 
 Every reader of foreign bytes gets its worst known inputs. Prints time and memory beyond the input's size, the worst of
 each reader first, as the median of rounds; memory is traced in a run of its own, because tracing slows down. Measures
