@@ -4,7 +4,9 @@ The model is read whole, on the CPU, with all dropout switched off. Code that co
 Not here: adapters, engines, training.
 """
 
+import pickle
 import re
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +17,17 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.policies.model_folder import check_model_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-UNREADABLE = (OSError, ValueError, SafetensorError, StrictDataclassError)
-"""Transformers' exceptions for files that are missing, torn, or of an unknown model."""
+UNREADABLE = (
+    *(OSError, ValueError, SafetensorError, StrictDataclassError, pickle.UnpicklingError, zipfile.BadZipFile),
+    *(ArithmeticError, AttributeError, EOFError, LookupError, RecursionError, RuntimeError, TypeError),
+)
+"""What Transformers and those below it raise for files that are missing, torn, hostile, or of an unknown model."""
+_REASON_CHARS = 300
 _RANDOM_IN_TRAINING = re.compile("drop|jitter")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -29,6 +36,8 @@ def load_config(source: str) -> "PreTrainedConfig":
     """The model's config, dropout set to 0. CheckpointError when it is not a decoder-only model that can be trained."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
+    if is_folder(source):
+        check_model_folder(Path(source))
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=is_folder(source))
     except UNREADABLE as error:
@@ -93,6 +102,8 @@ def load_hf_tokenizer(source: str | Path) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
     is_local = is_folder(str(source))
+    if is_local:
+        check_model_folder(Path(source))
     if is_local and not (Path(source) / "tokenizer.json").is_file():
         raise CheckpointError(f"{source}/tokenizer.json does not exist: the model folder must hold its tokenizer")
     try:
@@ -126,7 +137,7 @@ def is_folder(source: str) -> bool:
 
 def unreadable(source: str, error: Exception) -> CheckpointError:
     """The error to raise for one of Transformers' own (`UNREADABLE`)."""
-    reason = str(error).strip().partition("\n")[0].rstrip(".")
+    reason = (str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__)[:_REASON_CHARS]
     if Path(source).is_dir():
         return CheckpointError(f"{source} cannot be read as a causal language model ({reason}); give another folder")
     return CheckpointError(

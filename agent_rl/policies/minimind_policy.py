@@ -13,6 +13,7 @@ from agent_rl.errors import CheckpointError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.modeling.minimind_weights import tokenizer_folder
 from agent_rl.policies.in_process_policy import InProcessPolicy
+from agent_rl.policies.model_folder import check_model_folder
 from agent_rl.policies.trained_model import TrainedModel, check_window
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class MiniMindModel(TrainedModel):
                 f"model.path = {str(path)!r}: no such folder or file; a name on the Hugging Face Hub needs "
                 "policy.type=huggingface"
             )
+        if path.is_dir():
+            check_model_folder(path)
         model = MiniMindForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype) if dtype else None)
         check_window(max_context, model.config.max_position_embeddings, path)
         tokenizer = load_tokenizer(path)
@@ -70,6 +73,6 @@ class MiniMindPolicy(InProcessPolicy):
 
 def load_tokenizer(path: Path) -> "PreTrainedTokenizerBase":
     """The tokenizer that belongs to a model folder or `.pth` file; CheckpointError when there is none."""
-    from transformers import AutoTokenizer
+    from agent_rl.policies.hf_loading import load_hf_tokenizer
 
-    return AutoTokenizer.from_pretrained(tokenizer_folder(path), trust_remote_code=False, local_files_only=True)
+    return load_hf_tokenizer(tokenizer_folder(path))
