@@ -42,8 +42,15 @@ def redacted(value: Any) -> Any:
 def _of_key(key: str, value: Any) -> Any:
     if key.endswith(_PRIVATE):
         return dict.fromkeys(value, HIDDEN) if isinstance(value, Mapping) else HIDDEN
-    is_secret = isinstance(value, str) and is_secret_name(key) and value
-    return HIDDEN if is_secret else redacted(value)
+    return _without_texts(value) if is_secret_name(key) else redacted(value)
+
+
+def _without_texts(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_texts(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_texts(each) for each in value]
+    return HIDDEN if isinstance(value, str) and value else value
 
 
 def _of_argument(previous: Any, value: Any) -> Any:

@@ -16,6 +16,7 @@ from agent_rl.redacted import redacted
 from agent_rl.registry import import_module, import_working_folder
 from agent_rl.resources import find
 
+_SHOWN_CHARS = 200
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _FILE_KEYS = ("data.train_path", "data.eval_path", "model.path", "tools.search.corpus_path")
 
@@ -103,7 +104,11 @@ def apply_override(
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
     is_top_level = parts == ["plugins"]
-    shown = f"{key + found + redacted({parts[-1]: value})[parts[-1]]!r:.200}"
+    short = value[:_SHOWN_CHARS]
+    hidden = [redacted({part[:_SHOWN_CHARS]: short}) for part in parts[:MAX_DEPTH]]
+    if any(short not in each.values() for each in hidden):
+        short = next(text for each in hidden for text in each.values() if text != short)
+    shown = f"{key[:_SHOWN_CHARS] + found + str(short)!r:.{_SHOWN_CHARS}}"
     is_long_enough = len(parts) > form.count(".") or is_top_level
     if not found or not is_long_enough or len(parts) > MAX_DEPTH or not all(parts):
         raise ConfigError(f"override {shown}: expected {form}, for example {example}")

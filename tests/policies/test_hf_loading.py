@@ -72,7 +72,7 @@ def test_an_added_token_beyond_the_model_is_refused_where_the_template_writes_it
         ({"model_type": "nonsense"}, r"cannot be read as a causal language model \(.*`nonsense`"),
         ({"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}, r"cannot be read .*custom code"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "is quantised, so it cannot be trained"),
-        ({"hidden_size": "wide"}, r"cannot be read as a causal language model \("),
+        ({"hidden_size": "wide"}, "hidden_size = 'wide', expected a size"),
         ({"intermediate_size": 40}, r"6 weights are missing or of another shape .*, first model\.layers\.0\.mlp"),
         ({"num_hidden_layers": 3}, r"9 weights are missing or of another shape .*, first model\.layers\.2\.input"),
     ],
@@ -89,6 +89,8 @@ def test_torn_and_missing_weights_are_one_sentence(tmp_path: Path) -> None:
     save_file({key: value for key, value in weights.items() if "lm_head" not in key}, path, metadata={"format": "pt"})
     refuse(r"1 weights are missing .*, first lm_head\.weight; give a complete causal language model", tmp_path)
     path.write_bytes(path.read_bytes()[:100])
+    refuse(r"claims 2 layers .* and the files hold 100 bytes", tmp_path)
+    path.write_bytes(bytes(100_000))
     refuse(r"cannot be read as a causal language model \(Error while deserializing header", tmp_path)
     path.unlink()
     refuse(r"cannot be read as a causal language model \(Error no file named model\.safetensors", tmp_path)
