@@ -135,7 +135,8 @@ def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Conf
     message = detail["msg"].removeprefix("Value error, ")
     if not key:
         return f"{source}: {message}"
-    shown = redacted({location[-1]: detail["input"]})[location[-1]]
+    name = key.rpartition(".")[2]
+    shown = redacted({name: detail["input"]})[name]
     return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
 
 
