@@ -132,9 +132,9 @@ class RunFiles:
         report = {key: header[key] for key in ("exit_code", "cpu_s", "max_rss_mb") if key in header} | written
         if "setup" in report:
             raise SandboxFailed(report["setup"])
-        if header["cause"] == "oom" and report.get("exit_code", -_SIGKILL) == -_SIGKILL:
+        if header["cause"] == "ended" and header["oom"] and report.get("exit_code", -_SIGKILL) == -_SIGKILL:
             raise SandboxFailed("the machine is out of memory, and the kernel killed the run for it")
-        if not report and header["cause"] in ("ended", "oom") and tier == "namespaces":  # nothing else can kill it
+        if not report and header["cause"] == "ended" and tier == "namespaces":  # nothing else can kill it
             raise SandboxFailed("the first process of the run ended without a report")
         return report
 

@@ -5,12 +5,15 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_hostile_programs import HERE, IS_ROOT, ORDINARY_USER
 
+from agent_rl.sandbox.limits import Limits, Status
+from agent_rl.sandbox.mutation import MutationGrader
 from agent_rl.sandbox.sandbox import Sandbox
 
 FACTS = (
@@ -64,11 +67,35 @@ def test_every_server_has_its_part_of_the_processors() -> None:
         assert limits == {str(round(100_000 * max(1.0, len(os.sched_getaffinity(0)) / 2)))}
 
 
+@pytest.mark.skipif(not IS_ROOT, reason="where an ordinary user can make control groups depends on the machine")
+def test_a_kill_for_memory_elsewhere_ends_no_run_that_goes_on() -> None:
+    """The kernel counts its kills for the whole machine alone, and runs linked to each other last long enough."""
+    limits = Limits(memory_mb=64)
+    program = "import os, time\n[os.fork() for _ in range(2)]\nx = b'x' * 40 * 2**20\ntime.sleep(1)\n"
+    judged = MutationGrader(
+        "test_double.py",
+        {"solution.py": "def double(n):\n    return 2 * n\n"},
+        ["solution"],
+        mutants={f"mutant {n}": {"solution.py": f"def double(n):\n    return {n}\n"} for n in range(3)},
+        rewrites={},
+    )
+    suite = "import time\nfrom solution import double\ndef test_it():\n    time.sleep(0.3)\n    assert double(4) == 8\n"
+    with Sandbox.open(python=sys.executable, size=2) as sandbox, ThreadPoolExecutor(1) as pool:
+        if sandbox.describe()["memory"] != "control group":
+            pytest.skip("no control group of memory can be made here")
+        verdict = pool.submit(judged.grade, sandbox, {"test_double.py": suite})
+        num_kills = 0
+        while not verdict.done():
+            num_kills += sandbox.run_python(program, limits=limits).status is Status.MEMORY
+        assert verdict.result().full
+        assert num_kills > 2
+
+
 OUT_OF_MEMORY = """
 import os, sys
 open(os.path.join(sys.argv[1], "cgroup.procs"), "w").write("0")
 from agent_rl.errors import SandboxError
-from agent_rl.sandbox.limits import Limits
+from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 with Sandbox.open(python=sys.executable) as sandbox:
     assert sandbox.describe()["memory"] == "control group", sandbox.describe()

@@ -62,7 +62,7 @@ class SupervisedRun:
         for fd in set(descriptors) - set(self._outputs):  # of a pipe, only the run itself may hold the end
             os.close(fd)
         self.cause = "ended"
-        self.has_ended = False
+        self.has_ended = self._is_oom = False
         self._exit: dict[str, Any] = {}
         self._wall_s = 0.0
 
@@ -80,8 +80,8 @@ class SupervisedRun:
         if self._is_direct:  # else this is about our own process, and the job's is in its report
             self._exit = exit_report(status, usage)
         if self.cause == "ended" and linux.num_oom_kills() > self._kills:
-            own = self._group is not None and self._group.times_full() > self._full
-            self.cause = "memory" if own else "oom"
+            self._is_oom = self._group is None or self._group.times_full() == self._full
+            self.cause = "ended" if self._is_oom else "memory"
         for fd in (self.handle, *self._outputs):
             os.close(fd)
 
@@ -108,9 +108,9 @@ class SupervisedRun:
     def header(self) -> dict[str, Any]:
         """How a run that has ended went, as far as the server knows.
 
-        `oom`: it ended while the machine was out of memory, which need not have touched it.
+        `oom`: the machine was out of memory meanwhile, which need not have touched it.
         """
-        return {"cause": self.cause, "wall_s": self._wall_s, **self._exit}
+        return {"cause": self.cause, "oom": self._is_oom, "wall_s": self._wall_s, **self._exit}
 
 
 class NotRun:
@@ -122,7 +122,7 @@ class NotRun:
             os.close(fd)
 
     def header(self) -> dict[str, Any]:
-        return {"cause": self.cause, "wall_s": 0.0}
+        return {"cause": self.cause, "oom": False, "wall_s": 0.0}
 
 
 class Supervisor:
