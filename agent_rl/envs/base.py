@@ -59,6 +59,9 @@ class AgentEnv(ABC):
 
     tools: tuple[ToolSpec, ...] = ()
     """Tools offered to the model in this episode; read after `reset`."""
+    case_seed: int | None = None
+    """Set before `reset` in training: the same for all episodes of a group, another one at every step. Hidden cases
+    that are seeded with it cannot be passed on from step to step. None, as in evaluations: always the same cases."""
 
     @abstractmethod
     def reset(self, task: Task) -> list[Message]:

@@ -40,6 +40,7 @@ from agent_rl.rollout.rollout import (
     success_rates,
 )
 from agent_rl.rollout.staleness import GroupSlot, StalenessManager
+from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.trajectory_json import decode_group, encode_group
 
 POLL_S = 0.05
@@ -193,6 +194,7 @@ class AsyncSource:
             group_size=self._config.rollout.group_size,
             temperature=self._config.policy.temperature,
             with_greedy=self._config.algorithm.advantage == "remax",
+            case_seed=derive_seed(self._config.run.seed, "cases", slot.id),
         )
         self._background.start(slot.id, plans)
 

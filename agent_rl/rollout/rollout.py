@@ -35,7 +35,7 @@ class RolloutRequest:
     group_size: int
     """Episodes of every task."""
     step: int
-    """Of the run; the seeds depend on it."""
+    """Of the run; the seeds depend on it. Below 1 in evaluations, which always have the same hidden cases."""
     temperature: float
     positions: Sequence[int] | None = None
     """Places of `tasks` among the tasks of the step, which the seeds depend on; None is 0, 1, ..."""
@@ -57,6 +57,7 @@ class RolloutRequest:
                 group_size=self.group_size,
                 temperature=self.temperature,
                 with_greedy=self.with_greedy,
+                case_seed=derive_seed(seed, "cases", self.step) if self.step > 0 else None,
             )
             for position, task in zip(self._positions(), self.tasks, strict=True)
         ]
@@ -73,6 +74,8 @@ class EpisodePlan:
     group_id: str
     seed: int
     temperature: float
+    case_seed: int | None
+    """`AgentEnv.case_seed`."""
 
 
 def plan_group(
@@ -83,6 +86,7 @@ def plan_group(
     group_size: int,
     temperature: float,
     with_greedy: bool,
+    case_seed: int | None,
 ) -> list[EpisodePlan]:
     """The episodes of one group, the greedy one last; the seed of episode i is `derive_seed(*seed_parts, i)`."""
     return [
@@ -91,6 +95,7 @@ def plan_group(
             group_id=group_id,
             seed=derive_seed(*seed_parts, sample),
             temperature=0.0 if sample == group_size else temperature,
+            case_seed=case_seed,
         )
         for sample in range(group_size + with_greedy)
     ]
@@ -145,6 +150,7 @@ class RolloutWorker:
                 reward=None,
                 error=str(failure),
             )
+        env.case_seed = plan.case_seed
         return run_episode(
             self._policy,
             env,

@@ -344,3 +344,29 @@ def test_generate_action_answers_a_conversation() -> None:
     assert policy.samplings[0].temperature == 0.0
     with pytest.raises(ValueError, match="the conversation has 8 tokens, the window only 8"):
         ScriptedPolicy([CALL], max_context=8).generate_action([Message.user("hello")])
+
+
+def case_seeds(*, step: int, position: int = 0) -> set[int | None]:
+    """`AgentEnv.case_seed` in the episodes of a group, as it is when they start."""
+    seen: list[int | None] = []
+
+    class Noting(EchoEnv):
+        def reset(self, task: Task) -> list[Message]:
+            seen.append(self.case_seed)
+            return super().reset(task)
+
+    worker = RolloutWorker(ScriptedPolicy(["done"] * 3), EnvFactory(Noting), limits=LIMITS, seed=5)
+    request = RolloutRequest(tasks=[TASK], group_size=3, step=step, temperature=1.0, positions=[position])
+    worker.collect(request)
+    assert len(seen) == 3
+    return set(seen)
+
+
+def test_hidden_cases_are_those_of_the_group_and_others_at_every_step() -> None:
+    (first,), (again,), (second,) = case_seeds(step=1), case_seeds(step=1), case_seeds(step=2)
+    assert first == again
+    assert first is not None and second is not None and first != second
+
+
+def test_evaluations_always_have_the_same_hidden_cases() -> None:
+    assert case_seeds(step=-1) == {None}

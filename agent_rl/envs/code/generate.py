@@ -2,14 +2,17 @@
 
 Tasks are divided by fingerprint (family and rules, not names or wording): 10 % are held out (`eval`), 30 % are for
 training (`train`), 60 % for demonstrations (`sft`). The first two tests of a row are its examples; a buggy solution
-passes them and fails another. Not here: running a model's code. What is executed here is this package's own text.
+passes them and fails another. The last ones fail solutions one step from the right one that pass all before them.
+Not here: running a model's code. What is executed here is this package's own text.
 """
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from agent_rl.data.neighbours import changed_programs, changed_values, choose_telling
 from agent_rl.data.splits import Split, fingerprint, generate_round_robin, split_of
 from agent_rl.data.tasks import Task
 from agent_rl.envs.code.families.base import CodeFamily, Rules
@@ -25,6 +28,9 @@ NUM_EXAMPLES = 2
 MIN_HIDDEN, MAX_HIDDEN = 5, 8
 MAX_TELLING = 3
 """Hidden tests that a buggy solution fails, at most: the others are for other mistakes."""
+MAX_MORE = 16
+"""Hidden tests beyond these, for solutions one step away that still pass."""
+_NUM_POOLS, _NUM_DONORS, _TIMES = 24, 12, 2
 _ATTEMPTS = 400
 _ALL: tuple[CodeFamily, ...] = (
     KeepNumbers(),
@@ -98,6 +104,7 @@ def _row(family: CodeFamily, level: int, rules: Rules, rng: random.Random) -> di
     tests = _tests(family, rules, function, rng)
     if tests is None:
         return None
+    tests += _more_tests(family, level, rules, function, tests)
     signature = f"{function}({', '.join(family.arguments)})"
     words = [rng.choice(phrasings) for phrasings in family.sentences(rules)]
     opening = rng.choice([f"Write `{signature}`.", f"Write a function `{signature}`."])
@@ -140,6 +147,34 @@ def _tests(family: CodeFamily, rules: Rules, function: str, rng: random.Random) 
     return [*examples, *hidden]
 
 
+def _more_tests(
+    family: CodeFamily, level: int, rules: Rules, function: str, tests: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Tests that fail what is one step away in rules or code and passes `tests`."""
+    rng = random.Random(f"more-{fingerprint_of(family.name, rules)}")
+    pool = _without_repeats([args for _ in range(_NUM_POOLS) for args in family.inputs(rules, rng)])
+    donors = [family.sample_rules(each, rng) for each in [level] * _NUM_DONORS]
+    changed = [_answering(partial(family.answer, each)) for each in changed_values(rules, donors)]
+    code = _code(family, rules, function, buggy=False)
+    changed += [_answering(space[function]) for space in changed_programs(code) if function in space]
+    right = partial(family.answer, rules)
+    known = [test["args"] for test in tests]
+    chosen = choose_telling(pool, _answering(right), changed, at_most=MAX_MORE, known=known, times=_TIMES)
+    return [{"function": function, "args": args, **_outcome(right, args)} for args in chosen]
+
+
+def _answering(function: Callable[..., Any]) -> Callable[[list[Any]], str]:
+    """The outcome of a call as text, whatever a changed program raises."""
+
+    def answer(args: list[Any]) -> str:
+        try:
+            return json.dumps(_outcome(function, args))
+        except Exception as error:  # changed programs may raise anything; only how they differ counts
+            return type(error).__name__
+
+    return answer
+
+
 def _without_repeats(inputs: list[list[Any]]) -> list[list[Any]]:
     return list({json.dumps(args): args for args in inputs}.values())
 
@@ -160,7 +195,7 @@ def _function(code: str, name: str) -> Any:
     return scope[name]
 
 
-def _outcome(function: Any, args: list[Any]) -> dict[str, Any]:
+def _outcome(function: Callable[..., Any], args: list[Any]) -> dict[str, Any]:
     """`expected` or `raises` of one call."""
     try:
         return {"expected": json.loads(json.dumps(function(*json.loads(json.dumps(args)))))}

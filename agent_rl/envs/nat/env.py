@@ -24,7 +24,7 @@ from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.judge.report import ValidationReport
 from agent_rl.envs.nat.judge.reward import RewardWeights, reward_parts
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.envs.nat.prepare import offline
+from agent_rl.envs.nat.prepare import offline, with_telling_inputs
 from agent_rl.envs.nat.prompts import PromptStyle, initial_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import TOOL_SPECS, NatCheckTool, PytestRunTool
@@ -114,7 +114,8 @@ class NATAgentEnv(ToolEnv):
     def check(self) -> ValidationReport:
         """The verdict on the files as they stand."""
         assert self._spec is not None, "reset comes first"
-        return check_project(self._factory.get_toolkit(), self._spec, self._files, seed=self._factory.seed)
+        seed = self._factory.seed if self.case_seed is None else self.case_seed
+        return check_project(self._factory.get_toolkit(), self._spec, self._files, seed=seed)
 
 
 class NATEnvFactory(EnvFactory):
@@ -176,7 +177,9 @@ class NATEnvFactory(EnvFactory):
     def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
         """As `prepare-dataset` writes them without further options: `train`, `val` and `test_generalisation`."""
         sets = offline(num_train or 1080, num_eval or 120, seed)
-        return {name: [spec.model_dump(mode="json") for spec in specs] for name, specs in sets.items()}
+        return {
+            name: [spec.model_dump(mode="json") for spec in with_telling_inputs(specs)] for name, specs in sets.items()
+        }
 
     def preflight_tasks(self, tasks: Sequence[Task]) -> Mapping[str, Task]:
         """A task for the toolkit's own agents, which need an interpreter more."""

@@ -10,6 +10,9 @@ with the google-genai planner instead (requirements-gemini.txt, GEMINI_API_KEY);
 import itertools
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,9 +20,13 @@ import typer
 
 from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
+from agent_rl.envs.nat.factory.telling import with_telling
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.files import make_folder
+
+_WORTH_PROCESSES = 64
+"""Specs; fewer take less time than processes do to start."""
 
 
 def main(
@@ -66,7 +73,7 @@ def main(
 
         sets = plan_task_sets(output_dir, num_samples, seed, requests_file, settings)
     for name, specs in sets.items():
-        write(output_dir, name, specs)
+        write(output_dir, name, with_telling_inputs(specs))
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
 
 
@@ -100,6 +107,15 @@ def offline(
     return {
         name: list(itertools.islice(generate_specs(seed, splits, **chosen), count)) for name, splits, count in wanted
     }
+
+
+def with_telling_inputs(specs: Sequence[NATSpec]) -> list[NATSpec]:
+    """The specs with inputs that tell their rules from wrong ones (`factory/telling.py`), a second or less each;
+    many are shared out over all processors."""
+    if len(specs) < _WORTH_PROCESSES:
+        return [with_telling(spec) for spec in specs]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        return list(pool.map(with_telling, specs, chunksize=8))
 
 
 def write(output_dir: Path, name: str, specs: list[NATSpec]) -> None:

@@ -46,6 +46,17 @@ class Example(Record):
     output: str
 
 
+class Telling(Record):
+    """Inputs that tell a tool's rules from rules one step away: every episode is judged by them, and by others."""
+
+    inputs: tuple[Inputs, ...] = ()
+    """Under the defaults."""
+    config: dict[str, int] = {}
+    """Another setting, where the tool has one."""
+    configured: tuple[Inputs, ...] = ()
+    """Under that setting, for what the others do not tell."""
+
+
 class Tool(Record):
     """One registered function: what it is called and what it answers."""
 
@@ -64,6 +75,7 @@ class Tool(Record):
     errors: tuple[str, ...]
     """Exact texts the tool answers with when its input is bad, in the order they are checked."""
     example: Example
+    telling: Telling = Telling()
 
     @property
     def defaults(self) -> dict[str, int]:
@@ -96,6 +108,25 @@ class GroupCall(Record):
     output: str
 
 
+class PlannedCall(Record):
+    """One call of a function group, by the function's bare name."""
+
+    function: str
+    inputs: Inputs
+
+
+Calls = tuple[PlannedCall, ...]
+"""On a fresh instance, in order."""
+
+
+class GroupTelling(Record):
+    """Sequences that tell a group's rules from rules one step away, as `Telling` for tools."""
+
+    sequences: tuple[Calls, ...] = ()
+    config: dict[str, int] = {}
+    configured: tuple[Calls, ...] = ()
+
+
 class Group(Record):
     """A function group: functions that share one state, which lives as long as the built workflow."""
 
@@ -115,6 +146,7 @@ class Group(Record):
     errors: tuple[str, ...]
     example: tuple[GroupCall, ...]
     """A sequence of calls on a fresh instance, shown in the request."""
+    telling: GroupTelling = GroupTelling()
 
     @property
     def defaults(self) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Sample hidden cases: the questions that score an agent at the end of an episode, with the oracle's answers.
 
-They depend on the spec's rules and a seed alone, so all episodes of a group get the same ones. Only questions are sent
+They depend on the spec and a seed alone, so all episodes of a group get the same ones. The inputs that tell the rules
+from rules one step away (`telling.py`) are always among them; the others change with the seed. Only questions are sent
 to the process that runs the candidate; the answers stay here. Each `CaseRun` is one build of the workflow.
 """
 
@@ -15,8 +16,10 @@ from agent_rl.envs.nat.factory.families.group.base import Sequence
 from agent_rl.envs.nat.factory.oracle import workflow as flow_oracle
 from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, error_cases, valid_cases
 from agent_rl.envs.nat.factory.workflow_inputs import flow_errors, flow_inputs, known_calls, line_of
-from agent_rl.envs.nat.spec import ConfigField, Group, Inputs, NATSpec, Tool
+from agent_rl.envs.nat.spec import Calls, ConfigField, Group, Inputs, NATSpec, Tool
 
+NUM_CHANGING = 6
+"""Valid inputs that change with the seed, at least."""
 NUM_OVERRIDDEN = 4
 NUM_SEQUENCES = 3
 SEQUENCE_LENGTH = 10
@@ -56,8 +59,8 @@ class CaseRun:
 
 
 def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
-    """At least 12 valid inputs and one for every error of every tool, through the tool and through the workflow;
-    other settings; tools swapped for mocks; the same through the MCP client.
+    """At least 12 valid inputs and one for every error of every tool, the telling ones among them, through the tool and
+    through the workflow; other settings; tools swapped for mocks; the same through the MCP client.
 
     Raises TooFewCasesError when the rules allow fewer distinct inputs.
     """
@@ -67,13 +70,21 @@ def hidden_cases(spec: NATSpec, seed: int) -> tuple[CaseRun, ...]:
     config = flow_oracle.defaults(spec)
     sampled = {tool.instance: _tool_cases(tool, rng) for tool in spec.tools}
     runs = [_run(spec, "hidden cases", [(t, i) for t, each in sampled.items() for i in each], config, rng)]
-    if overrides := {tool.instance: other_setting(tool.config_field, rng) for tool in spec.tools if tool.config_field}:
+    overrides = {
+        tool.instance: tool.telling.config or other_setting(tool.config_field, rng)
+        for tool in spec.tools
+        if tool.config_field
+    }
+    if overrides:
         changed = {name: {**values, **overrides.get(name, {})} for name, values in config.items()}
         requests = [
             (tool.instance, inputs)
             for tool in spec.tools
             if tool.instance in overrides
-            for inputs in valid_cases(FAMILIES[tool.family], tool, rng, changed[tool.instance], NUM_OVERRIDDEN)
+            for inputs in (
+                *tool.telling.configured,
+                *valid_cases(FAMILIES[tool.family], tool, rng, changed[tool.instance], NUM_OVERRIDDEN),
+            )
         ]
         runs.append(_run(spec, "other settings", requests, changed, rng, overrides))
     runs += _swapped_runs(spec, config, rng)
@@ -92,8 +103,14 @@ def other_setting(field: ConfigField, rng: random.Random) -> dict[str, int]:
 
 
 def _tool_cases(tool: Tool, rng: random.Random) -> list[Inputs]:
+    """The telling inputs and others in one order that changes with the seed, so that the few which reach an MCP server
+    are not always the same; errors last."""
     family = FAMILIES[tool.family]
-    return [*valid_cases(family, tool, rng, tool.defaults, NUM_VALID), *error_cases(family, tool, rng)]
+    count = max(NUM_VALID - len(tool.telling.inputs), NUM_CHANGING)
+    cases = [*tool.telling.inputs, *valid_cases(family, tool, rng, tool.defaults, count)]
+    rng.shuffle(cases)
+    cases += error_cases(family, tool, rng)
+    return list({repr(inputs): inputs for inputs in cases}.values())
 
 
 def _run(
@@ -120,13 +137,14 @@ def _run(
 
 
 def _direct_asks(spec: NATSpec, questions: list[HiddenCase]) -> list[HiddenCase]:
-    """All of them for the only tool; a scripted agent is slower, so it gets the first and last of each tool."""
+    """All of them for the only tool; a scripted agent is slower, so it gets a valid one and the last of each tool."""
     if spec.workflow.kind == "direct":
         return questions
     chosen = []
     for tool in spec.tools:
         own = [each for each in questions if each.target == tool.instance]
-        chosen += [own[0], own[-1]] if len(own) > 1 else own
+        first = next(each for each in own if each.expected is not None and not each.expected.startswith("error"))
+        chosen += [first] if own[-1] is first else [first, own[-1]]
     return chosen
 
 
@@ -195,17 +213,14 @@ def _group_runs(spec: NATSpec, group: Group, rng: random.Random) -> list[CaseRun
     """Sequences through the functions and through the workflow; other settings; two instances; what is hidden."""
     family, runs = GROUPS[group.family], []
     instances = group.instances
-    covering = _covering(group, rng)
-    settings = [group.defaults] * NUM_SEQUENCES
-    if group.config_field:
-        settings.append(other_setting(group.config_field, rng))
-    for number, config in enumerate(settings):
+    for number, (config, first_calls) in enumerate(_planned_sequences(group, rng)):
         overrides = dict.fromkeys(instances, config) if config != group.defaults else {}
-        calls_by_instance = {name: family.sequence(group, rng, config, SEQUENCE_LENGTH) for name in instances}
-        if not overrides:
-            calls_by_instance[instances[0]] = covering[number]
-        mixed = _interleaved(calls_by_instance, rng)
-        answers = {name: iter(flow_oracle.run_calls(group, config, calls)) for name, calls in calls_by_instance.items()}
+        calls_by_instance = {name: family.sequence(group, rng, config, SEQUENCE_LENGTH) for name in instances[1:]}
+        mixed = _interleaved({instances[0]: first_calls, **calls_by_instance}, rng)
+        answers = {
+            name: iter(flow_oracle.run_calls(group, config, calls))
+            for name, calls in {instances[0]: first_calls, **calls_by_instance}.items()
+        }
         calls = [
             HiddenCase(target=f"{name}__{function}", inputs=inputs, expected=next(answers[name]))
             for name, (function, inputs) in mixed
@@ -225,16 +240,37 @@ def _group_runs(spec: NATSpec, group: Group, rng: random.Random) -> list[CaseRun
             lines += [] if overrides else flow_errors(spec, rng)
             full = dict.fromkeys(instances, config)
             runs.append(CaseRun(about=about, questions=tuple(_flow_asks(spec, lines, full)), overrides=overrides))
+    return [*runs, _swapped_group(spec, group, rng)]
+
+
+def _swapped_group(spec: NATSpec, group: Group, rng: random.Random) -> CaseRun:
+    """A build in which all functions are mocks."""
+    instances = group.instances
     swapped = {
         f"{name}__{function.name}": f"{rng.randint(100, 999)}.5" for name in instances for function in group.visible
     }
     calls = [(f"{name}__{call.function}", call.inputs) for name in instances for call in group.example]
     requests: list[Inputs] = [{"request": line_of(spec, name, inputs)} for name, inputs in calls if name in swapped]
     full = dict.fromkeys(instances, group.defaults)
-    runs.append(
-        CaseRun(about="tools swapped", questions=tuple(_flow_asks(spec, requests, full, swapped)), swapped=swapped)
-    )
-    return runs
+    return CaseRun(about="tools swapped", questions=tuple(_flow_asks(spec, requests, full, swapped)), swapped=swapped)
+
+
+def _planned_sequences(group: Group, rng: random.Random) -> list[tuple[dict[str, int], Sequence]]:
+    """What the first instance is asked, under which setting: the telling sequences and at least one that changes with
+    the seed; without telling ones those that raise the most errors."""
+    telling, family = group.telling, GROUPS[group.family]
+    known = [_as_sequence(calls) for calls in telling.sequences]
+    first = [*known, family.sequence(group, rng, group.defaults, SEQUENCE_LENGTH)] if known else _covering(group, rng)
+    planned = [(group.defaults, calls) for calls in first]
+    if group.config_field:
+        config = telling.config or other_setting(group.config_field, rng)
+        planned.append((config, family.sequence(group, rng, config, SEQUENCE_LENGTH)))
+        planned += [(config, _as_sequence(calls)) for calls in telling.configured]
+    return planned
+
+
+def _as_sequence(calls: Calls) -> Sequence:
+    return [(call.function, dict(call.inputs)) for call in calls]
 
 
 def _covering(group: Group, rng: random.Random) -> list[Sequence]:

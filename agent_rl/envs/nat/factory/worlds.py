@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -34,6 +35,12 @@ class Reply:
 
 def world(rules: Mapping[str, Any], inputs: Mapping[str, Value], page_size: int | None) -> list[list[Reply]]:
     """The pages behind the first URL, each with its attempts: the last is final, those before it have RETRY_STATUS."""
+    return _world(json.dumps(rules), json.dumps(inputs), page_size)
+
+
+@lru_cache(maxsize=1024)
+def _world(rules_text: str, inputs_text: str, page_size: int | None) -> list[list[Reply]]:
+    rules, inputs = json.loads(rules_text), json.loads(inputs_text)
     rng = random.Random(json.dumps([rules["host"], rules["path"], inputs], sort_keys=True))
     outcome = "found"
     if rng.random() < 0.4:

@@ -8,6 +8,7 @@ import json
 import keyword
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,8 @@ class Family(ABC):
     """Docstring of the tool."""
     Rules: type[Rules]
     """Shape of `Tool.rules`."""
+    is_pure: bool = True
+    """Whether one function of `definitions` is all there is to an answer."""
 
     @abstractmethod
     def draft(self, rng: random.Random, level: int) -> Draft:
@@ -164,6 +167,10 @@ class Family(ABC):
     def exchanges(self, tool: Tool, inputs: Inputs, config: dict[str, int]) -> dict[str, Exchange]:
         """What HTTP requests a right tool sends for `inputs`, as `METHOD URL`, and what they are answered with."""
         return {}
+
+    def outcome(self, tool: Tool, program: dict[str, Any], inputs: Inputs, config: Mapping[str, int]) -> Any:
+        """What `definitions`, run, make of inputs: the answer of a pure tool, else what the answer is made of."""
+        return program[tool.function](**inputs, **config)
 
     def mutants(self, tool: Tool) -> list[str]:
         """Wrong `definitions` that a useful test suite distinguishes from the right ones: a check lost, a result

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 from agent_rl.envs.nat.spec import Tool, Value
 
@@ -16,6 +17,13 @@ from agent_rl.envs.nat.spec import Tool, Value
 def answer(tool: Tool, inputs: Mapping[str, Value], config: Mapping[str, int]) -> str:
     """The exact text the tool must give for `inputs` when configured with `config`."""
     return _oracle(tool.family).answer(tool.rules, inputs, config)
+
+
+def wrong_answer(tool: Tool, rules: Mapping[str, Any], inputs: Mapping[str, Value], config: Mapping[str, int]) -> str:
+    """What an agent of other rules answers where the world is that of the tool's; it may raise what rules without sense
+    lead to."""
+    other = getattr(_oracle(tool.family), "answer_wrongly", None)
+    return other(rules, tool.rules, inputs, config) if other else _oracle(tool.family).answer(rules, inputs, config)
 
 
 def is_robust(tool: Tool, inputs: Mapping[str, Value], config: Mapping[str, int]) -> bool:

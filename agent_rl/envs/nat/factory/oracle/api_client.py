@@ -13,8 +13,17 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def answer(rules: Mapping[str, Any], inputs: Mapping[str, Value], config: Mapping[str, int]) -> str:
+    return answer_wrongly(rules, rules, inputs, config)
+
+
+def answer_wrongly(
+    rules: Mapping[str, Any], right: Mapping[str, Any], inputs: Mapping[str, Value], config: Mapping[str, int]
+) -> str:
+    """What a client of other rules answers at the service of the right ones. KeyError where it sends a request that
+    nobody answers."""
     limits = {name: config.get(name, rules[name]) for name in ("page_size", "max_pages", "max_retries")}
-    service = {reply.url: reply for page in world(rules, inputs, limits["page_size"]) for reply in page}
+    page_size = config.get("page_size", right["page_size"])
+    service = {reply.url: reply for page in world(right, inputs, page_size) for reply in page}
     start = url = rules["host"] + _start(rules, inputs, limits["page_size"])
     found: list[str] = []
     num_pages = 0

@@ -6,7 +6,7 @@ or a digit.
 
 from collections.abc import Mapping
 from decimal import Context, Decimal, localcontext
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -90,33 +90,53 @@ def _read(rules: Mapping[str, Any], inputs: Mapping[str, Value]) -> tuple[list[s
 
 
 def _terms(rules: Mapping[str, Any], text: str) -> list[str]:
+    return list(_split(text, rules["split"], tuple(rules["stop_words"]), rules["strip_plural"]))
+
+
+@lru_cache(maxsize=4096)
+def _split(text: str, split: str, stop_words: tuple[str, ...], strip_plural: bool) -> tuple[str, ...]:
     out, term = [], ""
     for char in [*text.lower(), " "]:
-        if char in _LETTERS or (rules["split"] == "spaces" and char != " "):
+        if char in _LETTERS or (split == "spaces" and char != " "):
             term += char
             continue
-        if term and term not in rules["stop_words"]:
-            out.append(term[: len(term) - 1] if rules["strip_plural"] and len(term) >= 4 and term[-1] == "s" else term)
+        if term and term not in stop_words:
+            out.append(term[: len(term) - 1] if strip_plural and len(term) >= 4 and term[-1] == "s" else term)
         term = ""
-    return out
+    return tuple(out)
 
 
-def _hits(rules: Mapping[str, Any], query: list[str], tags: list[str]) -> list[_Hit]:
-    """Notes with a score above zero, those with other tags left out."""
+@lru_cache(maxsize=256)
+def _index(
+    texts: tuple[tuple[str, str], ...], title_weight: int, split: str, stop_words: tuple[str, ...], strip_plural: bool
+) -> tuple[dict[str, dict[int, int]], list[int]]:
+    """Term -> place of a note -> occurrences, and the lengths of the notes."""
     index: dict[str, dict[int, int]] = {}
     lengths = []
-    for place, note in enumerate(rules["notes"]):
-        terms = _terms(rules, note["title"] or "") * (rules["title_weight"] or 0) + _terms(rules, note["text"])
+    for place, (title, text) in enumerate(texts):
+        terms = _split(title, split, stop_words, strip_plural) * title_weight
+        terms += _split(text, split, stop_words, strip_plural)
         lengths.append(len(terms))
         for term in terms:
             postings = index.setdefault(term, {})
             postings[place] = postings.get(place, 0) + 1
+    return index, lengths
+
+
+def _hits(rules: Mapping[str, Any], query: list[str], tags: list[str]) -> list[_Hit]:
+    """Notes with a score above zero, those with other tags left out."""
+    texts = tuple((note["title"] or "", note["text"]) for note in rules["notes"])
+    index, lengths = _index(
+        texts, rules["title_weight"] or 0, rules["split"], tuple(rules["stop_words"]), rules["strip_plural"]
+    )
     out = []
     for place, note in enumerate(rules["notes"]):
         parts = tuple(
             (index[term][place], len(index[term]), lengths[place]) if place in index.get(term, {}) else ()
             for term in query
         )
+        if not any(parts):
+            continue
         if rules["scoring"] == "tf-idf":
             # The length does not matter, and a term of all notes adds nothing.
             parts = tuple(part[:2] if part and part[1] < len(lengths) else () for part in parts)
@@ -127,6 +147,10 @@ def _hits(rules: Mapping[str, Any], query: list[str], tags: list[str]) -> list[_
 
 
 def _score(rules: Mapping[str, Any], parts: tuple[tuple[int, ...], ...], lengths: list[int]) -> Decimal:
+    if rules["scoring"] == "distinct":
+        return Decimal(len([part for part in parts if part]))
+    if rules["scoring"] == "count":
+        return Decimal(sum(part[0] for part in parts if part))
     with localcontext(_DIGITS):
         # Sorted, so that equal parts give equal sums.
         values = [_contribution(rules, part, lengths) for part in sorted(parts) if part]
@@ -134,10 +158,6 @@ def _score(rules: Mapping[str, Any], parts: tuple[tuple[int, ...], ...], lengths
 
 
 def _contribution(rules: Mapping[str, Any], part: tuple[int, ...], lengths: list[int]) -> Decimal:
-    if rules["scoring"] == "count":
-        return Decimal(part[0])
-    if rules["scoring"] == "distinct":
-        return Decimal(1)
     tf, df = Decimal(part[0]), Decimal(part[1])
     num_notes = Decimal(len(lengths))
     if rules["scoring"] == "tf-idf":

@@ -6,7 +6,7 @@ service's replies are invented by `agent_rl.envs.nat.factory.worlds`; nothing he
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_rl.envs.nat.factory.families.api.rules import SECOND, ApiRules, config_fields, demand_sense, sample_rules
@@ -31,6 +31,7 @@ class ApiClient(Family):
     function = "read_answer"
     summary = "Ask the service and answer with what it knows."
     Rules = ApiRules
+    is_pure = False
 
     def draft(self, rng: random.Random, level: int) -> Draft:
         rules = sample_rules(rng, level)
@@ -49,11 +50,23 @@ class ApiClient(Family):
         return len(rules["fields"]) == 3 and any(param["kind"] == "input" for param in rules["params"])
 
     def canonical(self, rules: dict[str, Any], inputs: tuple[InputField, ...]) -> Any:
-        names = {"host", "path", "not_found", "failed", "not_json", "nothing", "timeout", "connection"}
+        names = {"host", "path", "not_found", "failed", "not_json", "nothing", "timeout"}
         failures = ["timeout" if rules["connection"] == rules["timeout"] else "own", None][rules["connection"] is None]
         others = {name: value for name, value in rules.items() if name not in names}
-        types = [each.type for each in inputs]
-        return {**others, "token": rules["token"] is not None, "connection": failures, "types": types}
+        parents = [each["path"].rpartition(".")[0] for each in rules["fields"]]
+        # Two fields of one object are read otherwise than two of different ones; what they are called is a name.
+        places = list(dict.fromkeys(["", *parents]))
+        return {
+            **others,
+            "params": [each["kind"] for each in rules["params"]],
+            "fields": [
+                [each["kind"], places.index(parent)] for each, parent in zip(rules["fields"], parents, strict=True)
+            ],
+            "items": rules["items"] is not None,
+            "token": rules["token"] is not None,
+            "connection": failures,
+            "types": [each.type for each in inputs],
+        }
 
     def sentences(self, tool: Tool, rng: random.Random) -> list[str]:
         rules = tool.rules
@@ -120,6 +133,13 @@ class ApiClient(Family):
             *(f"    {line}" for line in (lines if body is None else body)),
         ]
         return "".join(f"{line}\n" for line in [*head, "", "", *function])
+
+    def outcome(self, tool: Tool, program: dict[str, Any], inputs: Inputs, config: Mapping[str, int]) -> Any:
+        """The path that is asked, and what is read in each reply of the service."""
+        sizes = {"page_size": config["page_size"]} if "page_size" in config else {}
+        replies = self.exchanges(tool, inputs, dict(config)).values()
+        read = [program[tool.function](each.status, each.body) for each in replies if each.failure is None]
+        return program[f"{tool.function}_path"](**inputs, **sizes), read
 
     def answer(self, tool: Tool, setting: str | None) -> Answer:
         rules, field = tool.rules, tool.config_field
