@@ -17,7 +17,7 @@ Case = TypeVar("Case")
 Answer = Callable[[Case], Any]
 """What a right or wrong solution answers; what it raises instead must be made a value."""
 
-_TEXT_DONORS = 3
+_TEXT_DONORS = 12
 """Other texts whose words a text may gain."""
 _DIGITS = re.compile(r"\d+")
 _MAX_LOOPS = 20_000
@@ -86,7 +86,9 @@ def changed_values(value: Any, donors: Sequence[Any] = ()) -> Iterator[Any]:
         yield from (" ".join(words) for words in _changed_words(value.split(" "), others))
         yield from _others(value, donors, 2)
     else:
-        yield from _others(value, donors, 8)
+        if isinstance(value, str) and re.fullmatch(r"\d+\.\d+", value):
+            yield from (f"{value}1", f"{value}01")  # a little more
+        yield from _others(value, donors, 16)
 
 
 def _changed_words(words: list[str], foreign: list[str]) -> Iterator[list[str]]:
@@ -130,7 +132,11 @@ def _changed_list(value: list[Any], donors: Sequence[Any]) -> Iterator[list[Any]
         for changed in changed_values(part, [*own, *foreign]):
             yield [*value[:number], changed, *value[number + 1 :]]
         yield [*value[: number + 1], *value[number:]]
-    yield from ([*value, each] for each in _others(None, foreign, 8))
+    if all(isinstance(part, str) for part in value):
+        places = range(len(value) + 1)
+        yield from ([*value[:n], each, *value[n:]] for each in _others(None, foreign, 16) for n in places)
+    else:
+        yield from ([*value, each] for each in _others(None, foreign, 8))
 
 
 def _without_one(parts: list[Any]) -> Iterator[list[Any]]:
@@ -146,8 +152,8 @@ def _swapped(parts: list[Any]) -> Iterator[list[Any]]:
 
 _COMPARISONS: dict[type, tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt), ast.GtE: (ast.Gt, ast.LtE),
-    ast.Eq: (ast.NotEq,), ast.NotEq: (ast.Eq,), ast.In: (ast.NotIn,), ast.NotIn: (ast.In,),
-    ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
+    ast.Eq: (ast.NotEq, ast.LtE, ast.GtE), ast.NotEq: (ast.Eq, ast.Lt, ast.Gt),
+    ast.In: (ast.NotIn,), ast.NotIn: (ast.In,), ast.Is: (ast.IsNot,), ast.IsNot: (ast.Is,),
 }  # fmt: skip
 _OPERATORS: dict[type, tuple[type[ast.operator], ...]] = {
     ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Add,), ast.Div: (ast.FloorDiv, ast.Mult),
@@ -214,7 +220,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         yield ("op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
         neutral = ast.Constant(isinstance(node.op, ast.And))
         yield from (("values", [*node.values[:n], neutral, *node.values[n + 1 :]]) for n in range(len(node.values)))
-    elif isinstance(node, ast.UnaryOp | ast.Slice):
+    elif isinstance(node, ast.UnaryOp | ast.Slice | ast.Set | ast.List | ast.Tuple | ast.Dict):
         yield from _dropped_parts(node)
     elif isinstance(node, ast.Constant):
         yield from (("value", other) for other in _other_constants(node.value))
@@ -235,11 +241,17 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
             yield from ((block, each) for each in _swapped(lines))
 
 
-def _dropped_parts(node: ast.UnaryOp | ast.Slice) -> Iterator[tuple[str, Any]]:
+def _dropped_parts(node: ast.AST) -> Iterator[tuple[str, Any]]:
     if isinstance(node, ast.UnaryOp):
         yield ("op", ast.UAdd() if isinstance(node.op, ast.USub) else ast.Not())
-    else:
+    elif isinstance(node, ast.Slice):
         yield from ((name, None) for name in ("lower", "upper", "step") if getattr(node, name) is not None)
+    elif isinstance(node, ast.Dict):
+        yield from (("values", each) for each in _swapped(node.values))
+    elif isinstance(node, ast.Set) or isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+        if len(node.elts) > 1:  # type: ignore[attr-defined]
+            yield from (("elts", each) for each in _without_one(node.elts))  # type: ignore[attr-defined]
+        yield from (("elts", each) for each in _swapped(node.elts))  # type: ignore[attr-defined]
 
 
 def _taken(node: ast.expr, part: str) -> ast.expr:
@@ -267,6 +279,10 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Any]]:
     yield from (("args", each) for each in _swapped(node.args))
     if isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
         yield ("func", ast.Name(_FUNCTIONS[node.func.id], ast.Load()))
+    called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+    if called in ("sorted", "sort") and not node.keywords:
+        for code in ("key=str.lower", "reverse=True", "key=str"):
+            yield ("keywords", ast.parse(f"f({code})", mode="eval").body.keywords)  # type: ignore[attr-defined]
     if isinstance(node.func, ast.Name) and len(node.args) == 1:
         yield ("func", ast.parse("lambda given: given", mode="eval").body)
     if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and len(node.args) < 2:

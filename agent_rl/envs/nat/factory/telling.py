@@ -25,7 +25,7 @@ from agent_rl.envs.nat.spec import (
     digest,
 )
 
-MAX_TELLING = 48
+MAX_TELLING = 64
 """Inputs under the defaults, and as many under another setting."""
 MAX_SEQUENCES = 6
 _NUM_SEQUENCES, _SEQUENCE_LENGTH = 150, 10
@@ -89,9 +89,11 @@ def _is_like(solution: Solution, config: Config, asked: Asked, answers: list[Any
 def _pool(tool: Tool, config: Config, rng: random.Random) -> list[Inputs]:
     """Distinct inputs, bad ones among them, whose answers float rounding cannot blur."""
     family = FAMILIES[tool.family]
-    given = [family.valid_inputs(tool, rng) for _ in range(_NUM_POOL)]
+    # Where the setting is another one, inputs near the values of both.
+    near = [tool] if config == tool.defaults else [tool, family.with_default(tool, *config.values())]
+    given = [family.valid_inputs(each, rng) for each in near for _ in range(_NUM_POOL // len(near))]
     for _ in range(_NUM_ERROR_SETS):
-        given += family.error_inputs(tool, rng).values()
+        given += [inputs for each in near for inputs in family.error_inputs(each, rng).values()]
     distinct = {repr(inputs): inputs for inputs in given if inputs != tool.example.inputs}
     return [inputs for inputs in distinct.values() if oracle.is_robust(tool, inputs, config)]
 

@@ -38,7 +38,7 @@ def world(rules: Mapping[str, Any], inputs: Mapping[str, Value], page_size: int 
     return _world(json.dumps(rules), json.dumps(inputs), page_size)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _world(rules_text: str, inputs_text: str, page_size: int | None) -> list[list[Reply]]:
     rules, inputs = json.loads(rules_text), json.loads(inputs_text)
     rng = random.Random(json.dumps([rules["host"], rules["path"], inputs], sort_keys=True))

@@ -168,6 +168,13 @@ class Family(ABC):
         """What HTTP requests a right tool sends for `inputs`, as `METHOD URL`, and what they are answered with."""
         return {}
 
+    def with_default(self, tool: Tool, value: int) -> Tool:
+        """The tool that has another default in its configuration field, and in its rules where they have it too."""
+        assert tool.config_field is not None
+        field = tool.config_field.model_copy(update={"default": value})
+        rules = {**tool.rules, field.name: value} if field.name in tool.rules else tool.rules
+        return tool.model_copy(update={"config_field": field, "rules": rules})
+
     def outcome(self, tool: Tool, program: dict[str, Any], inputs: Inputs, config: Mapping[str, int]) -> Any:
         """What `definitions`, run, make of inputs: the answer of a pure tool, else what the answer is made of."""
         return program[tool.function](**inputs, **config)

@@ -81,6 +81,12 @@ class TableProcessor(Family):
     def subtle_bodies(self, tool: Tool) -> list[list[str]]:
         return select_detectable(self, tool, table_code.slips(_rules(tool), _setting(tool)))
 
+    def with_default(self, tool: Tool, value: int) -> Tool:
+        changed = super().with_default(tool, value)
+        assert changed.config_field is not None
+        rules = configured(_rules(tool), changed.config_field).model_dump()
+        return changed.model_copy(update={"rules": rules})
+
     def valid_inputs(self, tool: Tool, rng: random.Random) -> Inputs:
         return table_cases.valid(_rules(tool), rng, is_example=not tool.example.inputs)
 
