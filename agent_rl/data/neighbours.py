@@ -215,7 +215,7 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
             yield ("ops", [kind(), *node.ops[1:]])
     elif isinstance(node, ast.BinOp):
         yield from (("op", kind()) for kind in _OPERATORS.get(type(node.op), ()))
-        yield ("right", ast.Constant(0))
+        yield from (("right", ast.Constant(0)), ("left", ast.Constant(0)), ("right", node.left), ("left", node.right))
     elif isinstance(node, ast.BoolOp):
         yield ("op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
         neutral = ast.Constant(isinstance(node.op, ast.And))
@@ -237,8 +237,20 @@ def _changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
     for block in ("body", "orelse"):
         lines = getattr(node, block, None)
         if isinstance(lines, list) and not isinstance(node, ast.Module):
-            yield from ((block, each or [ast.Pass()]) for each in _without_one(lines))
-            yield from ((block, each) for each in _swapped(lines))
+            yield from ((block, each) for each in _changed_lines(lines))
+
+
+def _changed_lines(lines: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    yield from (each or [ast.Pass()] for each in _without_one(lines))
+    yield from _swapped(lines)
+    for number, line in enumerate(lines):
+        other: ast.stmt | None = None
+        if isinstance(line, ast.Continue | ast.Break):
+            other = ast.Break() if isinstance(line, ast.Continue) else ast.Continue()
+        elif isinstance(line, ast.AugAssign):
+            other = ast.Assign([line.target], line.value)
+        if other is not None:
+            yield [*lines[:number], other, *lines[number + 1 :]]
 
 
 def _dropped_parts(node: ast.AST) -> Iterator[tuple[str, Any]]:
@@ -287,6 +299,8 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Any]]:
         yield ("func", ast.parse("lambda given: given", mode="eval").body)
     if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and len(node.args) < 2:
         yield ("args", [] if node.args else [ast.Constant(" ")])
+        if node.args:
+            yield ("args", [*node.args, ast.Constant(1)])
     if isinstance(node.func, ast.Attribute):
         kept = ast.Lambda(ast.parse("lambda *given, **named: 0", mode="eval").body.args, node.func.value)  # type: ignore[attr-defined]
         yield ("func", kept)

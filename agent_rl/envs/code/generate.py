@@ -30,7 +30,7 @@ MAX_TELLING = 3
 """Hidden tests that a buggy solution fails, at most: the others are for other mistakes."""
 MAX_MORE = 16
 """Hidden tests beyond these, for solutions one step away that still pass."""
-_NUM_POOLS, _NUM_DONORS, _TIMES = 24, 12, 2
+_NUM_POOLS, _NUM_DONORS, _TIMES = 48, 12, 2
 _ATTEMPTS = 400
 _ALL: tuple[CodeFamily, ...] = (
     KeepNumbers(),
@@ -168,7 +168,7 @@ def _answering(function: Callable[..., Any]) -> Callable[[list[Any]], str]:
 
     def answer(args: list[Any]) -> str:
         try:
-            return json.dumps(_outcome(function, args))
+            return json.dumps(_outcome(function, args), sort_keys=True)
         except Exception as error:  # changed programs may raise anything; only how they differ counts
             return type(error).__name__
 

@@ -143,7 +143,8 @@ def _direct_asks(spec: NATSpec, questions: list[HiddenCase]) -> list[HiddenCase]
     chosen = []
     for tool in spec.tools:
         own = [each for each in questions if each.target == tool.instance]
-        first = next(each for each in own if each.expected is not None and not each.expected.startswith("error"))
+        valid = (each for each in own if each.expected is not None and not each.expected.startswith("error"))
+        first = next(valid, own[0])
         chosen += [first] if own[-1] is first else [first, own[-1]]
     return chosen
 
