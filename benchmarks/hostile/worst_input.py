@@ -62,14 +62,21 @@ def json_texts(size: int) -> dict[str, bytes]:
         "lines": b"1\n" * (size // 2),
         "empty lines": b"\n" * size,
         "no text": b"\xff" * size,
+    } | {
+        # an escaped quote, of which the bytes of other encodings show no escape
+        name: ('["\\"",' + "[]," * (size // width // 3 - 9) + "0]").encode(name)
+        for name, width in {"UTF-16-LE": 2, "UTF-16-BE": 2, "UTF-16": 2, "UTF-32-LE": 4, "UTF-32": 4}.items()
     }
 
 
 def collisions(size: int) -> dict[str, bytes]:
-    """Encoded sets and dictionaries whose members have one hash."""
+    """Encoded sets and dictionaries whose members have one hash, or whose hashes take long."""
     number = (1 << 61) - 1
     members = [number * n for n in range(1, size // 24)]
     return {
+        "a set of deep tuples": json.dumps(["s", [["t", [["t", [["t", [n, n]]]]]] for n in range(3990)]]).encode(),
+        "small dictionaries": json.dumps(["l", [["d", [[["f", "1"], ["f", "1"]]]]] * 11_990]).encode(),
+        "coded texts": json.dumps(["l", [["u", ""]] * 49_990]).encode(),
         "a set of one hash": json.dumps(["s", [["i", str(each)] for each in members]]).encode()[:size],
         "a set of plain numbers": json.dumps(["s", members]).encode()[:size],
         "a dictionary of one hash": json.dumps(["d", [[each, 1] for each in members]]).encode()[:size],
