@@ -127,6 +127,13 @@ def readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
         "underscores": b"_" * source,
         "defs": filled(b"", b"def __eq__(self, o):\n\n\n    return 1\n", b"", source),
     }
+    longest = 19_990  # of the texts that `may_vary` reads at all
+    suites = {
+        "imports": b"import json\n" * (longest // 12),
+        "one import": b"import " + b"json," * (longest // 5 - 3) + b"json\n",
+        "brackets": b"{1:" * (longest // 4) + b"1" + b"}" * (longest // 4),
+        "remainders": b"x%2;" * (longest // 4),
+    }
     secret = Secrets(["sk-0123456789abcdef", "hunter2hunter2"])
     found: dict[str, tuple[Reader, Mapping[str, bytes]]] = {
         "report of a run (JSON)": (read_json, texts),
@@ -135,7 +142,7 @@ def readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
         "text of a tool": (_tool, words | {"a text": b"x" * RESULT_BYTES}),
         "text with a key": (lambda data: secret.hide(data.decode("latin-1")), {"near misses": b"sk-01234567" * 6000}),
         "screening of a source": (screen, sources | {"defs of 4 MB": sources["defs"] * 4}),
-        "chance in a suite": (lambda data: may_vary(data.decode("latin-1"), ["solution"]), sources),
+        "chance in a suite": (lambda data: may_vary(data.decode("latin-1"), ["solution"]), sources | suites),
         "settings": (
             _through_file(read_settings, ".yaml"),
             {
