@@ -28,7 +28,6 @@ attempt("merging of all memory", lambda: libc.prctl(67, 1, 0, 0, 0) and (_ for _
 
 folder = "/proc/self/map_files"
 attempt("files of mappings", lambda: os.open(os.path.join(folder, os.listdir(folder)[0]), os.O_RDONLY))
-attempt("marks of accesses", lambda: os.open("/proc/self/clear_refs", os.O_WRONLY))
 with open("/proc/self/pagemap", "rb") as pages:
     attempt("ranges of pages", lambda: fcntl.ioctl(pages, 0xC0606610, bytearray(96)))  # PAGEMAP_SCAN
 
