@@ -21,6 +21,7 @@ from agent_rl.sandbox.workspace import MAX_FILES, WorkspaceError, validate_files
 
 _BATCH = 8
 """Clients of one linked run; each adds seven descriptors to the request."""
+_TIMES_IN_DOUBT = 3
 
 
 class MutationGrader:
@@ -28,11 +29,13 @@ class MutationGrader:
 
     First it must pass, with at least one test and without skips, on the reference and on every rewrite; else the score
     is 0. `mutants` and `rewrites` are the files that differ from `reference`, by name:
-    `mutants={"off_by_one": {"solution.py": "..."}}`. The reference is judged twice, and every version is where the
-    suite could decide by chance (`chance.py`); one that does not say the same of a version both times scores 0: a coin
-    that falls on "wrong" with probability p, among m mutants, earns (1-p)^2 p^2 (p^2 + (1-p)^2)^(m-1), less than 0.01
-    for m = 4. Runs come in a random order, and nothing in them distinguishes a mutant from the reference. More than
-    `max_tests` tests score 0; fewer or more change nothing.
+    `mutants={"off_by_one": {"solution.py": "..."}}`. More than `max_tests` tests score 0; fewer or more change nothing.
+
+    Runs come in a random order, and nothing in them distinguishes a mutant from the reference. The reference is judged
+    twice. Every version is judged three times where the suite could decide by chance (`chance.py`) or a call gave no
+    usable answer, which may be a matter of time. A suite that does not always say the same of a version scores 0: with
+    m = 4 mutants a coin earns 0.0022 at most, (1-p)^3 p^3 (p^3 + (1-p)^3)^3 as one that falls anew each time, or
+    k/4 C(4, k) / C(15, 3k) as one that falls on "wrong" in 3k runs of the 15, such as a clock.
     """
 
     def __init__(
@@ -68,26 +71,20 @@ class MutationGrader:
         except WorkspaceError as error:
             return self._zero(Status.ERROR, (), str(error))
         flags = screen(tests[self._tests_path])
-        first, second = self._run_all(sandbox, tests)
+        runs = self._run_all(sandbox, tests)
         unstable = (*flags, Flag.TESTS_UNSTABLE)
         for name in self._controls:
-            problems = [self._problem(runs[name]) for runs in (first, second) if name in runs]
-            if any(problems):
-                run = first[name] if problems[0] else second[name]
-                has_changed = run.status is Status.OK and not all(problems)
-                problem = next(filter(None, problems))
+            problems = [(self._problem(run), run) for run in runs[name]]
+            if found := [(problem, run) for problem, run in problems if problem]:
+                problem, run = found[0]
+                has_changed = run.status is Status.OK and len(found) < len(problems)
                 return self._zero(run.status, unstable if has_changed else flags, f"on the {name}: {problem}")
-        ids = {
-            frozenset(outcomes_of(run))
-            for runs in (first, second)
-            for name, run in runs.items()
-            if name in self._controls
-        }
-        if len(ids) > 1:
+        if len({frozenset(outcomes_of(run)) for name in self._controls for run in runs[name]}) > 1:
             return self._zero(Status.OK, unstable, "the tests collected are not always the same")
-        per_test = {name: _kill(first[name]) for name in self._mutants}
-        if changed := [name for name in per_test if name in second and _kill(second[name]) is not per_test[name]]:
+        kills = {name: {_kill(run) for run in runs[name]} for name in self._mutants}
+        if changed := [name for name in kills if len(kills[name]) > 1]:
             return self._zero(Status.OK, unstable, f"the tests do not always say the same of {changed[0]}")
+        per_test = {name: kill.pop() for name, kill in kills.items()}
         survivors = [name for name, outcome in per_test.items() if outcome is not Outcome.PASSED]
         return Verdict(per_test=per_test, flags=flags, evidence=f"survived: {', '.join(survivors) or 'none'}")
 
@@ -107,21 +104,27 @@ class MutationGrader:
             return f"{len(bad)} tests did not pass, such as {bad[0]!r}"
         return None
 
-    def _run_all(self, sandbox: Sandbox, tests: Files) -> tuple[dict[str, JobResult], dict[str, JobResult]]:
-        """A run of the tests on each version, and a second one where it may end differently, all in a random order."""
+    def _run_all(self, sandbox: Sandbox, tests: Files) -> dict[str, list[JobResult]]:
+        """Runs of the tests on each version, as many as it takes to know that they would always end like this."""
         versions = {**self._controls, **self._mutants}
         text = tests[self._tests_path]
-        varies = may_vary(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, self._modules)
-        names = [*versions, *(versions if varies else self._controls)]
-        random.SystemRandom().shuffle(names)
-        both: tuple[dict[str, JobResult], dict[str, JobResult]] = ({}, {})
+        runs: dict[str, list[JobResult]] = {name: [] for name in versions}
         size = max(1, min(_BATCH, MAX_FILES // max(map(len, versions.values()))))
-        for start in range(0, len(names), size):
-            batch = names[start : start + size]
-            runs = self._run_batch(sandbox, tests, [versions[name] for name in batch])
-            for name, run in zip(batch, runs, strict=True):
-                both[name in both[0]][name] = run
-        return both
+
+        def run_on(names: list[str]) -> None:
+            random.SystemRandom().shuffle(names)
+            for start in range(0, len(names), size):
+                batch = names[start : start + size]
+                for name, run in zip(batch, self._run_batch(sandbox, tests, [versions[n] for n in batch]), strict=True):
+                    runs[name].append(run)
+
+        if may_vary(text.decode("utf-8", "replace") if isinstance(text, bytes) else text, self._modules):
+            run_on([*versions] * _TIMES_IN_DOUBT)
+            return runs
+        run_on([*versions, *self._controls])
+        if any(_is_unanswered(run) for name in versions for run in runs[name]):
+            run_on([name for name in versions for _ in range(_TIMES_IN_DOUBT - len(runs[name]))])
+        return runs
 
     def _run_batch(self, sandbox: Sandbox, tests: Files, versions: Sequence[Files]) -> tuple[JobResult, ...]:
         limits = self._limits or sandbox.limits
@@ -135,6 +138,11 @@ class MutationGrader:
         client = judge_call(tests, self._modules, limits, self._call_s, None)
         server = Call(job="serve_modules", files=files, request=request)
         return sandbox.call_linked(server, [client] * len(versions), limits)[1]
+
+
+def _is_unanswered(run: JobResult) -> bool:
+    """Whether some call of these tests gave no usable answer, because it took too long or for another reason."""
+    return isinstance(run.result, dict) and bool(run.result.get("lost") or run.result.get("failures"))
 
 
 def _kill(run: JobResult) -> Outcome:

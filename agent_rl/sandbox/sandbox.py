@@ -9,6 +9,7 @@ import itertools
 import os
 import platform
 import queue
+import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,8 @@ class Sandbox(Closing):
         self._hello: dict[str, Any] = {}
         self._groups = ""
         self._num_restarts = 0
+        self._hash_seed = secrets.randbelow(2**32)
+        """Of all servers, also of one that replaces another: two runs of one program must not differ by the server."""
         self._closed = False
         self._lock = threading.Lock()
         self._servers: set[ServerProcess] = set()
@@ -119,7 +122,7 @@ class Sandbox(Closing):
 
     def _start(self) -> ServerProcess:
         while True:
-            arguments = (self._python, self._tiers[0], self._jobs, self._groups)
+            arguments = (self._python, self._tiers[0], self._jobs, self._groups, self._hash_seed)
             server = self._spawner.submit(ServerProcess.spawn, *arguments).result()
             try:
                 server.wait_for_hello(self._start_timeout_s)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import SandboxError
+from agent_rl.sandbox.guest.server import HASH_SEED
 from agent_rl.sandbox.guest.trees import remove_tree
 from agent_rl.sandbox.run_files import RunFiles
 
@@ -96,18 +97,21 @@ class ServerProcess:
         self._log = log
 
     @classmethod
-    def spawn(cls, python: Path, tier: str, jobs: Sequence[str], groups: str) -> "ServerProcess":
-        """Start it. It dies with the calling thread, so call this from one that lives as long as the sandbox."""
+    def spawn(cls, python: Path, tier: str, jobs: Sequence[str], groups: str, hash_seed: int) -> "ServerProcess":
+        """Start it. It dies with the calling thread, so call this from one that lives as long as the sandbox.
+
+        Servers with the same `hash_seed` have sets of texts in the same order.
+        """
         ours, theirs = socket.socketpair()
         log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
-        command = [str(python), "-I", "-B", "-c", _PROGRAM, str(_PACKAGE.parent), tier, groups, *jobs]
+        command = [str(python), "-s", "-P", "-B", "-c", _PROGRAM, str(_PACKAGE.parent), tier, groups, *jobs]
         try:
             process = subprocess.Popen(
                 command,
                 stdin=theirs,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                env=_ENVIRONMENT,
+                env={**_ENVIRONMENT, HASH_SEED: str(hash_seed)},
                 cwd="/",
                 start_new_session=True,
             )

@@ -62,14 +62,21 @@ def json_texts(size: int) -> dict[str, bytes]:
         "lines": b"1\n" * (size // 2),
         "empty lines": b"\n" * size,
         "no text": b"\xff" * size,
+    } | {
+        # an escaped quote, of which the bytes of other encodings show no escape
+        name: ('["\\"",' + "[]," * (size // width // 3 - 9) + "0]").encode(name)
+        for name, width in {"UTF-16-LE": 2, "UTF-16-BE": 2, "UTF-16": 2, "UTF-32-LE": 4, "UTF-32": 4}.items()
     }
 
 
 def collisions(size: int) -> dict[str, bytes]:
-    """Encoded sets and dictionaries whose members have one hash."""
+    """Encoded sets and dictionaries whose members have one hash, or whose hashes take long."""
     number = (1 << 61) - 1
     members = [number * n for n in range(1, size // 24)]
     return {
+        "a set of deep tuples": json.dumps(["s", [["t", [["t", [["t", [n, n]]]]]] for n in range(3990)]]).encode(),
+        "small dictionaries": json.dumps(["l", [["d", [[["f", "1"], ["f", "1"]]]]] * 11_990]).encode(),
+        "coded texts": json.dumps(["l", [["u", ""]] * 49_990]).encode(),
         "a set of one hash": json.dumps(["s", [["i", str(each)] for each in members]]).encode()[:size],
         "a set of plain numbers": json.dumps(["s", members]).encode()[:size],
         "a dictionary of one hash": json.dumps(["d", [[each, 1] for each in members]]).encode()[:size],
@@ -120,6 +127,13 @@ def readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
         "underscores": b"_" * source,
         "defs": filled(b"", b"def __eq__(self, o):\n\n\n    return 1\n", b"", source),
     }
+    longest = 19_990  # of the texts that `may_vary` reads at all
+    suites = {
+        "imports": b"import json\n" * (longest // 12),
+        "one import": b"import " + b"json," * (longest // 5 - 3) + b"json\n",
+        "brackets": b"{1:" * (longest // 4) + b"1" + b"}" * (longest // 4),
+        "remainders": b"x%2;" * (longest // 4),
+    }
     secret = Secrets(["sk-0123456789abcdef", "hunter2hunter2"])
     found: dict[str, tuple[Reader, Mapping[str, bytes]]] = {
         "report of a run (JSON)": (read_json, texts),
@@ -128,7 +142,7 @@ def readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
         "text of a tool": (_tool, words | {"a text": b"x" * RESULT_BYTES}),
         "text with a key": (lambda data: secret.hide(data.decode("latin-1")), {"near misses": b"sk-01234567" * 6000}),
         "screening of a source": (screen, sources | {"defs of 4 MB": sources["defs"] * 4}),
-        "chance in a suite": (lambda data: may_vary(data.decode("latin-1"), ["solution"]), sources),
+        "chance in a suite": (lambda data: may_vary(data.decode("latin-1"), ["solution"]), sources | suites),
         "settings": (
             _through_file(read_settings, ".yaml"),
             {

@@ -40,6 +40,8 @@ VALUES = {
     "text of marks": "'\"' + ',[{:' * (N // 4) + '\"'",
     "text of wide characters": "'\"' + '\\N{GRINNING FACE}' * (N // 4) + '\"'",
     "bytes": "'[\"b\",\"' + 'AAAA' * (N // 4) + '\"]'",
+    "small sets": "'[\"l\",[' + ','.join(['[\"s\",[1]]'] * 24_000) + ']]'",
+    "keys nested deep": "'[\"s\",[' + ','.join('[\"t\",[' * 3 + f'{k},{k}' + ']]' * 3 for k in range(9_000)) + ']]'",
     "values just within the cap": "'[\"l\",[' + ','.join(['[\"f\",\"1\"]'] * 49_000) + ']]'",
     "a set just within the cap": "'[\"s\",[' + join(k << 31 for k in range(10_000)) + ']]'",
     "sixteen alike": "'[\"l\",[' + ','.join(['[\"s\",[' + join(k * (2**61 - 1) for k in range(16)) + ']]']"
@@ -57,6 +59,8 @@ LINES = {
     "answers to no case": "b'{\"item\": 1}\\n' * (N // 12)",
     "many answers to one case": 'b\'{"item": {"case": 0, "value": 1}}\\n\' * (N // 38)',
     "ends": "b'{\"result\": 1}\\n' * (N // 14)",
+    "UTF-16": "('{\"item\": [\"\\\\\"\",' + '[],' * (N // 6 - 99) + '0]}').encode('utf-16-le')",
+    "UTF-32": "('{\"item\": [\"\\\\\"\",' + '[],' * (N // 12 - 99) + '0]}').encode('utf-32')",
     "a line of null bytes": "b'\\0' * N",
 }
 _WRITE = """

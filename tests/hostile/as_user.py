@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,16 +47,20 @@ def make_reachable(paths: list[str]) -> None:
         os.close(handle)
 
 
-def become(uid: int, program: str = __file__) -> None:
-    """Start over as `uid`, in its own group only, with no way back."""
+def become(uid: int, program: str = __file__, arguments: Sequence[str] | None = None) -> None:
+    """Start `program` as `uid`, in its own group only, with no way back; by default with the first argument of ours."""
     project = str(Path(__file__).resolve().parents[2])
-    make_reachable(list(dict.fromkeys(os.path.realpath(path) for path in (sys.base_prefix, sys.prefix, project))))
+    toolkits = [path for path in Path(project).glob(".venv*") if path.is_dir()]
+    bases = [os.path.dirname(os.path.dirname(os.path.realpath(path / "bin" / "python"))) for path in toolkits]
+    needed = (sys.base_prefix, sys.prefix, project, *toolkits, *bases)
+    make_reachable(list(dict.fromkeys(os.path.realpath(path) for path in needed)))
     os.chdir("/")
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": project, "PYTHONDONTWRITEBYTECODE": "1"}
-    os.execve(sys.executable, [sys.executable, program, sys.argv[1]], environment)
+    given = sys.argv[1:2] if arguments is None else list(arguments)
+    os.execve(sys.executable, [sys.executable, program, *given], environment)
 
 
 def main() -> None:

@@ -187,6 +187,8 @@ CASES = (
     _case("locks_on_shared_files", C.SYSCALL_FILTER),
     _case("watch_shared_files", C.SYSCALL_FILTER),
     _case("marks_in_the_page_cache", C.SYSCALL_FILTER),
+    _case("times_of_shared_files", C.READONLY_HOST, C.SYSCALL_FILTER),
+    _case("new_system_calls", C.SYSCALL_FILTER),
     _case("counters_of_the_host", C.PID_ISOLATION, C.SYSCALL_FILTER),
     _case("limits_of_the_user", C.SYSCALL_FILTER),
     _case("slow_everybody_down", C.SYSCALL_FILTER),

@@ -1,8 +1,10 @@
 """Suites that decide by chance earn nothing, and what could be chance is told from what cannot."""
 
+import sys
 from statistics import mean
 
 import pytest
+from hostile_files import HOSTILE, load
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandboxes import sandbox_fixture
@@ -16,6 +18,25 @@ sandbox = sandbox_fixture(Limits(wall_s=6.0))
 REFERENCE = {"solution.py": "_SECRET = 7\nTABLE = [1]\ndef double(n):\n    return 2 * n\n"}
 MUTANTS = {f"mutant {n}": {"solution.py": f"def double(n):\n    return {n} * n\n"} for n in (1, 3, 4, 5)}
 USE = "from solution import double\ndef test_a():\n    double(3)\n    assert {}\n"
+ADDRESSES = {  # source of the digits of an address
+    "repr": "repr(lambda: 0)[-8:-1]",
+    "str": "str(lambda: 0)[-8:-1]",
+    "ascii": "ascii(lambda: 0)[-8:-1]",
+    "f-string": "f'{test_a}'[-8:-1]",
+    "format": "'{}'.format(test_a)[-8:-1]",
+    "percent": "('%s' % test_a)[-8:-1]",
+    "percent of a method": "('%s' % 2 .bit_count)[-8:-1]",
+    "percent of a pair": "('%s' % (test_a,))[-8:-1]",
+    "class of a text": "type('')(test_a)[-8:-1]",
+    "text of typing": "__import__('typing').Text(test_a)[-8:-1]",
+    "template": "__import__('string').Template('$a').substitute(a=test_a)[-8:-1]",
+}
+ORDERS = {  # source of objects in the order of their addresses
+    "set display": "{*[(lambda n=n: n) for n in range(8)]}",
+    "set comprehension": "{(lambda n=n: n) for n in range(8)}",
+    "set": "set([(lambda n=n: n) for n in range(8)])",
+    "keys": "dict.fromkeys([(lambda n=n: n) for n in range(8)]).keys() | []",
+}
 COINS = {
     "random": "import random\n" + USE.format("random.random() > 0.3"),
     "random bits of the system": "import os\n" + USE.format("os.urandom(1)[0] > 70"),
@@ -29,6 +50,22 @@ COINS = {
     "threading.Thread(target=lambda: [time.sleep(0.0001), done.append(1)]).start()\n"
     + USE.format("sum(range(400)) and not done or len(done) % 2"),
     "a set of objects": USE.format("[*{object(), 1, 2, 'x'}][0] != 1 or id(object()) // 16 % 3"),
+    "a file": "from json.tool import Path\n" + USE.format("int(Path('/proc/self/stat').read_text().split()[13]) % 2"),
+    "a frame": USE.format("(x for x in []).gi_frame.f_builtins['__import__']('random').random() > 0.3"),
+    "a condition": "import pytest\n@pytest.mark.xfail(\"__import__('random').random() < 0.3\", strict=True)\n"
+    "def test_a():\n    assert True\n",
+    "an annotation": "import typing\ndef f(x: \"(str, int)[__import__('random').random() < 0.3]\"): ...\n"
+    + USE.format("typing.get_type_hints(f)['x'] is not int"),
+    "a hook": "pytest_plugins = ['test_a']\nseen = []\ndef pytest_runtest_makereport(item, call):\n"
+    "    seen.append(call.start)\n" + USE.format("int(seen[0] * 10**6) % 3"),
+    "phase of a clock": "import time\n" + USE.format("time.monotonic() % 0.3 > 0.06"),
+    **{name: USE.format(f"int({text}, 16) // 64 % 3") for name, text in ADDRESSES.items()},
+    **{name: USE.format(f"[f() for f in {text}][0] % 3") for name, text in ORDERS.items()},
+    "args of an error": "from solution import double\ndef test_a():\n    try:\n        [].index(test_a)\n"
+    "    except ValueError as e:\n        text = e.args[0].split()[3][2:-1]\n"
+    "    assert double(3) and int(text, 16) // 64 % 3\n",
+    "a pattern for an error": "import pytest\nfrom solution import double\ndef test_a():\n    double(3)\n"
+    "    with pytest.raises(ValueError, match='[0-9a]0> is not|[0-9a][48]> is not'):\n        [].index(lambda: 0)\n",
     "other letters": "import ｒａｎｄｏｍ\n" + USE.format("ｒａｎｄｏｍ.random() > 0.3"),
 }
 
@@ -41,8 +78,58 @@ def grader() -> MutationGrader:
 @pytest.mark.parametrize("name", COINS)
 def test_a_coin_earns_next_to_nothing(sandbox: Sandbox, grader: MutationGrader, name: str) -> None:
     assert may_vary(COINS[name], ["solution"])
-    scores = [grader.grade(sandbox, {"test_a.py": COINS[name]}).score for _ in range(4)]
-    assert mean(scores) <= 0.25, scores  # one of four may come through; see the slow test for the mean
+    scores = [grader.grade(sandbox, {"test_a.py": COINS[name]}).score for _ in range(2)]
+    assert min(scores) == 0, scores  # one may come through; see the slow test for the mean
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_mean_score_of_all_coins(sandbox: Sandbox, grader: MutationGrader) -> None:
+    means = {name: mean(grader.grade(sandbox, {"test_a.py": COINS[name]}).score for _ in range(16)) for name in COINS}
+    assert mean(means.values()) < 0.01, means
+
+
+def test_a_suite_that_runs_out_of_time_on_a_mutant_is_judged_again(sandbox: Sandbox) -> None:
+    late = "import os\nIS_LATE = not os.path.exists('/tmp/mark')\nopen('/tmp/mark', 'w').close()\n"
+    late += "def double(n):\n    while IS_LATE:\n        pass\n    return 2 * n\n"
+    hangs = "def double(n):\n    while True:\n        pass\n"
+    suite = {"test_a.py": "from solution import double\ndef test_a():\n    assert double(3) == 6\n"}
+    scores = []
+    for text in (late, hangs):
+        mutants = {"late": {"solution.py": text}}
+        grader = MutationGrader("test_a.py", REFERENCE, ["solution"], mutants=mutants, rewrites={}, call_s=0.2)
+        scores.append(grader.grade(sandbox, suite).score)
+    assert scores == [0.0, 1.0]
+
+
+def test_a_suite_without_an_expected_value_learns_none_from_run_to_run(sandbox: Sandbox) -> None:
+    (suite,) = load(HOSTILE / "suites" / "learns_from_devices").values()
+    clear = suite.decode().partition("def seen_by")[0].replace("import solution", "")
+    sandbox.run_python(clear + "for device in DEVICES:\n    put(device, 0)\n", limits=Limits(wall_s=20.0))
+    reference, *mutants = ({"solution.py": f"median = roman = merge = lambda x: ({n}, x)\n"} for n in (2, 1, 3, 4, 5))
+    named = dict(zip("abcd", mutants, strict=True))
+    grader = MutationGrader(
+        "test_a.py", reference, ["solution"], mutants=named, rewrites={}, limits=Limits(wall_s=20.0)
+    )
+    assert [grader.grade(sandbox, {"test_a.py": suite}).score for _ in range(3)] == [0, 0, 0]
+
+
+def test_all_servers_of_a_sandbox_order_sets_of_texts_alike() -> None:
+    source = "import os\nprint(list(map(str, set('abcdefgh'))), 'PYTHONHASHSEED' in os.environ)"
+    seen = []
+    for _ in range(3):
+        with Sandbox.open(python=sys.executable, size=2) as pool:
+            servers = [pool._free.get() for _ in range(2)]
+            orders = set()
+            for server in servers:
+                pool._free.put(server)
+                orders.add(pool.run_python(source).stdout)
+                assert pool._free.get() is server
+            for server in servers:
+                pool._free.put(server)
+            assert len(orders) == 1
+            seen.append(orders.pop())
+    assert len(set(seen)) > 1 and all(line.endswith("False\n") for line in seen)
 
 
 @pytest.mark.slow
@@ -50,7 +137,7 @@ def test_a_coin_earns_next_to_nothing(sandbox: Sandbox, grader: MutationGrader, 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.5])
 def test_the_mean_score_of_a_coin(sandbox: Sandbox, grader: MutationGrader, share: float) -> None:
     coin = "import random\n" + USE.format(f"random.random() > {share}")
-    assert mean(grader.grade(sandbox, {"test_a.py": coin}).score for _ in range(60)) < 0.06
+    assert mean(grader.grade(sandbox, {"test_a.py": coin}).score for _ in range(60)) < 0.02
 
 
 def test_a_suite_that_is_right_and_one_that_asks_for_time_score_alike(sandbox: Sandbox, grader: MutationGrader) -> None:
@@ -81,7 +168,9 @@ PLAIN = (
     "import math\nimport json, re\nfrom pkg.logic import (\n    a,\n    b as c,\n)\n"
     "def test_a():\n    assert math.isclose(a(), c())\n",
     '"""Tests of time, random, °."""\nfrom pkg.logic import f\n'
-    'def test_a():\n    assert f(f"{1}") == "import os"  # °\n',
+    'def test_a():\n    assert f("{1}") == "import os"  # °\n',
+    "import collections.abc\nfrom pkg.logic import f\ndef test_a(n):\n    assert f({'a', 'b'}, {1, (-2, True)}, {}) == "
+    "{'a': lambda x: 1, **{}}\n    assert n % 2 == 0 and f(10 % 3) and f.type == {n: n for n in [1]}\n",
     "import pytest, json\nfrom pytest import raises, mark\nfrom pkg.logic import f\n",
 )
 VARYING = (
@@ -111,6 +200,27 @@ VARYING = (
     "import pytest\nx = [pytest]\n",
     "from pytest import (raises,\n    main)\n",
     "ｉｄ(3)\n",
+    "f(f'{1}')\n",
+    "x = '%s'\nx %= f\n",
+    "from json import tool\n",
+    "import json.tool as j\n",
+    "import math, json.tool\n",
+    "import typing\ntyping.contextlib.redirect_stdout\n",
+    "def test_a(pytestconfig): ...\n",
+    "import pytest\n@pytest.mark.skipif('True', reason='')\ndef test_a(): ...\n",
+    "import typing\nx = typing.Text(f)\n",
+    "import string\nx = string.Template('$a')\n",
+    "import collections\nx = collections.UserString(f)\n",
+    "x = {f, g}\n",
+    "x = {lambda: 0, f}\n",
+    "x = {f(1): 2}\ny = {(x := f)}\n",
+    "x = {*f}\n",
+    "x = {('a', f)}\n",
+    "x = {1, None}\n",
+    "x = frozenset(f)\n",
+    "x = a.items() - b\n",
+    "x = e.tb.tb_frame\n",
+    "x = a.b.co_consts\n",
 )
 
 

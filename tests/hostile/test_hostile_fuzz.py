@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent_rl.envs.nat.judge.agent_client import AgentConversation
 from agent_rl.envs.nat.judge.evidence import agent_evidence
 from agent_rl.envs.nat.judge.evidence import tests_evidence as evidence_of_tests
+from agent_rl.sandbox.guest import codec
 from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json, read_json_lines
 from agent_rl.sandbox.guest.codec import CodecError, decode
 from agent_rl.sandbox.limits import JobResult, Status
@@ -23,7 +24,7 @@ from agent_rl.tools.web_providers import CUSTOM, PROVIDERS, BadAnswerError, read
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 many = settings(max_examples=4000, deadline=None, suppress_health_check=list(HealthCheck))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
-TAGS = st.sampled_from(["i", "f", "s", "t", "l", "d", "b", "o", "c", "n", "e", "z", "fs", "by"])
+TAGS = st.sampled_from(sorted(codec.TAGS))
 VALUES = st.recursive(
     LEAVES,
     lambda inner: (

@@ -175,6 +175,27 @@ def test_malformed_data_is_refused(data: Any) -> None:
 P = 2**61 - 1
 
 
+def test_values_of_many_containers_are_refused_on_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = codec.MAX_CONTAINERS
+    for value in ([[] for _ in range(many)], {"a": [(1, {2})] * (many // 2)}):
+        with pytest.raises(CodecError, match="containers"):
+            encode(value)
+        with monkeypatch.context() as without_cap:
+            without_cap.setattr(codec, "MAX_CONTAINERS", 10 * many)
+            data = json.loads(json.dumps(encode(value)))
+        with pytest.raises(CodecError, match="containers"):
+            decode(data)
+    pairs = [(n, str(n)) for n in range(many - 1)]
+    assert decode(encode(pairs)) == pairs
+    numbers = [n / 7 for n in range(codec.MAX_ITEMS - 1)]
+    assert decode(encode(numbers)) == numbers
+
+
+def test_the_tags_are_those_that_values_have() -> None:
+    values = (2**70, 0.5, 1j, b"", "\ud800", [], (), set(), frozenset(), {}, object())
+    assert {encode(value)[0] for value in values} == codec.TAGS
+
+
 @pytest.mark.parametrize(
     "value",
     [

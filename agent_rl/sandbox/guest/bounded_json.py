@@ -24,11 +24,15 @@ class UnreadableJSON(ValueError):
 
 
 def read_json(data: bytes | str, *, max_values: int = MAX_VALUES) -> Any:
-    """The value of a JSON text. Raises UnreadableJSON for anything else, and for more than `max_values` values."""
+    """The value of a JSON text in UTF-8. Raises UnreadableJSON for anything else and for more than `max_values` values.
+
+    Given bytes, `json.loads` would guess UTF-16 and UTF-32 too, whose marks are not those that were counted.
+    """
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     check_size(raw, max_values=max_values)
     try:
-        return json.loads(raw) if len(raw) <= _SMALL else json.loads(raw, parse_int=_integer)
+        text = data if isinstance(data, str) else raw.decode("utf-8-sig", "surrogatepass")
+        return json.loads(text) if len(raw) <= _SMALL else json.loads(text, parse_int=_integer)
     except UnreadableJSON:
         raise
     except (ValueError, RecursionError) as error:

@@ -26,6 +26,8 @@ MAX_RECEIVED_BYTES = 16 << 20
 MAX_DEPTH = 32
 MAX_ITEMS = 50_000
 """Values in one message, containers and what is in them."""
+MAX_CONTAINERS = 12_000
+"""Of them. One costs several times as much to read as a number does, and most of all where it is a member of a set."""
 MAX_HASHED = 10_000
 """Members of one set, keys of one dict, that are neither text nor None: their hashes are of the sender's choice, and a
 table of such takes up to the square of their number. The squares of several containers are added up."""
@@ -37,6 +39,8 @@ _PLAIN_BITS = 64
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTAINERS = {"l": list, "t": tuple, "s": set, "z": frozenset}
+TAGS = frozenset(["d", "i", "f", "c", "b", "u", "o", *_CONTAINERS])
+"""Of every value that is not written as itself."""
 _TAGS: dict[type, str] = {kind: tag for tag, kind in _CONTAINERS.items()}
 _REAL = (int, float)
 _SALTED = (str, bytes, bool, type(None))
@@ -60,6 +64,9 @@ class Hashing:
 
     def check(self, members: Collection[Any]) -> None:
         """Raise CodecError where a table of these members would take too long to build."""
+        if len(members) <= MAX_EQUAL_HASHES:
+            self._left -= len(members) ** 2
+            return
         chosen = [hash(member) for member in members if type(member) not in _SALTED]
         self._left -= len(chosen) ** 2
         if self._left < 0:
@@ -116,7 +123,7 @@ def encode(value: Any, *, opaque: Callable[[Any], list[Any]] | None = None) -> A
 class _Encoder:
     def __init__(self, opaque: Callable[[Any], list[Any]]) -> None:
         self._opaque = opaque
-        self._num_items = 0
+        self._num_items = self._num_containers = 0
         self._hashing = Hashing()
 
     def encode(self, value: Any, depth: int, *, is_key: bool = False) -> Any:
@@ -137,6 +144,9 @@ class _Encoder:
         if kind is str or kind is bytes:
             return self._text(value)
         if kind in _TAGS or kind is dict:
+            self._num_containers += 1
+            if self._num_containers > MAX_CONTAINERS:
+                raise CodecError(f"the value holds more than {MAX_CONTAINERS} containers")
             try:
                 return self._container(value, kind, depth, is_key)
             except _NotPlain:
@@ -186,38 +196,47 @@ def decode(data: Any, *, opaque: Callable[[list[Any]], Any] | None = None, hashi
 class _Decoder:
     def __init__(self, opaque: Callable[[list[Any]], Any], hashing: Hashing) -> None:
         self._opaque, self._hashing = opaque, hashing
-        self._num_items = 0
+        self._num_items = self._num_containers = 0
 
     def decode(self, data: Any, depth: int) -> Any:
-        self._num_items += 1
+        return self._all([data], depth)[0]
+
+    def _all(self, data: list[Any], depth: int) -> list[Any]:
+        self._num_items += len(data)
         if self._num_items > MAX_ITEMS:
             raise CodecError(f"the value has more than {MAX_ITEMS} items")
-        kind = type(data)
-        if data is None or kind is bool or kind is str:
-            return data
-        if kind is int and data.bit_length() <= _PLAIN_BITS:
-            return data
-        if depth > MAX_DEPTH or kind is not list or type(data[0]) is not str:
-            raise ValueError
-        tag, *rest = data
-        if tag == "o":
-            return self._opaque(rest)
-        if tag == "c":
-            return complex(float.fromhex(rest[0]), float.fromhex(rest[1]))
-        (body,) = rest
-        if tag in _CONTAINERS or tag == "d":
-            return self._container(tag, body, depth + 1)
-        return _scalar(tag, body)
+        values = []
+        for item in data:
+            kind = type(item)
+            if item is None or kind is bool or kind is str or (kind is int and item.bit_length() <= _PLAIN_BITS):
+                values.append(item)
+            elif depth > MAX_DEPTH or kind is not list or type(item[0]) is not str:
+                raise ValueError
+            else:
+                values.append(self._tagged(item, depth))
+        return values
 
-    def _container(self, tag: str, body: Any, depth: int) -> Any:
+    def _tagged(self, data: list[Any], depth: int) -> Any:
+        tag = data[0]
+        if tag == "o":
+            return self._opaque(data[1:])
+        if tag == "c":
+            return complex(float.fromhex(data[1]), float.fromhex(data[2]))
+        _, body = data
+        if tag not in _CONTAINERS and tag != "d":
+            return _scalar(tag, body)
         if type(body) is not list:
             raise ValueError
+        self._num_containers += 1
+        if self._num_containers > MAX_CONTAINERS:
+            raise CodecError(f"the value holds more than {MAX_CONTAINERS} containers")
         if tag == "d":
-            keys = [self.decode(key, depth) for key, _ in body]
+            keys = self._all([key for key, _ in body], depth + 1)
             self._hashing.check(keys)
-            return _whole({key: self.decode(item, depth) for key, (_, item) in zip(keys, body, strict=True)}, body)
-        members = [self.decode(item, depth) for item in body]
-        if tag in "sz":
+            items = self._all([item for _, item in body], depth + 1)
+            return _whole(dict(zip(keys, items, strict=True)), body)
+        members = self._all(body, depth + 1)
+        if tag in "sz" and members:
             self._hashing.check(members)
         return _whole(_CONTAINERS[tag](members), body)
 

@@ -28,6 +28,7 @@ from agent_rl.sandbox.guest.supervision import HostGone, NotRun, SupervisedRun, 
 from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
 
 MOST_DESCRIPTORS = 253
+HASH_SEED = "PYTHONHASHSEED"
 HUGE_PAGE, MADV_COLLAPSE = 2**21, 25
 PACKAGE = os.path.abspath(__file__).rpartition("/sandbox/")[0]
 
@@ -187,6 +188,7 @@ def load_jobs(name: str) -> Any:
 
 
 def main(tier_name: str, jobs_names: Sequence[str], groups: str) -> None:
+    os.environ.pop(HASH_SEED, None)  # for this interpreter alone, and its forks
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=os.dup(0))

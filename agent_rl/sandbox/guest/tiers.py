@@ -281,13 +281,16 @@ def _build_root(visible: Sequence[str], loaded_from: Sequence[str]) -> None:
     for path, handle in handles.items():
         _bind(f"/proc/self/fd/{handle}", root + path, is_folder=os.path.isdir(f"/proc/self/fd/{handle}"))
         os.close(handle)
+    # Writing to a device is no change of it. On a mount for writing each run could set its times, which others see.
+    device = linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID
     for path in (os.path.join(folder, name) for folder in visible for name in SETTINGS):
         if os.path.isfile(root + path):
             linux.mount("/dev/null", root + path, None, MS_BIND)
+            linux.set_mount_attributes(root + path, device)
     for path in filter(os.path.islink, SYSTEM_LINKS):
         os.symlink(os.readlink(path), root + path)
     for path in DEVICES:
-        _bind(path, root + path, is_folder=False, attributes=0)
+        _bind(path, root + path, is_folder=False, attributes=device)
     for folder in ("/proc", "/sandbox", "/etc"):
         os.makedirs(root + folder, exist_ok=True)
     links = {"/tmp": "/sandbox/tmp", "/dev/shm": "/sandbox/shm", "/dev/fd": "/proc/self/fd"}
@@ -334,8 +337,7 @@ def _bind(
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     linux.mount(source, target, None, MS_BIND | MS_REC)
-    if attributes:
-        linux.set_mount_attributes(target, attributes)
+    linux.set_mount_attributes(target, attributes)
 
 
 def _reap() -> None:

@@ -3,6 +3,7 @@ import builtins
 import os
 import sys
 import tempfile
+import time
 
 from attack import blocked, pwned
 
@@ -16,5 +17,8 @@ for folder in (".", "..", "/", "/tmp", "/dev/shm", "/var/tmp", "/dev", tempfile.
         blocked(folder, error)
     else:
         (pwned if left else blocked)(folder, left)
+for name in ("null", "zero", "full", "random", "urandom"):
+    age_s = time.time() - os.stat(f"/dev/{name}").st_mtime
+    (pwned if age_s < 10 else blocked)(f"time of /dev/{name}", age_s)
 old = os.umask(0o022)
 (pwned if old == 0o777 else blocked)("umask", old)

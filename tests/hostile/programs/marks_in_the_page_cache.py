@@ -26,6 +26,11 @@ attempt("state of an inode", lambda: fcntl.ioctl(fd, 0x40046629, bytes(4)))
 attempt("extents", lambda: fcntl.ioctl(fd, 0xC020660B, bytearray(4096)))
 attempt("merging of all memory", lambda: libc.prctl(67, 1, 0, 0, 0) and (_ for _ in ()).throw(OSError("refused")))
 
+folder = "/proc/self/map_files"
+attempt("files of mappings", lambda: os.open(os.path.join(folder, os.listdir(folder)[0]), os.O_RDONLY))
+with open("/proc/self/pagemap", "rb") as pages:
+    attempt("ranges of pages", lambda: fcntl.ioctl(pages, 0xC0606610, bytearray(96)))  # PAGEMAP_SCAN
+
 # Advice succeeds and has no effect: what was read stays in memory, as far as time can tell.
 place = size // 2
 

@@ -1,0 +1,71 @@
+"""The system call filter of every machine, played instruction by instruction: also of those that we do not have."""
+
+import errno
+import os
+import struct
+
+import pytest
+
+from agent_rl.sandbox.guest import filters
+
+ALLOWED, KILLED = "allowed", "killed"
+
+
+def answer(machine: str, number: int, *arguments: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the filter says of one system call: allowed, killed or the name of an error, `0` for no effect."""
+    monkeypatch.setattr(filters, "MACHINE", machine)
+    program = filters.seccomp_program(filters.filter_families(network=True))
+    code = list(struct.iter_unpack("HBBI", program))
+    values = [argument & (2**64 - 1) for argument in (*arguments, *[0] * (6 - len(arguments)))]
+    arch = filters._AUDIT_ARCH[filters._MACHINES[machine]]
+    data = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *values)
+    at = loaded = 0
+    while True:
+        operation, if_true, if_false, value = code[at]
+        at += 1
+        if operation == filters._RETURN:
+            break
+        if operation == filters._LOAD:
+            (loaded,) = struct.unpack_from("=I", data, value)
+        elif operation == filters._AND:
+            loaded &= value
+        else:
+            holds = {
+                filters._EQUAL: loaded == value,
+                filters._AT_LEAST: loaded >= value,
+                filters._ANY_BIT: bool(loaded & value),
+            }
+            at += if_true if holds[operation] else if_false
+    if value == filters._ALLOW:
+        return ALLOWED
+    return KILLED if value == filters._KILL else errno.errorcode.get(value & 0xFFFF, str(value & 0xFFFF))
+
+
+@pytest.mark.parametrize("machine", filters._MACHINES)
+def test_calls_that_the_filter_was_not_written_for_do_not_exist(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = {"x86_64": range(335, 424), "aarch64": range(295, 424)}[machine]
+    futexes = (449, 454, 455, 456)
+    for number in (*old, *futexes, *range(453, 700), 2**20):
+        assert answer(machine, number, monkeypatch=monkeypatch) == "ENOSYS", number
+    for number in (424, 434, 436, 437, 439, 441, 452):
+        assert answer(machine, number, monkeypatch=monkeypatch) == ALLOWED, number
+
+
+@pytest.mark.parametrize("machine", filters._MACHINES)
+def test_calls_in_the_table_are_answered_as_it_says(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    column = filters._MACHINES[machine]
+    for name, numbers in filters._DENIED.items():
+        if (number := numbers[column]) is not None:
+            assert answer(machine, number, monkeypatch=monkeypatch) == "EPERM", name
+    for name, numbers in filters._WITHOUT_EFFECT.items():
+        assert answer(machine, numbers[column], monkeypatch=monkeypatch) == "0", name
+    read_and_futex = {"x86_64": (0, 202), "aarch64": (63, 98)}[machine]
+    assert {answer(machine, number, monkeypatch=monkeypatch) for number in read_and_futex} == {ALLOWED}
+    assert answer(machine, filters._SOCKET[column], 16, monkeypatch=monkeypatch) == "EAFNOSUPPORT"
+    assert answer(machine, filters._SOCKET[column], 1, monkeypatch=monkeypatch) == ALLOWED
+    if machine == "x86_64":
+        assert answer(machine, 0x40000000, monkeypatch=monkeypatch) == KILLED
+
+
+def test_the_filter_of_this_machine_has_the_numbers_of_its_kernel() -> None:
+    assert os.uname().machine not in filters._MACHINES or filters.seccomp_program(())
