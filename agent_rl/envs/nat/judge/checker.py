@@ -38,7 +38,7 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         cases = _cases(spec.model_dump_json(), seed)
         served = pool.submit(_serve, toolkit, spec, required, cases[0])
         outlines = read.result()
-        agent = None if outlines.unsafe else _run_agent(toolkit, spec, required, cases)
+        agent = None if outlines.unsafe else _run_agent(toolkit, spec, required, cases, confined=not outlines.reach)
         points = [_all_files(spec, required), *check_static(spec, required, outlines)]
         behaviour = _behaviour(spec, agent, cases)
         answers = [*behaviour, *_workflow(agent, cases, has_tools=any(each.score for each in behaviour))]
@@ -81,7 +81,7 @@ def _all_files(spec: NATSpec, required: Mapping[str, str]) -> Point:
 
 
 def _run_agent(
-    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], cases: tuple[CaseRun, ...]
+    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], cases: tuple[CaseRun, ...], *, confined: bool
 ) -> AgentEvidence | None:
     if any(path not in files for path in (spec.logic_path, spec.register_path, spec.config_path)):
         return None
@@ -107,6 +107,7 @@ def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> li
     schemas = wanted_schemas(spec)
     wrong = [name for name, schema in schemas.items() if agent.schemas.get(name) != schema]
     evidence = f"{wrong[0]!r} takes {agent.schemas.get(wrong[0])}, not {schemas[wrong[0]]}" if wrong else "as specified"
+        confined=confined,
     points.append(point("build", "functions", 1 - len(wrong) / len(schemas), evidence))
     if any(each.config_field for each in (*spec.tools, *([spec.group] if spec.group else []))):
         live = bool(agent.runs) and all(run.applied for run in agent.runs)

@@ -114,6 +114,7 @@ class NatToolkit:
         react: bool = False,
         modules: Sequence[str] = (),
         roots: Sequence[str] = ("src",),
+        confined: bool = False,
     ) -> AgentEvidence:
         """Import `package`.register, then load, build and question it for every run; `schemas` names functions
         to describe.
@@ -133,6 +134,7 @@ class NatToolkit:
             "table_bytes": len(tables),
         }
         sandbox = self._react() if react else self._sandbox
+            "confined": confined,
         call = Call(job="run_agent", files=files, request=request)
 
         def run() -> tuple[AgentEvidence, bool]:
