@@ -89,6 +89,7 @@ async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
         exchanges.use_table(number)
         mock_tools.set_swapped({} if build["through_client"] else build["swapped"])
         mock_tools.set_served(build["swapped"] if build["through_client"] else {})
+        mock_tools.forget_leads()
         talk.answer(applied=applied)
         talk.next()
         async with asyncio.timeout(RUN_S), WorkflowBuilder.from_config(config=config) as builder:
@@ -96,6 +97,7 @@ async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
             names = request["schemas"]
             talk.answer(**({} if number else await _described(names, config, workflow, builder)))
             while "ask" in (order := talk.next()):
+                mock_tools.add_leads(order["leads"])
                 talk.answer(answer=await _ask(builder, workflow, *order["ask"]))
         talk.answer()
     talk.next()
@@ -259,7 +261,7 @@ class _Rehearsal(Talk):
     """A talk without a host."""
 
     def __init__(self, run: dict[str, Any]) -> None:
-        asks = [{"ask": question} for question in run["questions"]]
+        asks = [{"ask": question, "leads": []} for question in run["questions"]]
         self._orders = [{"build": run}, {}, *asks, {}, {}]
 
     def next(self) -> dict[str, Any]:
