@@ -391,15 +391,28 @@ def test_a_stand_in_looks_like_the_tool(nat_toolkit: NatToolkit, name: str) -> N
 
 SEARCH = """
 import gc
+import json
 
-def seen():
+OWN = ["http://api.test/own" + MARK]
+
+def in_objects():
     found = set()
     for each in gc.get_objects():
         texts = [*each, *each.values()] if type(each) is dict else each if isinstance(each, (list, tuple, set)) else []
         for text in texts:
-            if isinstance(text, str) and "http://" in text and "/" in text[8:]:
+            if isinstance(text, str) and MARK in text:
                 found.add(text)
-    with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb") as memory:
+            elif isinstance(text, bytes) and MARK.encode() in text:
+                found.add(text.decode("latin-1"))
+    return found
+
+def in_memory():
+    found = set()
+    try:
+        maps, memory = open("/proc/self/maps"), open("/proc/self/mem", "rb")
+    except PermissionError:
+        return {"closed"}
+    with maps, memory:
         for line in maps:
             start, end = (int(part, 16) for part in line.split()[0].split("-"))
             if "rw" not in line or end - start > 1 << 27:
@@ -409,25 +422,29 @@ def seen():
                 data = memory.read(end - start)
             except (OSError, ValueError):
                 continue
-            place = data.find(MARK)
+            place = data.find(b"/secret" + MARK.encode())
             if place >= 0:
                 found.add(data[place : place + 60].decode("latin-1"))
-    return sorted(found)
+    return found
+
+def scale(value, unit, digits=2):
+    return json.dumps([sorted(in_objects()), sorted(in_memory())])
 """
 
 
 def test_the_addresses_of_hidden_cases_are_not_in_the_projects_process(nat_toolkit: NatToolkit) -> None:
-    mark = "/secret-address-" + "7731"
+    mark = "-address-" + "7731"
     table = {
-        f"GET http://api.test{mark}{n}": {"status": 200, "body": "x", "failure": None, "headers": {}} for n in range(9)
+        f"GET http://api.test/secret{mark}{n}": {"status": 200, "body": "x", "failure": None, "headers": {}}
+        for n in range(9)
     }
-    body = SEARCH.replace("MARK", f"{mark[:9]!r}.encode() + {mark[9:]!r}.encode()")
-    logic = body + "\ndef scale(value, unit, digits=2):\n    return str([t for t in seen() if 'address-77' in t])\n"
+    logic = SEARCH.replace("MARK", f"({mark[:5]!r} + {mark[5:]!r})")
     run = run_of([("scaler", {"value": 1.0, "unit": "m"})], exchanges=table)
     evidence = run_demo(nat_toolkit, {"src/nat_demo/logic.py": logic}, run)
     assert evidence.error is None
-    answer = evidence.runs[0].answers[0]
-    assert answer == "[]" or "Error" in str(answer), answer
+    in_objects, in_memory = json.loads(evidence.runs[0].answers[0])
+    assert in_objects == [f"http://api.test/own{mark}"]  # what is there is found, and nothing else is there
+    assert in_memory in ([], ["closed"])
 
 
 # ---------------------------------------------------------------- reports of any shape

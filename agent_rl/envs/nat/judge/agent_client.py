@@ -62,7 +62,7 @@ def _converse(peer: "_Orders", runs: Sequence[Mapping[str, Any]], report: dict[s
     peer.order("import")
     for number, run in enumerate(runs):
         report["stage"] = "load"
-        build = {name: value for name, value in run.items() if name not in ("questions", "exchanges")}
+        build = {name: value for name, value in run.items() if name not in ("questions", "leads", "exchanges")}
         answers: list[Any] = []
         report["runs"].append({"applied": peer.order("load", build=build).get("applied"), "answers": answers})
         report["stage"] = "build"
@@ -70,8 +70,9 @@ def _converse(peer: "_Orders", runs: Sequence[Mapping[str, Any]], report: dict[s
         if number == 0:
             report |= {key: about.get(key) for key in ("workflow_type", "workflow_schema", "schemas")}
         report["stage"] = "run"
-        for question in run["questions"]:
-            answers.append(peer.order("ask", ask=list(question)).get("answer"))
+        always = [[[name, {}] for name in run["swapped"]]] * len(run["questions"])
+        for question, leads in zip(run["questions"], run.get("leads", always), strict=True):
+            answers.append(peer.order("ask", ask=list(question), leads=leads).get("answer"))
         peer.order("leave")
     peer.order("end")
 

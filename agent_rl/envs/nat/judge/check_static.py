@@ -1,5 +1,6 @@
 """Score a project's texts, read in the sandbox and never run: code, configuration, pyproject."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +43,8 @@ def read_outlines(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) 
         *(("yaml", files.get(path, "")) for path in configs),
     ]
     sources = [path for path in spec.files if path.endswith(".py") and path.startswith("src/") and path in files]
-    register, logic, pyproject, *rest = toolkit.parse([*texts, *(("reach", files[path]) for path in sources)])
-    read, reached = rest[: len(configs)], rest[len(configs) :]
+    reach: tuple[TextKind, str] = ("reach", json.dumps({path.removeprefix("src/"): files[path] for path in sources}))
+    register, logic, pyproject, *read, reached = toolkit.parse([*texts, reach])
     unsafe = None
     for path, each in zip(configs, read, strict=True):
         if path in files and (why := each.refused or why_unsafe(each.value, text=files[path])):
@@ -54,15 +55,17 @@ def read_outlines(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) 
         pyproject=pyproject.value,
         configs={path: each.value for path, each in zip(configs, read, strict=True) if path in files},
         unsafe=unsafe,
-        reach=next(filter(None, map(_reach, sources, reached)), None),
+        reach=_reach(reached),
     )
 
 
-def _reach(path: str, read: Parsed) -> str | None:
-    if read.refused:
-        return f"{path} cannot be read: {read.refused}"
-    first = next(iter(read.value), None) if isinstance(read.value, list) else None
-    return f"{path}, line {first.get('line')} {first.get('what')}"[:200] if isinstance(first, dict) else None
+def _reach(read: Parsed) -> str | None:
+    if read.refused or not isinstance(read.value, list):
+        return f"the code cannot be read: {read.refused}"
+    first = next(iter(read.value), None)
+    if not isinstance(first, dict):
+        return None if first is None else "the code cannot be read"
+    return f"src/{first.get('path')}, line {first.get('line')} {first.get('what')}"[:200]
 
 
 def check_static(spec: NATSpec, files: Mapping[str, str], outlines: Outlines) -> list[Point]:

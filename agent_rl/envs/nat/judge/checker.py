@@ -6,22 +6,27 @@ answers that agree with the oracle, schemas that agree with the spec, and tests 
 Does not: run candidate code in this process, or decide weights (`reward.py`).
 """
 
+import random
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
+from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.cases import WORKFLOW, CaseRun, HiddenCase, hidden_cases
+from agent_rl.envs.nat.factory.oracle import workflow as flow_oracle
 from agent_rl.envs.nat.factory.questions import agent_runs, mcp_calls, served_schemas, wanted_schemas, workflow_type
 from agent_rl.envs.nat.judge.check_static import Outlines, check_static, read_outlines
 from agent_rl.envs.nat.judge.check_tests import check_tests
 from agent_rl.envs.nat.judge.evidence import AgentEvidence, McpEvidence
 from agent_rl.envs.nat.judge.report import Point, Stage, ValidationReport, point
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.envs.nat.spec import NATSpec, React
+from agent_rl.envs.nat.spec import Inputs, NATSpec, Pipeline, React, Router, Value
 from agent_rl.sandbox.freeze import Flag, freeze, screen
 
+MIN_USUAL, MAX_USUAL = 2, 12
+"""Questions to a build with swapped tools before the first that leads to one of them."""
 CONSTANT = "errors alone, or one answer for everything, earn nothing"
 
 
@@ -38,7 +43,7 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         cases = _cases(spec.model_dump_json(), seed)
         served = pool.submit(_serve, toolkit, spec, required, cases[0])
         outlines = read.result()
-        agent = None if outlines.unsafe else _run_agent(toolkit, spec, required, cases)
+        agent = None if outlines.unsafe else _run_agent(toolkit, spec, required, cases, confined=not outlines.reach)
         points = [_all_files(spec, required), *check_static(spec, required, outlines)]
         behaviour = _behaviour(spec, agent, cases)
         answers = [*behaviour, *_workflow(agent, cases, has_tools=any(each.score for each in behaviour))]
@@ -81,17 +86,79 @@ def _all_files(spec: NATSpec, required: Mapping[str, str]) -> Point:
 
 
 def _run_agent(
-    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], cases: tuple[CaseRun, ...]
+    toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], cases: tuple[CaseRun, ...], *, confined: bool
 ) -> AgentEvidence | None:
     if any(path not in files for path in (spec.logic_path, spec.register_path, spec.config_path)):
         return None
-    return toolkit.run_agent(
+    usual = [_usual_questions(spec, run, cases) for run in cases]
+    asked = [
+        replace(run, questions=(*first, *run.questions), exchanges={**cases[0].exchanges, **run.exchanges})
+        if first
+        else run
+        for first, run in zip(usual, cases, strict=True)
+    ]
+    runs = agent_runs(spec, tuple(asked))
+    for sent, first, run in zip(runs, usual, cases, strict=True):
+        if run.swapped:
+            sent["leads"] = [*([] for _ in first), *(leads_of(spec, run, each) for each in run.questions)]
+    found = toolkit.run_agent(
         files,
         package=spec.package,
         schemas=list(wanted_schemas(spec)),
-        runs=agent_runs(spec, cases),
+        runs=runs,
         react=isinstance(spec.workflow, React),
+        confined=confined,
     )
+    kept = zip(found.runs, usual, strict=False)
+    return replace(found, runs=tuple(replace(run, answers=run.answers[len(first) :]) for run, first in kept))
+
+
+def _usual_questions(spec: NATSpec, run: CaseRun, cases: tuple[CaseRun, ...]) -> list[HiddenCase]:
+    """Questions to put before those whose tools are swapped: a workflow that trusts its tools no longer once they have
+    answered rightly a few times would show nothing else."""
+    if not run.swapped or isinstance(spec.workflow, React):
+        return []
+    plain = [each for each in cases if not (each.swapped or each.overrides or each.through_client)]
+    asks = [ask for each in plain for ask in each.questions if ask.target == WORKFLOW and is_valid(ask.expected)]
+    rng = random.Random(repr((run.about, run.swapped, run.questions)))
+    return rng.sample(asks, rng.randint(min(MIN_USUAL, len(asks)), min(MAX_USUAL, len(asks))))
+
+
+def leads_of(spec: NATSpec, run: CaseRun, question: HiddenCase) -> list[tuple[str, Inputs]]:
+    """The calls of tools that a right agent makes to answer a question in this run, as far as no group's state
+    decides."""
+    flow = spec.workflow
+    if question.target or question.via:
+        return [(question.target or question.via, question.inputs)]
+    if isinstance(flow, Router):
+        call = flow_oracle.parse_request(spec, flow, str(question.inputs["request"]))
+        return [] if isinstance(call, str) else [call]
+    if isinstance(flow, Pipeline):
+        return _piped(spec, flow, run, question.inputs)
+    return [(spec.tools[0].instance, question.inputs)]
+
+
+def _piped(spec: NATSpec, flow: Pipeline, run: CaseRun, inputs: Inputs) -> list[tuple[str, Inputs]]:
+    known, calls = dict(inputs), []
+    for number, step in enumerate(flow.steps, start=1):
+        tool = spec.tool(step.tool)
+        given = {field.name: _read_as(field.type, known[step.arguments[field.name]]) for field in tool.inputs}
+        text = str(known[next(iter(step.arguments.values()))])
+        if not step.only_if_digit or any(char.isdigit() for char in text):
+            calls.append((step.tool, given))
+            config = {**tool.defaults, **run.overrides.get(step.tool, {})}
+            text = run.swapped.get(step.tool) or oracle.answer(tool, given, config)
+        if flow.on_error == "stop" and text.startswith("error"):
+            break
+        known[f"step {number}"] = text
+    return calls
+
+
+def _read_as(kind: str, value: Value) -> Value:
+    """A number where a step's answer is given to a field that takes one."""
+    if kind == "str" or not isinstance(value, str):
+        return value
+    return int(value) if kind == "int" else float(value)
 
 
 def _build(spec: NATSpec, agent: AgentEvidence | None, outlines: Outlines) -> list[Point]:

@@ -114,6 +114,7 @@ class NatToolkit:
         react: bool = False,
         modules: Sequence[str] = (),
         roots: Sequence[str] = ("src",),
+        confined: bool = False,
     ) -> AgentEvidence:
         """Import `package`.register, then load, build and question it for every run; `schemas` names functions
         to describe.
@@ -121,7 +122,9 @@ class NatToolkit:
         `modules` are imported in its place, from the folders `roots`; with `schemas` None all functions are described.
         A run is `{"config": path, "overrides": [[section, name or None, {field: value}]], "swapped": {name: answer},
         "through_client": bool, "exchanges": {request: ...}, "scripted": [llm], "questions": [[target, inputs, via]]}`
-        (`questions.py` makes them). With `react` it runs where the toolkit's agents are installed.
+        (`questions.py` makes them), and maybe `"leads"`: for each question the calls `[tool, inputs]` that swapped
+        tools answer otherwise, which is all without it. With `react` it runs where the toolkit's agents are installed.
+        With `confined` the code has open names and its own objects alone (`worker/confined.py`).
         """
         tables = _tables([run["exchanges"] for run in runs])
         request = {
@@ -131,6 +134,7 @@ class NatToolkit:
             "modules": list(modules),
             "roots": list(roots),
             "table_bytes": len(tables),
+            "confined": confined,
         }
         sandbox = self._react() if react else self._sandbox
         call = Call(job="run_agent", files=files, request=request)

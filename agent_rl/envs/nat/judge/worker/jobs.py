@@ -30,6 +30,7 @@ from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
 from agent_rl.envs.nat.judge.worker import exchanges, mock_tools
+from agent_rl.envs.nat.judge.worker.confined import Confined
 from agent_rl.envs.nat.judge.worker.talk import Talk
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.base_jobs import outcomes_of_tests
@@ -60,7 +61,7 @@ def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     os.chdir(workdir)
     try:
         talk.next()
-        _import(request["modules"] or [request["package"] + ".register"])
+        _import(request["modules"] or [request["package"] + ".register"], request["confined"] and request["roots"][0])
         talk.answer()
         asyncio.run(_all_runs(request, talk))
     except BaseException as error:  # the boundary to the candidate's code: SystemExit included
@@ -68,10 +69,12 @@ def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     return {}
 
 
-def _import(modules: list[str]) -> None:
+def _import(modules: list[str], confined: str | bool) -> None:
+    """Import modules, confined ones from the folder of that name."""
+    load = Confined(os.path.abspath(str(confined))).load if confined else importlib.import_module
     with GlobalTypeRegistry.get().pause_registration_changed_hooks():
         for module in modules:
-            importlib.import_module(module)
+            load(module)
 
 
 def _add_roots(roots: list[str], workdir: str) -> None:
@@ -86,6 +89,7 @@ async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
         exchanges.use_table(number)
         mock_tools.set_swapped({} if build["through_client"] else build["swapped"])
         mock_tools.set_served(build["swapped"] if build["through_client"] else {})
+        mock_tools.forget_leads()
         talk.answer(applied=applied)
         talk.next()
         async with asyncio.timeout(RUN_S), WorkflowBuilder.from_config(config=config) as builder:
@@ -93,6 +97,7 @@ async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
             names = request["schemas"]
             talk.answer(**({} if number else await _described(names, config, workflow, builder)))
             while "ask" in (order := talk.next()):
+                mock_tools.add_leads(order["leads"])
                 talk.answer(answer=await _ask(builder, workflow, *order["ask"]))
         talk.answer()
     talk.next()
@@ -235,7 +240,7 @@ def prepare(workdir: str) -> None:
 
 def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
     """Build an agent with one tool and this workflow section, send one question, and discard it."""
-    folder, path, here = os.path.join(workdir, "src", _WARM_UP_PACKAGE), list(sys.path), os.getcwd()
+    folder, here = os.path.join(workdir, "src", _WARM_UP_PACKAGE), os.getcwd()
     os.makedirs(folder, exist_ok=True)
     for name, text in (("register.py", _WARM_UP_REGISTER), ("config.yml", _WARM_UP_TOOL + workflow)):
         with open(os.path.join(folder, name), "w") as file:
@@ -243,12 +248,10 @@ def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
     config = f"src/{_WARM_UP_PACKAGE}/config.yml"
     defaults = {"overrides": [], "swapped": {}, "through_client": False, "scripted": []}
     talk = _Rehearsal({**defaults, "config": config, **run})
-    sys.path.append(os.path.join(workdir, "src"))
     os.chdir(workdir)
     with GlobalTypeRegistry.push():
-        _import([f"{_WARM_UP_PACKAGE}.register"])
+        _import([f"{_WARM_UP_PACKAGE}.register"], "src")
         asyncio.run(_all_runs({"num_runs": 1, "schemas": ["tool"]}, talk))
-    sys.path[:] = path
     os.chdir(here)
     for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
         del sys.modules[name]
@@ -258,7 +261,7 @@ class _Rehearsal(Talk):
     """A talk without a host."""
 
     def __init__(self, run: dict[str, Any]) -> None:
-        asks = [{"ask": question} for question in run["questions"]]
+        asks = [{"ask": question, "leads": []} for question in run["questions"]]
         self._orders = [{"build": run}, {}, *asks, {}, {}]
 
     def next(self) -> dict[str, Any]:

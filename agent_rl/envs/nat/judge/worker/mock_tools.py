@@ -21,6 +21,7 @@ from typing import Any
 import anyio
 import mcp.client.stdio
 from nat.builder import workflow_builder
+from pydantic import BaseModel
 
 from agent_rl.envs.nat.judge.worker import exchanges
 
@@ -29,10 +30,11 @@ GRACE_S = 0.25
 # ---------------------------------------------------------------- tools
 
 _swapped: dict[str, str] = {}
+_leads: list[tuple[str, dict[str, Any]]] = []
 
 
 def set_swapped(answers: dict[str, str]) -> None:
-    """Tools (by instance) and functions of groups (`INSTANCE__NAME`) that give these answers in builds from now on.
+    """Tools (by instance) and functions of groups (`INSTANCE__NAME`) that may give these answers in builds from now on.
 
     They are built as the project says, and only what they answer is replaced: a workflow cannot tell them from its own.
     """
@@ -40,12 +42,49 @@ def set_swapped(answers: dict[str, str]) -> None:
     _swapped.update(answers)
 
 
-def _answer_always(function: Any, answer: str) -> None:
-    async def invoke(_value: Any) -> str:
-        return answer
+def forget_leads() -> None:
+    """For a new build."""
+    _leads.clear()
 
-    async def stream(_value: Any) -> AsyncGenerator[str, None]:
-        yield answer
+
+def add_leads(calls: list[tuple[str, dict[str, Any]]]) -> None:
+    """The calls that the next question leads to: (tool, inputs), of which no other inputs matter. From now on they are
+    answered otherwise, and they alone: a workflow that asks a tool something of its own choice gets what the tool says.
+    """
+    _leads.extend(calls)
+
+
+def _is_led_to(name: str, inputs: dict[str, Any]) -> bool:
+    return any(
+        tool == name and all(key in inputs and _is_same(inputs[key], value) for key, value in wanted.items())
+        for tool, wanted in _leads
+    )
+
+
+def _is_same(given: Any, wanted: Any) -> bool:
+    are_texts = isinstance(given, str) + isinstance(wanted, str)
+    return bool(str(given) == str(wanted) if are_texts == 1 else given == wanted)
+
+
+def _inputs_of(function: Any, value: Any) -> dict[str, Any]:
+    """Argument name -> value, of what the toolkit hands to a function."""
+    if isinstance(value, BaseModel):
+        return dict(value)
+    return value if isinstance(value, dict) else dict.fromkeys(list(function.input_schema.model_fields)[:1], value)
+
+
+def _stand_in(function: Any, name: str) -> None:
+    answer, real, real_stream = _swapped[name], function._ainvoke, function._astream
+
+    async def invoke(value: Any) -> Any:
+        return answer if _is_led_to(name, _inputs_of(function, value)) else await real(value)
+
+    async def stream(value: Any) -> AsyncGenerator[Any, None]:
+        if _is_led_to(name, _inputs_of(function, value)):
+            yield answer
+            return
+        async for each in real_stream(value):
+            yield each
 
     function._ainvoke, function._astream = invoke, stream
 
@@ -57,7 +96,7 @@ _build_group = workflow_builder._build_function_group_impl
 async def _built_function(*, name: str, **how: Any) -> Any:
     built = await _build_function(name=name, **how)
     if name in _swapped:
-        _answer_always(built.instance, _swapped[name])
+        _stand_in(built.instance, name)
     return built
 
 
@@ -65,7 +104,7 @@ async def _built_group(*, name: str, **how: Any) -> Any:
     built = await _build_group(name=name, **how)
     for each, function in built.instance._functions.items():
         if f"{name}__{each}" in _swapped:
-            _answer_always(function, _swapped[f"{name}__{each}"])
+            _stand_in(function, f"{name}__{each}")
     return built
 
 
@@ -90,7 +129,7 @@ _served_instead: dict[str, str] = {}
 
 
 def set_served(answers: dict[str, str]) -> None:
-    """Tools whose answers are replaced on the way from MCP servers that are started from now on."""
+    """Tools whose answers to what a question leads to are replaced on the way from MCP servers."""
     _served_instead.clear()
     _served_instead.update(answers)
 
@@ -107,8 +146,9 @@ class _Answers:
         for line in data.splitlines():
             with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):
                 message = json.loads(line)
-                if message.get("method") == "tools/call":
-                    self._calls[message["id"]] = str(message["params"]["name"])
+                params = message.get("params") or {}
+                if message.get("method") == "tools/call" and _is_led_to(params["name"], params.get("arguments") or {}):
+                    self._calls[message["id"]] = str(params["name"])
 
     def replaced(self, data: bytes) -> bytes:
         """Whole lines of what the server has sent so far, with other answers."""

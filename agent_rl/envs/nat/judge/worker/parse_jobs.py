@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from agent_rl.envs.nat.judge.worker.read_python import read_python
-from agent_rl.envs.nat.judge.worker.read_reach import reaches
+from agent_rl.envs.nat.judge.worker.read_reach import reaches_of_project
 from agent_rl.sandbox.guest.run import direct
 
 MAX_CHARS = 64 * 1024
+_FILES = 8
+"""So many times longer may the sources of a whole project be, as one JSON object."""
 _REASON_CHARS = 200
 
 
@@ -73,15 +75,16 @@ READERS: dict[str, Callable[[str], Any]] = {
     "json": read_json,
     "toml": read_toml,
     "python": read_python,
-    "reach": reaches,
+    "reach": lambda text: reaches_of_project(json.loads(text)),
 }
 
 
 def read(kind: str, text: str) -> dict[str, Any]:
     """`{"value": ...}` or `{"refused": why}`."""
     try:
-        if len(text) > MAX_CHARS:
-            raise Refused(f"{len(text)} characters are too many; at most {MAX_CHARS}")
+        most = MAX_CHARS * (_FILES if kind == "reach" else 1)
+        if len(text) > most:
+            raise Refused(f"{len(text)} characters are too many; at most {most}")
         return {"value": READERS[kind](text)}
     except (Refused, SyntaxError, ValueError, RecursionError, MemoryError, TypeError, OverflowError) as error:
         name = "" if isinstance(error, Refused) else f"{type(error).__name__}: "
@@ -109,6 +112,6 @@ def prepare(workdir: str) -> None:
         ("json", "{}"),
         ("toml", "a = 1"),
         ("python", "def f(x: int) -> int: return x"),
-        ("reach", "import math"),
+        ("reach", '{"a/b.py": "import math"}'),
     ):
         read(kind, text)

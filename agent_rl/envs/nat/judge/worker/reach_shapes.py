@@ -1,0 +1,58 @@
+"""Shapes of Python's syntax tree that `read_reach.py` asks about. Knows no name that is allowed or not."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TypeGuard
+
+_CLIMBS = re.compile(r"\{[^{}:]*\.[^\W\d]")
+
+
+def names_in(node: ast.AST) -> Iterator[str]:
+    """Every identifier that a node holds itself."""
+    if isinstance(node, ast.Constant | ast.ImportFrom):
+        return
+    for name, value in ast.iter_fields(node):
+        if name != "type_comment":
+            yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
+
+
+def is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def root_of(node: ast.expr) -> ast.expr:
+    """What an attribute of an attribute, or an item of it, begins with."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node
+
+
+def is_named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def is_call_of(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and is_named(node.func, name)
+
+
+def is_super(node: ast.expr) -> bool:
+    return is_call_of(node, "super")
+
+
+def is_annotated(node: ast.stmt) -> TypeGuard[ast.AnnAssign]:
+    return isinstance(node, ast.AnnAssign)
+
+
+def is_member(value: ast.expr) -> bool:
+    if isinstance(value, ast.Tuple):
+        return all(map(is_member, value.elts))
+    is_auto = isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "auto"
+    return isinstance(value, ast.Constant) or is_auto
+
+
+def is_plain_format(node: ast.expr) -> bool:
+    """Whether an expression holds constants alone, and no text among them that asks for an attribute."""
+    parts = [each for each in ast.walk(node) if not isinstance(each, ast.Dict | ast.List | ast.Tuple | ast.Load)]
+    texts = [each.value for each in parts if isinstance(each, ast.Constant)]
+    return len(texts) == len(parts) and not any(isinstance(each, str) and _CLIMBS.search(each) for each in texts)
