@@ -91,20 +91,22 @@ def _new_row(
         known_by = fingerprint_of(family, rules)
         if known_by in seen or split_of(known_by) not in splits:
             continue
-        row = _row(FAMILIES[family], level, rules, rng)
+        # A demonstration ends as its teacher knows; only who trains or is held out has to be told from its neighbours.
+        row = _row(FAMILIES[family], level, rules, rng, is_judged=list(splits) != ["sft"])
         if row is not None:
             seen.add(known_by)
             return row
     return None
 
 
-def _row(family: CodeFamily, level: int, rules: Rules, rng: random.Random) -> dict[str, Any] | None:
+def _row(family: CodeFamily, level: int, rules: Rules, rng: random.Random, *, is_judged: bool) -> dict[str, Any] | None:
     """All of a row but its id; None when the sampled inputs do not tell a buggy solution from a right one."""
     function = rng.choice(family.functions)
     tests = _tests(family, rules, function, rng)
     if tests is None:
         return None
-    tests += _more_tests(family, level, rules, function, tests)
+    if is_judged:
+        tests += _more_tests(family, level, rules, function, tests)
     signature = f"{function}({', '.join(family.arguments)})"
     words = [rng.choice(phrasings) for phrasings in family.sentences(rules)]
     opening = rng.choice([f"Write `{signature}`.", f"Write a function `{signature}`."])

@@ -17,7 +17,16 @@ from hypothesis import strategies as st
 from agent_rl.data.splits import split_of
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.code.families.base import CONDITIONS, condition_code, holds
-from agent_rl.envs.code.generate import CELLS, FAMILIES, buggy, fingerprint_of, generate_tasks, reference
+from agent_rl.envs.code.generate import (
+    CELLS,
+    FAMILIES,
+    MAX_MORE,
+    MIN_HIDDEN,
+    buggy,
+    fingerprint_of,
+    generate_tasks,
+    reference,
+)
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.sandbox.graders import CallGrader, Case
 from agent_rl.sandbox.guest.codec import same
@@ -114,7 +123,7 @@ def test_rows_are_complete() -> None:
         expected = {"task_id", "prompt", "starter_code", "tests", "reference_solution", "level", "metadata"}
         assert set(row) == expected
         assert row["metadata"]["num_examples"] == 2
-        assert 5 <= len(row["tests"]) - 2 <= 10
+        assert MIN_HIDDEN <= len(row["tests"]) - 2 <= 10 + MAX_MORE
         for test in row["tests"]:
             assert f"`{test['function']}(" in row["prompt"]
             assert f"def {test['function']}(" in row["starter_code"]

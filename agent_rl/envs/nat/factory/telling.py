@@ -82,18 +82,25 @@ def _chosen(
     return tuple(chosen)
 
 
+def _sampled(tool: Tool, count: int, rng: random.Random) -> list[Inputs]:
+    """Valid and bad inputs; none where a setting leaves no room for them."""
+    family = FAMILIES[tool.family]
+    try:
+        valid = [family.valid_inputs(tool, rng) for _ in range(count)]
+        return valid + [bad for _ in range(_NUM_ERROR_SETS) for bad in family.error_inputs(tool, rng).values()]
+    except ValueError:
+        return []
+
+
 def _is_like(solution: Solution, config: Config, asked: Asked, answers: list[Any]) -> bool:
     return all(solution(inputs, config) == answer for inputs, answer in zip(asked, answers, strict=True))
 
 
 def _pool(tool: Tool, config: Config, rng: random.Random) -> list[Inputs]:
     """Distinct inputs, bad ones among them, whose answers float rounding cannot blur."""
-    family = FAMILIES[tool.family]
     # Where the setting is another one, inputs near the values of both.
-    near = [tool] if config == tool.defaults else [tool, family.with_default(tool, *config.values())]
-    given = [family.valid_inputs(each, rng) for each in near for _ in range(_NUM_POOL // len(near))]
-    for _ in range(_NUM_ERROR_SETS):
-        given += [inputs for each in near for inputs in family.error_inputs(each, rng).values()]
+    near = [tool] if config == tool.defaults else [tool, FAMILIES[tool.family].with_default(tool, *config.values())]
+    given = [inputs for each in near for inputs in _sampled(each, _NUM_POOL // len(near), rng)]
     distinct = {repr(inputs): inputs for inputs in given if inputs != tool.example.inputs}
     return [inputs for inputs in distinct.values() if oracle.is_robust(tool, inputs, config)]
 
