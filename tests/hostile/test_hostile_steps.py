@@ -20,7 +20,9 @@ def table_of(seed: int) -> str:
         question.inputs["text"]: question.expected for run in hidden_cases(SPEC, seed) for question in run.questions
     }
     known[TOOL.example.inputs["text"]] = TOOL.example.output
-    return f'''KNOWN = {known!r}\n\n\ndef {TOOL.function}(text: str) -> str:\n    """Look up what is known."""\n    return KNOWN.get(text, "x")\n'''
+    doc = '"""Look up what is known."""'
+    body = f'    {doc}\n    return KNOWN.get(text, "x")\n'
+    return f"KNOWN = {known!r}\n\n\ndef {TOOL.function}(text: str) -> str:\n{body}"
 
 
 @pytest.mark.parametrize(("case_seed", "success"), [(STEP, 1.0), (NEXT_STEP, 0.0), (None, 0.0)])
