@@ -31,7 +31,8 @@ try:
     from mcp.types import CallToolResult, ContentBlock, TextContent, Tool
 
     from agent_rl.tools.mcp.connection import McpLink, OpenTransport, ServerConnection, ServerDownError
-    from agent_rl.tools.mcp.transport import JOBS, as_child, in_sandbox, over_http, read_program
+    from agent_rl.tools.mcp.over_http import over_http
+    from agent_rl.tools.mcp.transport import JOBS, as_child, in_sandbox, read_program
 except ImportError as error:
     raise ConfigError(
         f"tools.mcp needs the protocol's SDK ({error}); install it with pip install -r requirements-mcp.txt"
@@ -152,10 +153,10 @@ class MCPConnections(Closing):
 
     def _transport(self, config: MCPServerConfig, where: str) -> OpenTransport:
         if config.url:
-            return lambda words: over_http(config.url)
+            return lambda words, budget: over_http(config.url, budget=budget)
         if not config.sandbox:
-            return lambda words: as_child(config.command, words=words)
-        return lambda words: in_sandbox(self._sandbox, self._programs[where], words=words)
+            return lambda words, budget: as_child(config.command, words=words, budget=budget)
+        return lambda words, budget: in_sandbox(self._sandbox, self._programs[where], words=words, budget=budget)
 
 
 def _open_sandbox() -> Sandbox:
