@@ -37,7 +37,7 @@ _EVERYDAY = (
 )
 
 
-class _RefusedError(Exception):
+class _RefusalError(Exception):
     """Why the file is refused; goes on where "tokenizer.json" ends."""
 
 
@@ -57,13 +57,13 @@ def _check_section(name: str, section: Any) -> None:
     growth = 1.0
     for num, each in enumerate(_values(section)):
         if num > MAX_VALUES:
-            raise _RefusedError(f"has a {name} of more than {MAX_VALUES} values")
+            raise _RefusalError(f"has a {name} of more than {MAX_VALUES} values")
         if isinstance(each, str) and len(each) > MAX_TEXT_CHARS and each != _charsmap(section):
-            raise _RefusedError(f"has a text of {len(each)} characters in its {name}, expected {MAX_TEXT_CHARS}")
+            raise _RefusalError(f"has a text of {len(each)} characters in its {name}, expected {MAX_TEXT_CHARS}")
         if isinstance(each, dict):
             growth *= _growth(name, each)
     if growth > MAX_GROWTH:
-        raise _RefusedError(f"has a {name} that makes one character {growth:.3g}, expected {MAX_GROWTH:g} at most")
+        raise _RefusalError(f"has a {name} that makes one character {growth:.3g}, expected {MAX_GROWTH:g} at most")
 
 
 def _growth(name: str, part: dict[str, Any]) -> float:
@@ -71,7 +71,7 @@ def _growth(name: str, part: dict[str, Any]) -> float:
     for key in ("content", "prepend", "replacement"):
         text = part.get(key)
         if isinstance(text, str) and len(text) > MAX_CONTENT_CHARS:
-            raise _RefusedError(f"puts {len(text)} characters in a text ({name}), expected {MAX_CONTENT_CHARS} at most")
+            raise _RefusalError(f"puts {len(text)} characters in a text, expected {MAX_CONTENT_CHARS} at most ({name})")
     if part.get("type") == "Replace" and isinstance(part.get("content"), str):
         pattern = part.get("pattern")
         matched = pattern.get("String") if isinstance(pattern, dict) else None
@@ -91,17 +91,17 @@ def _growth_of_charsmap(text: Any) -> float:
     try:
         table = base64.b64decode(text or "")
     except (binascii.Error, TypeError, ValueError):
-        raise _RefusedError("has a precompiled_charsmap that is no base64") from None
+        raise _RefusalError("has a precompiled_charsmap that is no base64") from None
     texts = table[4 + int.from_bytes(table[:4], "little") :].split(b"\0")
     return 1.0 if max(map(len, texts)) <= MAX_CONTENT_CHARS else float("inf")
 
 
 def _check_model(model: Any) -> None:
     if not isinstance(model, dict):
-        raise _RefusedError("describes no model")
+        raise _RefusalError("describes no model")
     for name, value in model.items():
         if isinstance(value, str) and len(value) > MAX_CONTENT_CHARS:
-            raise _RefusedError(f"has a {name} of {len(value)} characters, expected {MAX_CONTENT_CHARS} at most")
+            raise _RefusalError(f"has a {name} of {len(value)} characters, expected {MAX_CONTENT_CHARS} at most")
 
 
 def _probes(described: dict[str, Any]) -> Iterator[str]:
@@ -127,7 +127,7 @@ def _try(path: str) -> None:
     with open(path, encoding="utf-8") as file:
         described = json.load(file)
     if not isinstance(described, dict):
-        raise _RefusedError("holds no JSON object")
+        raise _RefusalError("holds no JSON object")
     for name in SECTIONS:
         _check_section(name, described.get(name))
     _check_model(described.get("model"))
@@ -142,7 +142,7 @@ def _try(path: str) -> None:
     for text in probes:
         ids = tokenizer.encode(text).ids
         if len(ids) > MAX_GROWTH * len(text) + MAX_VALUES:
-            raise _RefusedError(f"makes {len(ids)} tokens of {len(text)} characters")
+            raise _RefusalError(f"makes {len(ids)} tokens of {len(text)} characters")
         tokenizer.decode(ids)
 
 
@@ -154,7 +154,7 @@ def main() -> None:
         _try(sys.argv[1])
     except MemoryError:
         os.abort()
-    except _RefusedError as error:
+    except _RefusalError as error:
         print(error)
     except BaseException as error:  # the library's panics are no Exception
         print(f"cannot be used ({type(error).__name__}: {' '.join(str(error).split())[:200]})")

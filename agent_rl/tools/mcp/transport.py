@@ -26,6 +26,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from agent_rl.errors import ConfigError
+from agent_rl.redacted import shown
 from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, check_size, read_json
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
@@ -223,19 +224,19 @@ def read_program(command: tuple[str, ...], where: str) -> Program:
     program, *arguments = command
     if not _PYTHON.fullmatch(Path(program).name) or not arguments:
         raise ConfigError(
-            f"{where}: {' '.join(command)!r} cannot run in the sandbox, which takes `python FILE.py` and "
+            f"{where}: {shown(command)!r:.500} cannot run in the sandbox, which takes `python FILE.py` and "
             "`python -m MODULE`; use one of them, or set sandbox: false"
         )
     if arguments[0] == "-m":
         return Program(path="run_module.py", files={"run_module.py": _RUN_MODULE}, argv=tuple(arguments[1:]))
-    script = Path(arguments[0])
+    script, named = Path(arguments[0]), shown(arguments[:1])
     if not script.is_file():
-        raise ConfigError(f"{where}: there is no file {arguments[0]!r} in {Path.cwd()}; give the path of the server")
+        raise ConfigError(f"{where}: there is no file {named!r:.300} in {Path.cwd()}; give the path of the server")
     try:
         files = _files_beside(script)
     except (OSError, WorkspaceError) as error:
         raise ConfigError(
-            f"{where}: the folder of {arguments[0]!r} does not fit into the sandbox: {error}; "
+            f"{where}: the folder of {named!r:.300} does not fit into the sandbox: {error}; "
             "give the server a folder of its own, or set sandbox: false"
         ) from error
     return Program(path=script.name, files=files, argv=tuple(arguments[1:]))
