@@ -1,11 +1,15 @@
 """Keys in a configuration: in the run's own file, which only its owner reads, and nowhere else."""
 
+import html
 import stat
 import sys
+import tempfile
 import time
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from commands import one_line_error, run_here
@@ -16,8 +20,12 @@ from agent_rl.config.tools import SearchToolConfig
 from agent_rl.core import run_output
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput
-from agent_rl.errors import ConfigError, UserError
+from agent_rl.errors import ConfigError, SandboxError, UserError
 from agent_rl.redacted import redacted, secrets_in, shown
+from agent_rl.sandbox.guest.tiers import SETTINGS
+from agent_rl.sandbox.limits import Status
+from agent_rl.sandbox.sandbox import Sandbox
+from agent_rl.scripts.commands import view
 from agent_rl.telemetry.files import write_text
 from agent_rl.tools.mcp.tools import MCPConnections
 from agent_rl.tools.web_search_tool import WebSearch
@@ -222,3 +230,67 @@ def test_no_complaint_about_a_server_or_an_address_repeats_a_key() -> None:
     for address in (f"ftp://me:{KEY}@host/?key={KEY}", f"https://me:{KEY}@ho st/", f"me:{KEY}@host", f"x/?key={KEY}"):
         said = complaint(lambda address=address: WebSearch(SearchToolConfig(provider="own", endpoint=address)))
         assert KEY not in said, said
+
+
+# ---------------------------------------------------------------- what lies beside an interpreter, and a browser
+
+
+def test_settings_with_keys_beside_the_interpreter_are_empty_in_the_sandbox() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="agent_rl_venv_") as name:
+        folder, jobs = Path(name) / "venv", Path(name) / "jobs" / "jobs.py"
+        folder.parent.chmod(0o755)
+        venv.create(folder, symlinks=True)
+        for settings in SETTINGS:
+            (folder / settings).write_text(KEY)
+            (folder / settings).chmod(0o644)
+        jobs.parent.mkdir()
+        jobs.write_text(
+            "import os, sys\n"
+            "def read(request, workdir):\n"
+            "    return {name: text(os.path.join(sys.prefix, name)) for name in request['names']}\n"
+            "def text(path):\n"
+            "    try:\n"
+            "        return open(path).read()\n"
+            "    except PermissionError:\n"
+            "        return ''\n"
+            "JOBS = {'read': read}\n"
+        )
+        try:
+            sandbox = Sandbox.open(python=folder / "bin" / "python", jobs=[str(jobs)], tier="namespaces")
+        except SandboxError as error:
+            pytest.skip(f"namespaces are not available here: {error}")
+        with sandbox:
+            names = [*SETTINGS, "pyvenv.cfg"]
+            job = sandbox.call("read", names=names)
+            assert job.status is Status.OK, job.error
+            assert job.result["pyvenv.cfg"] and [job.result[each] for each in SETTINGS] == [""] * len(SETTINGS)
+
+
+def test_the_viewers_key_is_in_no_argument_and_in_no_file_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def spy(address: str) -> bool:
+        path = Path(unquote(urlsplit(address).path))
+        opened.append(address)
+        assert f"?key={KEY}" in html.unescape(path.read_text())
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        return True
+
+    monkeypatch.setattr(view.webbrowser, "open", spy)
+    monkeypatch.setattr(view, "_TO_READ_S", 0.0)
+    view._open_browser(f"http://127.0.0.1:8000/?key={KEY}")
+    (address,) = opened
+    assert address.startswith("file://") and KEY not in address
+    assert not Path(unquote(urlsplit(address).path)).exists()
+
+
+def test_a_browser_of_the_user_gets_no_key_among_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = tmp_path / "arguments"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {seen}\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    monkeypatch.setattr(view.webbrowser, "_tryorder", None)
+    monkeypatch.setattr(view, "_TO_READ_S", 0.2)
+    view._open_browser(f"http://127.0.0.1:8000/?key={KEY}")
+    assert "open.html" in seen.read_text() and KEY not in seen.read_text()

@@ -26,7 +26,7 @@ MAX_IN_FLIGHT = 8
 """Calls that one server is given at a time; further ones wait here, where no clock runs for them."""
 MAX_PAGES = 100
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
-_ONE_CALL_FAILED = "SSE stream failed"
+_ONE_CALL_FAILED = "SSE stream"
 """The SDK says "connection closed" of a single answer too, one with an event that is too long."""
 _ANSWERS = (JSONRPCResponse, JSONRPCError)
 _FAILURE_CHARS = 500
