@@ -105,10 +105,7 @@ def apply_override(
     parts = key.strip().split(".")
     is_top_level = parts == ["plugins"]
     short = value[:_SHOWN_CHARS]
-    hidden = [redacted({part[:_SHOWN_CHARS]: short}) for part in parts[:MAX_DEPTH]]
-    if any(short not in each.values() for each in hidden):
-        short = next(text for each in hidden for text in each.values() if text != short)
-    shown = f"{key[:_SHOWN_CHARS] + found + str(short)!r:.{_SHOWN_CHARS}}"
+    shown = f"{key[:_SHOWN_CHARS] + found + _redacted_at(parts, short)!r:.{_SHOWN_CHARS}}"
     is_long_enough = len(parts) > form.count(".") or is_top_level
     if not found or not is_long_enough or len(parts) > MAX_DEPTH or not all(parts):
         raise ConfigError(f"override {shown}: expected {form}, for example {example}")
@@ -119,6 +116,18 @@ def apply_override(
         if not isinstance(node, dict):
             raise ConfigError(f"override {shown}: {part!r:.60} is a single value, it has no key below it")
     node[parts[-1]] = parsed
+
+
+def _redacted_at(parts: list[str], value: str) -> str:
+    """The value as it may be shown at its place."""
+    parts = [part[:_SHOWN_CHARS] for part in parts[:MAX_DEPTH]]
+    nested: Any = value
+    for part in reversed(parts):
+        nested = {part: nested}
+    hidden = redacted(nested)
+    while isinstance(hidden, dict):
+        (hidden,) = hidden.values()
+    return str(hidden)
 
 
 def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Config, prefix: str = "") -> str:
@@ -135,7 +144,7 @@ def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Conf
     message = detail["msg"].removeprefix("Value error, ")
     if not key:
         return f"{source}: {message}"
-    name = key.rpartition(".")[2]
+    name = location[-1] if location else key.rpartition(".")[2]
     shown = redacted({name: detail["input"]})[name]
     return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
 

@@ -3,10 +3,11 @@
 Counted before anything is made of the bytes. Not here: formats.
 """
 
-import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from agent_rl.errors import DataError
 
@@ -17,6 +18,11 @@ _FREE_BYTES, _BYTES_PER_PACKED_BYTE = 2**26, 50
 """Task files of text take a fifth to a tenth of their size when packed; archives made to fill memory a thousandth."""
 _FREE_VALUES, _VALUES_PER_PACKED_BYTE = 1_000_000, 2
 """In task files there is one value to two packed bytes, or fewer."""
+_VALUES_PER_ROW, _VALUES_PER_MEMBER = 8, 64
+"""What a row, and a part of a gzip file, take besides their values."""
+_GZIP = 31
+"""zlib's number for streams with the header and the checksum of gzip."""
+_PIECE_BYTES = 2**14
 
 
 class Allowance:
@@ -40,20 +46,63 @@ class Allowance:
 def read_lines(path: Path, *, is_packed: bool = False) -> Iterator[bytes]:
     """The lines of a file, or of the gzip file that it is. DataError for one that is not whole, and beyond the caps."""
     allowance = Allowance(str(path), path.stat().st_size)
-    with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
+    with path.open("rb") as packed, io.BufferedReader(_Unpacked(packed, allowance)) if is_packed else packed as file:
         for number in range(1, MAX_ROWS + 2):
             try:
                 line = file.readline(MAX_ROW_BYTES + 1)
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            except (EOFError, zlib.error) as error:
                 raise DataError(f"{path}: not a whole gzip file ({error}); fetch or write it again") from None
             if not line:
                 return
             if len(line) > MAX_ROW_BYTES:
                 raise DataError(f"{path}:{number}: the line is longer than {MAX_ROW_BYTES >> 20} MiB; make rows of it")
             if is_packed:
-                allowance.take(len(line), 1 + line.count(b",") + line.count(b"[") + line.count(b"{"))
+                num_values = line.count(b",") + line.count(b"[") + line.count(b"{")
+                allowance.take(len(line), _VALUES_PER_ROW + num_values)
             yield line
     raise DataError(f"{path}: holds more than {MAX_ROWS} lines; divide the file")
+
+
+class _Unpacked(io.RawIOBase):
+    """The bytes of a gzip file of any number of parts. Python's own reader takes names in headers byte by byte.
+
+    EOFError where it ends too early, zlib.error where it is damaged.
+    """
+
+    def __init__(self, packed: BinaryIO, allowance: Allowance) -> None:
+        self._packed, self._allowance = packed, allowance
+        self._unpacker = zlib.decompressobj(_GZIP)
+        self._rest = b""
+        self._is_first_part, self._is_within_part = True, False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        while True:
+            if self._is_within_part:
+                data = self._unpacker.decompress(self._rest, len(buffer))
+                self._rest = self._unpacker.unused_data or self._unpacker.unconsumed_tail
+                self._is_within_part = not self._unpacker.eof
+                if data:
+                    buffer[: len(data)] = data
+                    return len(data)
+            if not self._rest:
+                self._rest = self._packed.read(_PIECE_BYTES)
+                if not self._rest and self._is_within_part:
+                    raise EOFError("it ends too early")
+                if not self._rest:
+                    return 0
+            if not self._is_within_part:
+                self._begin_part()
+
+    def _begin_part(self) -> None:
+        if not self._is_first_part:
+            self._rest = self._rest.lstrip(b"\0")  # zeros may fill a file up
+        if self._rest:
+            self._is_first_part = False
+            self._allowance.take(0, _VALUES_PER_MEMBER)
+            self._unpacker, self._is_within_part = zlib.decompressobj(_GZIP), True
 
 
 def read_whole(path: Path) -> bytes:

@@ -73,7 +73,7 @@ def parse_json(text: str, where: str, *, max_containers: int = MAX_CONTAINERS) -
     if num_containers > max_containers:
         raise DataError(f"{where}: holds more than {max_containers} lists and objects; make rows of it")
     try:
-        value = json.loads(text, object_pairs_hook=_as_object, parse_constant=_finite, parse_float=_finite)
+        value = _DECODER.decode(text)
         if _SURROGATE.search(text):  # half of a pair can only come from an escape
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError:
@@ -126,6 +126,10 @@ def _finite(literal: str) -> float:
     if not math.isfinite(number):
         raise _RefusedError(f"{literal:.20} is no finite number; write one, or null")
     return number
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_as_object, parse_constant=_finite, parse_float=_finite)
+"""One for all rows: to make a decoder takes longer than to read a short row."""
 
 
 def _parse_line(line: bytes, where: str, advice: str) -> Any:

@@ -23,6 +23,8 @@ Row = dict[str, Any]
 _JSON_COLUMNS = b"agent_rl.json_columns"
 """Key of the schema's metadata: a JSON list of column names."""
 _ROWS_AT_ONCE = 1024
+_MAX_FOOTER_BYTES = 2**23
+"""Of what a file says of itself, which takes some twenty times as much in memory; real ones have some kilobytes."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -68,6 +70,7 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
 
     allowance = Allowance(source, len(content))
     rows: list[Row] = []
+    _check_footer(content, source)
     try:
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         schema = file.schema_arrow
@@ -116,6 +119,16 @@ def _json_columns(schema: "pa.Schema", source: str) -> tuple[set[str], bool]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DataError(f"{source}: its metadata {_JSON_COLUMNS.decode()} is no list of columns; write the file again")
     return {field.name for field in schema if isinstance(field.type, pa.JsonType)} | set(names), listed is not None
+
+
+def _check_footer(content: bytes, source: str) -> None:
+    """A file ends in its description, the length of that in four bytes, and a mark."""
+    num_bytes = int.from_bytes(content[-8:-4], "little")
+    if content.endswith(b"PAR1") and _MAX_FOOTER_BYTES < num_bytes < len(content):
+        raise DataError(
+            f"{source}: its description of itself has {num_bytes} bytes, expected {_MAX_FOOTER_BYTES} at most; write "
+            "it with less metadata and larger row groups"
+        )
 
 
 def _check_claims(metadata: Any, allowance: Allowance) -> None:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 from agent_rl.errors import CheckpointError, ConfigError
 from agent_rl.policies.model_folder import check_model_folder
+from agent_rl.policies.tokenizer_file import check_tokenizer_file
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -106,6 +107,8 @@ def load_hf_tokenizer(source: str | Path) -> "PreTrainedTokenizerBase":
         check_model_folder(Path(source))
     if is_local and not (Path(source) / "tokenizer.json").is_file():
         raise CheckpointError(f"{source}/tokenizer.json does not exist: the model folder must hold its tokenizer")
+    if is_local:
+        check_tokenizer_file(Path(source) / "tokenizer.json")
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=is_local)
     except UNREADABLE as error:

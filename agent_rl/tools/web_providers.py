@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from agent_rl.config.tools import SearchToolConfig
 from agent_rl.errors import AgentRLError, ConfigError, nearest
+from agent_rl.redacted import shown
 from agent_rl.tools.passages import Passage
 
 
@@ -112,7 +113,9 @@ def address_of(config: SearchToolConfig, provider: Provider) -> str:
     except ValueError:
         is_address = False
     if not is_address or not address.isascii() or any(character.isspace() for character in address):
-        raise ConfigError(f"tools.search.endpoint is {address!r}; expected an address such as https://host/search")
+        raise ConfigError(
+            f"tools.search.endpoint is {shown(address)!r:.300}; expected an address such as https://host/search"
+        )
     return address
 
 

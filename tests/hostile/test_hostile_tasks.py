@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Callable
@@ -14,7 +15,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from agent_rl.data.bounds import read_lines
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.errors import DataError
 
@@ -50,6 +54,16 @@ def packed(unit: bytes, times: int) -> bytes:
     return b"".join([*parts, packer.flush()])
 
 
+def named(name: bytes, content: bytes) -> bytes:
+    """A gzip file that says what it was called."""
+    packed = gzip.compress(content)
+    return packed[:3] + b"\x08" + packed[4:10] + name + b"\0" + packed[10:]
+
+
+def described(by: str | dict[str, str]) -> bytes:
+    return parquet(pa.table({"a": [1]}).replace_schema_metadata({"x": by} if isinstance(by, str) else by))
+
+
 def parquet(table: pa.Table, **options: object) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd", **options)
@@ -68,6 +82,10 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "many equal rows": (".jsonl.gz", lambda: packed(b'{"a": "' + b"x" * 1000 + b'"}\n', 500_000)),
     "many empty lists": (".jsonl.gz", lambda: packed(b'{"a": [' + b"[]," * 10_000 + b"[]]}\n", 2_000)),
     "many members": (".jsonl.gz", lambda: gzip.compress(b"{}\n" * 300_000) * 20),
+    "many empty members": (".jsonl.gz", lambda: gzip.compress(b"") * 500_000),
+    "a name without end": (".jsonl.gz", lambda: b"\x1f\x8b\x08\x08" + bytes(6) + b"x" * 50_000_000),
+    "a comment without end": (".jsonl.gz", lambda: b"\x1f\x8b\x08\x10" + bytes(6) + b"x" * 50_000_000),
+    "names without end": (".jsonl.gz", lambda: named(b"x" * 1_000_000, b"[]\n" * 200) * 50),
     "empty lists in a row": (".jsonl", lambda: b'{"a": [' + b"[]," * 3_000_000 + b"[]]}"),
     "empty objects in a row": (".jsonl", lambda: b'{"a": [' + b"{}," * 3_000_000 + b"{}]}"),
     "empty lists in an array": (".json", lambda: b"[" + b"[]," * 9_000_000 + b"[]]"),
@@ -94,6 +112,8 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes]]] = {
             pa.table({"a": pa.ListArray.from_arrays([0, 30_000_000], pa.array([1]).take([0] * 30_000_000))})
         ),
     ),
+    "a long description of itself": (".parquet", lambda: described("y" * 50_000_000)),
+    "a description of many words": (".parquet", lambda: described({f"k{n}": "y" for n in range(300_000)})),
     "JSON in many rows": (
         ".parquet",
         lambda: parquet(
@@ -115,6 +135,38 @@ def test_a_file_made_to_fill_memory_is_refused_at_once(tmp_path: Path, name: str
     assert "bomb" in said and said.count("\n") == 1, said[:500]
     assert megabytes < 3 * size + 220, (megabytes, size)
     assert seconds < 5.0
+
+
+def test_a_name_in_a_gzip_file_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(named(b"x" * 50_000_000, b'{"a": 1}\n'))
+    started = time.perf_counter()
+    assert [row["a"] for row in read_tasks(path)] == [1]
+    assert time.perf_counter() - started < 2.0
+
+
+PARTS = st.lists(st.binary(max_size=300) | st.just(b'{"a": 1}\n' * 5000), max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=PARTS, num_zeros=st.integers(0, 20), cut=st.integers(0, 12), junk=st.sampled_from([b"", b"x", b"\x1f\x8b"])
+)
+def test_a_gzip_file_is_read_as_by_pythons_own_reader(
+    parts: list[bytes], num_zeros: int, cut: int, junk: bytes
+) -> None:
+    packed = b"".join(gzip.compress(part) for part in parts)
+    packed = packed[: len(packed) - cut] if cut else packed + bytes(num_zeros) + junk
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl.gz")
+        path.write_bytes(packed)
+        try:
+            expected = gzip.decompress(packed)
+        except (OSError, EOFError, zlib.error):
+            with pytest.raises(DataError, match="not a whole gzip file"):
+                list(read_lines(path, is_packed=True))
+        else:
+            assert b"".join(read_lines(path, is_packed=True)) == expected
 
 
 ROWS: dict[str, bytes] = {

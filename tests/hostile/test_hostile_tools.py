@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -398,3 +399,67 @@ def test_a_body_over_http_is_measured_before_a_value_is_made(kind: str) -> None:
     finally:
         served.shutdown()
         served.server_close()
+
+
+@cache
+def large_when_unpacked() -> bytes:
+    return gzip.compress(b'data: {"jsonrpc":"2.0","id":1,"result":{"x":"' + b"x" * 200_000_000 + b'"}}\n\n')
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br"])
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize("method", ["initialize", "tools/call"])
+def test_a_packed_body_over_http_is_refused_unread(kind: str, method: str, coding: str) -> None:
+    bomb = large_when_unpacked()
+    accepted: set[str | None] = set()
+
+    class Packed(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            accepted.add(self.headers["accept-encoding"])
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            results = {
+                "initialize": {
+                    "protocolVersion": "2025-06-18",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "s", "version": "1"},
+                },
+                "tools/list": {"tools": [TOOL]},
+            }
+            answer = {"error": {"code": -32601, "message": "unknown"}}
+            if asked["method"] in results:
+                answer = {"result": results[asked["method"]]}
+            body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), **answer}).encode()
+            is_packed = asked["method"] == method
+            self.send_response(200 if "id" in asked else 202)
+            self.send_header("content-type", kind if is_packed else "application/json")
+            if is_packed:
+                self.send_header("content-encoding", coding)
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(bomb if is_packed else body if "id" in asked else b"")
+
+        def log_message(self, *_: Any) -> None: ...
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Packed)
+    threading.Thread(target=served.serve_forever, args=[0.01], daemon=True).start()
+    config = MCPServerConfig(url=f"http://127.0.0.1:{served.server_address[1]}/mcp", timeout_s=10.0)
+    tracemalloc.start()
+    try:
+        started = time.perf_counter()
+        if method == "initialize":
+            with pytest.raises(UserError, match=r"did not come up") as caught, MCPConnections([config]):
+                pass
+            said = str(caught.value)
+        else:
+            with MCPConnections([config]) as connections:
+                result = ToolRegistry(connections.tools).run(ToolCall(name="t", arguments={}))
+            assert not result.ok
+            said = result.text
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        served.shutdown()
+        served.server_close()
+    assert "packed" in said or "SSE stream" in said, said
+    assert peak < MAX_BYTES and time.perf_counter() - started < 5.0
+    assert accepted == {"identity"}

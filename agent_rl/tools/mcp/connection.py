@@ -7,7 +7,7 @@ protocol) ends a connection and nothing else. Not here: how bytes travel (`trans
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -17,20 +17,21 @@ from mcp.shared.message import SessionMessage
 from mcp.types import CONNECTION_CLOSED, CallToolResult, Implementation, JSONRPCError, JSONRPCResponse, Tool
 
 from agent_rl.errors import AgentRLError
-from agent_rl.tools.mcp.transport import MAX_LINE_BYTES, LastWords, Streams
+from agent_rl.tools.mcp.budget import Budget, LastWords
+from agent_rl.tools.mcp.transport import MAX_LINE_BYTES, Streams
 
-OpenTransport = Callable[[LastWords], AbstractAsyncContextManager[Streams]]
-"""Opens a transport, and keeps what the server writes to stderr."""
+OpenTransport = Callable[[LastWords, Budget], AbstractAsyncContextManager[Streams]]
+"""Opens a transport, keeps what the server writes to stderr, and takes what else it writes from the budget."""
 MAX_IN_FLIGHT = 8
 """Calls that one server is given at a time; further ones wait here, where no clock runs for them."""
 MAX_PAGES = 100
-MAX_RUBBISH = 1000
-"""Lines that are no messages, after which a server is not listened to any more."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
-_ONE_CALL_FAILED = "SSE stream failed"
+_ONE_CALL_FAILED = "SSE stream"
 """The SDK says "connection closed" of a single answer too, one with an event that is too long."""
 _ANSWERS = (JSONRPCResponse, JSONRPCError)
 _FAILURE_CHARS = 500
+_LAST_ANSWER_S = 0.2
+"""For an answer that came just before the connection ended."""
 _WHO_WE_ARE = Implementation(name="agent_rl", version="1")
 
 
@@ -51,8 +52,22 @@ class McpLink:
         self.lost = anyio.Event()
         self.num_answers = 0
         """Of all kinds, those that no call waits for any more included: signs of life."""
-        self.num_rubbish = 0
         self.is_suspected = False
+        self.scope = anyio.CancelScope()
+        self.budget = Budget(self._end)
+
+    def _end(self) -> None:
+        self.lost.set()
+        self.scope.cancel()
+
+
+class _Asked:
+    """A call on its way: `done` is set when there is a result or an error, or when the connection is left."""
+
+    def __init__(self) -> None:
+        self.done, self.scope = anyio.Event(), anyio.CancelScope()
+        self.result: CallToolResult | None = None
+        self.error: Exception | None = None
 
 
 class ServerConnection:
@@ -84,7 +99,7 @@ class ServerConnection:
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         """The server's answer, within `timeout_s` of being sent. Never asked twice, because a call that was lost may
-        have had effects. A turn comes in time, because each call in front is over in twice `timeout_s`.
+        have had effects. A turn comes in time, because each call in front is over in `timeout_s`.
 
         Raises ServerDownError, MCPError when the server refuses the request or its answer cannot be read, and
         ValueError or RuntimeError when its answer is no result of this tool.
@@ -95,20 +110,29 @@ class ServerConnection:
                 wait_s = self._next_attempt - time.monotonic()
                 until = f" and is not asked again for {wait_s:.1f} s" if wait_s > 0 else ""
                 raise ServerDownError(f"the server is down ({link.failure}){until}")
-            try:
-                with anyio.fail_after(self._timeout_s):
-                    result = await link.client.call_tool(name, arguments)
-            except TimeoutError as error:
-                self.suspect()
-                raise ServerDownError(f"the server gave no answer within {self._timeout_s:g} s") from error
-            except MCPError as error:
-                if error.code == CONNECTION_CLOSED and not error.message.startswith(_ONE_CALL_FAILED):
-                    link.lost.set()
-                    raise ServerDownError("the server ended before it answered; the next call starts anew") from error
-                self.suspect()
-                raise
+            with link.budget.call():
+                result = await self._ask(link, link.client, name, arguments)
             self._num_attempts = 0
             return result
+
+    async def _ask(self, link: McpLink, client: Client, name: str, arguments: dict[str, Any]) -> CallToolResult:
+        """In a task of its own, because the SDK may take seconds to tell a server that a call was given up."""
+        asked = _Asked()
+        self._tasks.start_soon(_call_tool, client, name, arguments, asked)
+        with anyio.move_on_after(self._timeout_s) as scope:
+            await _either(asked.done, link.lost)
+        asked.scope.cancel()
+        if asked.result is not None:
+            return asked.result
+        error = asked.error
+        is_over = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        if link.lost.is_set() or (is_over and not error.message.startswith(_ONE_CALL_FAILED)):
+            link.lost.set()
+            why = f"was ended: {link.budget.failure}" if link.budget.failure else "ended before it answered"
+            raise ServerDownError(f"the server {why}; the next call starts anew") from error
+        if scope.cancelled_caught or isinstance(error, MCPError):
+            self.suspect()
+        raise error or ServerDownError(f"the server gave no answer within {self._timeout_s:g} s")
 
     def suspect(self) -> None:
         """After a call without an answer: see whether the server answers anything, else take it for lost."""
@@ -123,7 +147,8 @@ class ServerConnection:
             num_answers = link.num_answers
             with anyio.move_on_after(self._timeout_s) as scope:
                 try:
-                    await client.list_tools()
+                    with link.budget.call():
+                        await client.list_tools()
                 except (MCPError, ValueError, RuntimeError):
                     link.lost.set()
             # One that works through a queue of calls answers those first.
@@ -135,20 +160,20 @@ class ServerConnection:
     async def _hold(self, link: McpLink) -> None:
         """Connect, and stay until the connection is lost; a transport wants to be left by the task that entered it."""
 
-        async def listen(message: object) -> None:
-            link.num_rubbish += isinstance(message, Exception)
-            if link.num_rubbish > MAX_RUBBISH:
-                link.failure = f"it wrote more than {MAX_RUBBISH} lines that are no messages"
-                scope.cancel()
+        async def ignore(message: object) -> None:
+            """What a server says unasked."""
 
         try:
             link.failure = f"no answer to the handshake within {self._timeout_s:g} s"
-            with anyio.CancelScope(deadline=anyio.current_time() + self._timeout_s) as scope:
-                transport = _counted(self._open_transport(link.words), link)
-                async with Client(transport, cache=None, message_handler=listen, client_info=_WHO_WE_ARE) as client:
+            link.scope.deadline = anyio.current_time() + self._timeout_s
+            with link.scope, ExitStack() as handshake:
+                handshake.enter_context(link.budget.call())
+                transport = _counted(self._open_transport(link.words, link.budget), link)
+                async with Client(transport, cache=None, message_handler=ignore, client_info=_WHO_WE_ARE) as client:
                     try:
                         link.tools = await _all_tools(client)
-                        scope.deadline = math.inf
+                        handshake.close()
+                        link.scope.deadline = math.inf
                         link.client, link.failure = client, "the connection ended"
                         link.settled.set()
                         await link.lost.wait()
@@ -157,8 +182,34 @@ class ServerConnection:
         except Exception as error:  # the boundary to the SDK and the server: whatever breaks ends this connection only
             link.failure = _innermost(error)
         finally:
+            link.failure = link.budget.failure or link.failure
             link.lost.set()
             link.settled.set()
+
+
+async def _call_tool(client: Client, name: str, arguments: dict[str, Any], asked: _Asked) -> None:
+    try:
+        with asked.scope:
+            asked.result = await client.call_tool(name, arguments)
+    except (MCPError, ValueError, RuntimeError) as error:
+        asked.error = error
+    finally:
+        asked.done.set()
+
+
+async def _either(done: anyio.Event, lost: anyio.Event) -> None:
+    """Wait for an answer, or until none can come any more."""
+
+    async def end_when_lost() -> None:
+        await lost.wait()
+        with anyio.move_on_after(_LAST_ANSWER_S):
+            await done.wait()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end_when_lost)
+        await done.wait()
+        tasks.cancel_scope.cancel()
 
 
 @asynccontextmanager

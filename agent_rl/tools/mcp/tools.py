@@ -14,12 +14,11 @@ from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
-from urllib.parse import urlsplit
 
 from agent_rl.closing import Closing
 from agent_rl.config import MCPServerConfig
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
-from agent_rl.redacted import Secrets, redacted, secrets_of_address
+from agent_rl.redacted import HIDDEN, Secrets, secrets_in, shown
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult, shortened
 
@@ -31,7 +30,8 @@ try:
     from mcp.types import CallToolResult, ContentBlock, TextContent, Tool
 
     from agent_rl.tools.mcp.connection import McpLink, OpenTransport, ServerConnection, ServerDownError
-    from agent_rl.tools.mcp.transport import JOBS, as_child, in_sandbox, over_http, read_program
+    from agent_rl.tools.mcp.over_http import over_http
+    from agent_rl.tools.mcp.transport import JOBS, as_child, in_sandbox, read_program
 except ImportError as error:
     raise ConfigError(
         f"tools.mcp needs the protocol's SDK ({error}); install it with pip install -r requirements-mcp.txt"
@@ -125,9 +125,9 @@ class MCPConnections(Closing):
             attempts = [portal.start_task_soon(server.link) for server in servers]
             links = [attempt.result() for attempt in attempts]
             offered = [
-                (where, MCPTool(tool, server, portal, Secrets(_secrets_of(config))))
+                (where, MCPTool(tool, server, portal, _secrets_of(config)))
                 for where, config, server, link in zip(self._wheres, self._configs, servers, links, strict=True)
-                for tool in _included(config, _came_up(link, where), where)
+                for tool in _included(config, _came_up(link, where, _secrets_of(config)), where)
             ]
             _refuse_twice(offered)
             self.tools = tuple(tool for _, tool in offered)
@@ -152,10 +152,10 @@ class MCPConnections(Closing):
 
     def _transport(self, config: MCPServerConfig, where: str) -> OpenTransport:
         if config.url:
-            return lambda words: over_http(config.url)
+            return lambda words, budget: over_http(config.url, budget=budget)
         if not config.sandbox:
-            return lambda words: as_child(config.command, words=words)
-        return lambda words: in_sandbox(self._sandbox, self._programs[where], words=words)
+            return lambda words, budget: as_child(config.command, words=words, budget=budget)
+        return lambda words, budget: in_sandbox(self._sandbox, self._programs[where], words=words, budget=budget)
 
 
 def _open_sandbox() -> Sandbox:
@@ -168,23 +168,20 @@ def _open_sandbox() -> Sandbox:
 
 
 def _label(config: MCPServerConfig) -> str:
-    """Without what may be secret: further arguments, and a url's user and query."""
-    if config.command:
-        return " ".join(config.command[:2])
-    address = urlsplit(config.url or "")
-    return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
+    """Without what may be secret, and without further arguments."""
+    return shown(config.command[:2]) if config.command else shown(config.url or "").removesuffix(f"?{HIDDEN}")
 
 
-def _secrets_of(config: MCPServerConfig) -> list[str]:
-    shown = redacted(list(config.command))
-    arguments = [each for each, seen in zip(config.command, shown, strict=True) if seen != each]
-    return [*secrets_of_address(config.url or ""), *(each.partition("=")[2] or each for each in arguments)]
+def _secrets_of(config: MCPServerConfig) -> Secrets:
+    return Secrets([*secrets_in(config.command), *secrets_in(config.url or "")])
 
 
-def _came_up(link: McpLink, where: str) -> tuple[Tool, ...]:
+def _came_up(link: McpLink, where: str, secrets: Secrets) -> tuple[Tool, ...]:
     if link.client is None:
-        words = f"; its last words: {link.words.last_line!r}" if link.words.last_line else ""
-        raise UserError(f"{where} did not come up: {link.failure}{words}; start it by hand to see whether it runs")
+        words = f"; its last words: {secrets.hide(link.words.last_line)!r}" if link.words.last_line else ""
+        raise UserError(
+            f"{where} did not come up: {secrets.hide(link.failure)}{words}; start it by hand to see whether it runs"
+        )
     return link.tools
 
 

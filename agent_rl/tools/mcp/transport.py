@@ -1,9 +1,9 @@
-"""Connects to MCP servers: child processes and servers in the sandbox over stdio, others over HTTP.
+"""Connects to MCP servers over stdio: child processes, and servers in the sandbox.
 
 A transport is what the SDK's client takes: an async context manager that gives a stream of messages from the server and
 one to it, and ends the server on leaving. Not the SDK's own for a child, which stores a line of any length. A server's
-stderr reaches no terminal: the last of it goes into error sentences, the rest is dropped. Does not: the protocol, and
-when to connect again (`connection.py`).
+stderr reaches no terminal: the last of it goes into error sentences, the rest is dropped. Not here: servers over HTTP
+(`over_http.py`), how much a server may write (`budget.py`), and when to connect again (`connection.py`).
 """
 
 import os
@@ -19,21 +19,20 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-import httpx2
 from anyio.abc import ByteReceiveStream, Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.client.stdio import get_default_environment
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from agent_rl.errors import ConfigError
+from agent_rl.redacted import shown
 from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, check_size, read_json
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.session import SessionEnded
 from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES, WorkspaceError, validate_files
+from agent_rl.tools.mcp.budget import Budget, FloodError, LastWords
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """Of one line, and of the body of one answer over HTTP."""
@@ -49,15 +48,14 @@ _WRITE_S = 5.0
 """A server that reads no input for so long counts as dead."""
 _GRACE_S = 2.0
 """Grace period after the input was closed, and again after SIGTERM."""
+_PAUSE_S = 0.02
+"""After a piece of stderr, which holds 64 KB at most."""
 _REST_S = 0.1
 """For the last of its stderr after the end; what it started may hold the pipe open."""
 _LIMIT_REACHED = (Status.TIMEOUT, Status.MEMORY, Status.PROCESS_LIMIT, Status.OUTPUT_LIMIT)
 _PYTHON = re.compile(r"python(\d+(\.\d+)?)?")
 _RUN_MODULE = "import runpy, sys\ndel sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
 _HEAD_BYTES = 200
-_WORDS_CHARS = 600
-_EVENT_BYTES = 1024
-"""Of an event, around its data."""
 _ANSWERED = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"[^"]*"\s*,\s*)?"id"\s*:\s*"?(\d{1,15})"?\s*,\s*"(?:result|error)"'
 )
@@ -69,23 +67,11 @@ Streams = tuple[Any, Any]
 # ---------------------------------------------------------------- lines
 
 
-@dataclass(slots=True)
-class LastWords:
-    """The end of what a server wrote to stderr."""
+async def read_messages(source: ByteReceiveStream, budget: Budget, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Send the messages in a stream of bytes until it ends. A line that is too long is one as soon as that is known.
 
-    text: str = ""
-
-    def add(self, text: str) -> None:
-        self.text = (self.text + text)[-_WORDS_CHARS:]
-
-    @property
-    def last_line(self) -> str:
-        """Of a traceback, the line that says what went wrong."""
-        return self.text.strip().rpartition("\n")[2]
-
-
-async def read_messages(source: ByteReceiveStream, send: Callable[[Any], Awaitable[None]]) -> None:
-    """Send the messages in a stream of bytes until it ends. A line that is too long is one as soon as that is known."""
+    FloodError beyond the budget.
+    """
     lines, is_skipping = BufferedByteReceiveStream(source), False
     with suppress(anyio.IncompleteRead, anyio.EndOfStream):
         while True:
@@ -95,6 +81,7 @@ async def read_messages(source: ByteReceiveStream, send: Callable[[Any], Awaitab
             except anyio.DelimiterNotFound:
                 line = await lines.receive_exactly(len(lines.buffer))
                 is_whole = False
+            await budget.take(len(line), not is_skipping)
             if not is_skipping:
                 await send(message_of(line))
             is_skipping = not is_whole
@@ -125,7 +112,8 @@ def _answered_by(line: bytes) -> int | None:
     if match := _ANSWERED.match(line):
         return int(match[1])
     try:
-        value = read_json(line, max_values=MAX_LINE_VALUES)
+        # Python's reader would take a line with such bytes for UTF-16, whose values were not counted.
+        value = None if b"\0" in line else read_json(line, max_values=MAX_LINE_VALUES)
     except UnreadableJSON:
         return None
     request_id = value.get("id") if isinstance(value, dict) and {"result", "error"} & value.keys() else None
@@ -144,7 +132,7 @@ async def _streams(
     outbox, from_client = anyio.create_memory_object_stream[SessionMessage](0)
 
     async def read_lines() -> None:
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, FloodError):
             async with to_client:
                 await read(to_client.send)
 
@@ -168,7 +156,7 @@ async def _streams(
 
 
 @asynccontextmanager
-async def as_child(command: tuple[str, ...], *, words: LastWords) -> AsyncIterator[Streams]:
+async def as_child(command: tuple[str, ...], *, words: LastWords, budget: Budget) -> AsyncIterator[Streams]:
     """A server in a process group of its own. Raises OSError when the program cannot be started."""
     process = await anyio.open_process(command, env=get_default_environment(), start_new_session=True)
 
@@ -179,7 +167,7 @@ async def as_child(command: tuple[str, ...], *, words: LastWords) -> AsyncIterat
     try:
         async with (
             anyio.create_task_group() as tasks,
-            _streams(partial(read_messages, process.stdout), write) as streams,
+            _streams(partial(read_messages, process.stdout, budget), write) as streams,
         ):
             tasks.start_soon(_empty, process.stderr, words)
             yield streams
@@ -190,9 +178,10 @@ async def as_child(command: tuple[str, ...], *, words: LastWords) -> AsyncIterat
 
 
 async def _empty(pipe: ByteReceiveStream, words: LastWords) -> None:
-    """Read to the end, else the server would wait when the pipe is full."""
+    """Read to the end, else the server would wait when the pipe is full; one that never stops waits all the same."""
     async for data in pipe:
         words.add(data.decode("utf-8", "replace"))
+        await anyio.sleep(_PAUSE_S)
 
 
 async def _end(process: Process, words: LastWords) -> None:
@@ -235,19 +224,19 @@ def read_program(command: tuple[str, ...], where: str) -> Program:
     program, *arguments = command
     if not _PYTHON.fullmatch(Path(program).name) or not arguments:
         raise ConfigError(
-            f"{where}: {' '.join(command)!r} cannot run in the sandbox, which takes `python FILE.py` and "
+            f"{where}: {shown(command)!r:.500} cannot run in the sandbox, which takes `python FILE.py` and "
             "`python -m MODULE`; use one of them, or set sandbox: false"
         )
     if arguments[0] == "-m":
         return Program(path="run_module.py", files={"run_module.py": _RUN_MODULE}, argv=tuple(arguments[1:]))
-    script = Path(arguments[0])
+    script, named = Path(arguments[0]), shown(arguments[:1])
     if not script.is_file():
-        raise ConfigError(f"{where}: there is no file {arguments[0]!r} in {Path.cwd()}; give the path of the server")
+        raise ConfigError(f"{where}: there is no file {named!r:.300} in {Path.cwd()}; give the path of the server")
     try:
         files = _files_beside(script)
     except (OSError, WorkspaceError) as error:
         raise ConfigError(
-            f"{where}: the folder of {arguments[0]!r} does not fit into the sandbox: {error}; "
+            f"{where}: the folder of {named!r:.300} does not fit into the sandbox: {error}; "
             "give the server a folder of its own, or set sandbox: false"
         ) from error
     return Program(path=script.name, files=files, argv=tuple(arguments[1:]))
@@ -279,7 +268,7 @@ def _is_wanted(name: str) -> bool:
 
 
 @asynccontextmanager
-async def in_sandbox(sandbox: Sandbox, program: Program, *, words: LastWords) -> AsyncIterator[Streams]:
+async def in_sandbox(sandbox: Sandbox, program: Program, *, words: LastWords, budget: Budget) -> AsyncIterator[Streams]:
     """A server that runs in `sandbox`. Raises SandboxError."""
     start = partial(sandbox.session, program.path, program.files, argv=program.argv, limits=LIMITS)
     session = await anyio.to_thread.run_sync(start)
@@ -293,7 +282,9 @@ async def in_sandbox(sandbox: Sandbox, program: Program, *, words: LastWords) ->
                 if end.reason != "silent":
                     return
             else:
-                await send(message_of(line.encode()))
+                data = line.encode()
+                await budget.take(len(data))
+                await send(message_of(data))
 
     async def write(line: str) -> None:
         await anyio.to_thread.run_sync(session.write_line, line, _WRITE_S, limiter=writes)
@@ -305,70 +296,3 @@ async def in_sandbox(sandbox: Sandbox, program: Program, *, words: LastWords) ->
         with anyio.CancelScope(shield=True):
             end = await anyio.to_thread.run_sync(session.close)
         words.add(f"{end.stderr}\n{end.error}" if end.status in _LIMIT_REACHED else end.stderr)
-
-
-# ---------------------------------------------------------------- over HTTP
-
-
-@asynccontextmanager
-async def over_http(url: str) -> AsyncIterator[Streams]:
-    """A server that speaks streamable HTTP. An answer over `MAX_LINE_BYTES`, or packed, ends its call."""
-    async with create_mcp_http_client(headers={"accept-encoding": "identity"}) as client:
-        client.event_hooks["response"].append(_bound)
-        transport = streamable_http_client(url, http_client=client, max_sse_event_size=MAX_LINE_BYTES)
-        async with transport as streams:
-            yield streams
-
-
-async def _bound(response: httpx2.Response) -> None:
-    is_packed = response.headers.get("content-encoding", "identity") != "identity"
-    is_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
-    kind = _BoundEvents if is_events and not is_packed else _BoundBody
-    response.stream = kind(response.stream, is_packed=is_packed)
-
-
-class _BoundBody(httpx2.AsyncByteStream):
-    """A body that fails, as a stream may, when it is too long, holds too many values, or is packed, which may unpack to
-    any length. It comes in one piece, so that no reader makes a value before all were counted."""
-
-    def __init__(self, body: Any, *, is_packed: bool) -> None:
-        self._body, self._is_packed = body, is_packed
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._is_packed:
-            raise httpx2.StreamError("the server packed its answer although it was asked not to")
-        whole = bytearray()
-        async for data in self._body:
-            whole += data
-            if len(whole) > MAX_LINE_BYTES:
-                raise httpx2.StreamError(TOO_LONG)
-        _check(bytes(whole))
-        yield bytes(whole)
-
-    async def aclose(self) -> None:
-        await self._body.aclose()
-
-
-class _BoundEvents(_BoundBody):
-    """A stream of events: the values of each are counted as a body's are. Their length is bounded by the SDK."""
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        event = bytearray()
-        async for data in self._body:
-            for line in data.splitlines(keepends=True):
-                event += line
-                if len(event) > MAX_LINE_BYTES + _EVENT_BYTES:  # the SDK refuses it unread, and only its call fails
-                    yield bytes(event)
-                    event.clear()
-                if event.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
-                    _check(bytes(event))
-                    yield bytes(event)
-                    event.clear()
-        yield bytes(event)
-
-
-def _check(data: bytes) -> None:
-    try:
-        check_size(data, max_values=MAX_LINE_VALUES)
-    except UnreadableJSON as error:
-        raise httpx2.StreamError(f"the server's answer cannot be read: {error}") from None
