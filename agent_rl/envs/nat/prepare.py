@@ -43,6 +43,13 @@ def main(
             "demonstrations it has seen, in requests that leave out what it has learned from them."
         ),
     ] = False,
+    hidden_cases: Annotated[
+        Literal["chosen", "sampled"],
+        typer.Option(
+            help="chosen: store inputs that tell the rules from wrong ones one step away, which takes one to four "
+            "seconds of a core for each spec; sampled: leave them out, so all inputs are sampled when an episode ends."
+        ),
+    ] = "chosen",
     requests_file: Annotated[
         Path | None, typer.Option(help="gemini: one request a line, instead of the built-in library.")
     ] = None,
@@ -73,7 +80,7 @@ def main(
 
         sets = plan_task_sets(output_dir, num_samples, seed, requests_file, settings)
     for name, specs in sets.items():
-        write(output_dir, name, with_telling_inputs(specs))
+        write(output_dir, name, with_telling_inputs(specs) if hidden_cases == "chosen" else specs)
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
 
 

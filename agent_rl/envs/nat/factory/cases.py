@@ -108,7 +108,8 @@ def _tool_cases(tool: Tool, rng: random.Random) -> list[Inputs]:
     family = FAMILIES[tool.family]
     count = max(NUM_VALID - len(tool.telling.inputs), NUM_CHANGING)
     cases = [*tool.telling.inputs, *valid_cases(family, tool, rng, tool.defaults, count)]
-    rng.shuffle(cases)
+    if tool.telling.inputs:
+        rng.shuffle(cases)
     cases += error_cases(family, tool, rng)
     return list({repr(inputs): inputs for inputs in cases}.values())
 
@@ -137,15 +138,15 @@ def _run(
 
 
 def _direct_asks(spec: NATSpec, questions: list[HiddenCase]) -> list[HiddenCase]:
-    """All of them for the only tool; a scripted agent is slower, so it gets a valid one and the last of each tool."""
-    if spec.workflow.kind == "direct":
-        return questions
+    """Of each tool a dozen valid ones and the last ones, which are its errors. Rules are told from others by asking the
+    tool itself; a scripted agent is slower, so it gets a valid one and the last."""
     chosen = []
     for tool in spec.tools:
         own = [each for each in questions if each.target == tool.instance]
-        valid = (each for each in own if each.expected is not None and not each.expected.startswith("error"))
-        first = next(valid, own[0])
-        chosen += [first] if own[-1] is first else [first, own[-1]]
+        valid = [each for each in own if each.expected is not None and not each.expected.startswith("error")]
+        is_direct = spec.workflow.kind == "direct"
+        asked = valid[:NUM_VALID] + own[-len(tool.errors) :] if is_direct else [*valid[:1], own[-1]]
+        chosen += [each for number, each in enumerate(asked) if each not in asked[:number]]
     return chosen
 
 
