@@ -98,19 +98,22 @@ def test_errors_for_a_missing_model_or_toolkit_name_the_remedy(tmp_path: Path) -
 
 def test_the_dataset_is_the_same_for_a_seed(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        done = run("agent_rl/scripts/prepare_dataset.py", "--num-samples", "20", "--output-dir", tmp_path / name)
+        done = run(
+            "agent_rl/scripts/prepare_dataset.py",
+            *("--num-samples", "40", "--hidden-cases", "sampled", "--output-dir", tmp_path / name),
+        )
         assert done.returncode == 0, done.stderr
     names = [f"{part}.{kind}" for part in ("train", "val", "test_generalisation") for kind in ("jsonl", "parquet")]
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert read_tasks(tmp_path / "a/train.parquet") == read_tasks(tmp_path / "a/train.jsonl")
     sets = [read_tasks(tmp_path / "a" / name) for name in names[::2]]
-    assert [len(rows) for rows in sets] == [18, 2, 2]
-    assert len({row["fingerprint"] for rows in sets for row in rows}) == 22
+    assert [len(rows) for rows in sets] == [36, 4, 4]
+    assert len({row["fingerprint"] for rows in sets for row in rows}) == 44
 
 
 def test_the_shipped_tasks_are_what_the_script_makes(tmp_path: Path) -> None:
-    for folder, options, num in ((".", ["--hidden-cases", "sampled"], 100), ("starter", ["--starter"], 20)):
+    for folder, options, num in ((".", ["--hidden-cases", "sampled"], 100), ("starter", ["--starter"], 10)):
         made = tmp_path / folder
         done = run_here("prepare-dataset", "--num-samples", str(num), *options, "--output-dir", made)
         assert done.returncode == 0, done.stderr
