@@ -8,9 +8,14 @@ None. Not here: task ids, and what a row may hold. pyarrow is imported at the fi
 
 import copy
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_rl.data import parquet_child
 from agent_rl.data.bounds import Allowance
 from agent_rl.data.json_rows import parse_json
 from agent_rl.errors import DataError
@@ -25,6 +30,7 @@ _JSON_COLUMNS = b"agent_rl.json_columns"
 _ROWS_AT_ONCE = 1024
 _MAX_FOOTER_BYTES = 2**23
 """Of what a file says of itself, which takes some twenty times as much in memory; real ones have some kilobytes."""
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -75,7 +81,7 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         schema = file.schema_arrow
         json_columns, is_ours = _json_columns(schema, source)
-        _check_claims(file.metadata, allowance)
+        _check_claims(content, file.metadata.num_rows, allowance)
         # Texts that pages hold once stay so until their length is known.
         texts = [column.path for column in map(file.schema.column, range(len(file.schema))) if _is_text(column)]
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True, read_dictionary=texts)
@@ -84,7 +90,7 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
             batch.validate(full=True)
             allowance.take(sum(map(_num_bytes, batch.columns)), 0)
             rows += batch.to_pylist()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged pages are an OSError; no file is open
+    except (pa.ArrowException, OSError, ValueError) as error:  # damaged pages are an OSError; no file is open
         detail = " ".join(str(error).split()).rstrip(".")[:300]
         raise DataError(f"{source}: not a whole Parquet file ({detail}); write it again") from None
     return [
@@ -131,13 +137,25 @@ def _check_footer(content: bytes, source: str) -> None:
         )
 
 
-def _check_claims(metadata: Any, allowance: Allowance) -> None:
-    """Take what the file says of itself from the allowance, before any page is unpacked."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    num_values = sum(max(column.num_values, 0) for column in columns) + max(metadata.num_rows, 0)
-    largest = max((column.total_uncompressed_size for column in columns), default=0)
-    allowance.take(0, num_values)
+def _check_claims(content: bytes, num_rows: int, allowance: Allowance) -> None:
+    """Take what the file says of itself from the allowance, before any page is unpacked.
+
+    ValueError where that contradicts itself.
+    """
+    num_bytes = int.from_bytes(content[-8:-4], "little")
+    done = subprocess.run(
+        [sys.executable, "-P", str(Path(parquet_child.__file__))],
+        input=content[:4] + content[-8 - num_bytes :],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        cwd="/",
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError("what it says of its columns contradicts itself, or takes too long to be read")
+    num_values, largest = map(int, done.stdout.split())
+    allowance.take(0, num_values + max(num_rows, 0))
     Allowance.take(copy.copy(allowance), largest, 0)
 
 

@@ -243,6 +243,18 @@ def test_hostile_metadata_of_a_parquet_file_is_one_sentence(tmp_path: Path, list
         read_tasks(tmp_path / "a.parquet")
 
 
+def test_a_parquet_file_that_contradicts_itself_ends_no_process(tmp_path: Path) -> None:
+    """pyarrow ends its process where the numbers of a column do not fit its type."""
+    path, honest = tmp_path / "bomb.parquet", parquet(pa.table({"a": [0.5, 1.5]}))
+    start = len(honest) - 8 - int.from_bytes(honest[-8:-4], "little")
+    place = honest.index(b"\x15\x0a", start)  # the type of the column in the schema: a double
+    path.write_bytes(honest[: place + 1] + b"\x00" + honest[place + 2 :])
+    assert "not a whole Parquet file" in read_apart(path)[2]
+    for place in range(start + 15, start + 24):
+        path.write_bytes(honest[:place] + b"\x00" + honest[place + 1 :])
+        read_apart(path)  # raises where the process was ended
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".json", ".parquet"])
 def test_a_large_honest_file_is_read(tmp_path: Path, suffix: str) -> None:
     words = [f"word{n * 7919 % 9973}" for n in range(9973)]
