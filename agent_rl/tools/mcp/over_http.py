@@ -18,6 +18,8 @@ from agent_rl.tools.mcp.transport import MAX_LINE_BYTES, MAX_LINE_VALUES, TOO_LO
 
 _EVENT_BYTES = 1024
 """Of an event, around its data."""
+_EVENT_ENDS, _LONGEST_END = (b"\n\n", b"\n\r\n", b"\r\r"), 3
+"""A line without anything."""
 
 
 @asynccontextmanager
@@ -69,17 +71,25 @@ class _BoundEvents(_BoundBody):
         event = bytearray()
         async for data in self._body:
             await self._budget.take(len(data), 0)
-            for line in data.splitlines(keepends=True):
-                event += line
-                if len(event) > MAX_LINE_BYTES + _EVENT_BYTES:  # the SDK refuses it unread, and only its call fails
-                    yield bytes(event)
-                    event.clear()
-                if event.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
-                    await self._budget.take(0)
-                    _check(bytes(event))
-                    yield bytes(event)
-                    event.clear()
+            looked_at = max(0, len(event) - _LONGEST_END)
+            event += data
+            while end := _end_of_event(event, looked_at):
+                await self._budget.take(0)
+                whole = bytes(memoryview(event)[:end])
+                _check(whole)
+                yield whole
+                del event[:end]
+                looked_at = 0
+            if len(event) > MAX_LINE_BYTES + _EVENT_BYTES:  # the SDK refuses it unread, and only its call fails
+                yield bytes(event)
+                event.clear()
         yield bytes(event)
+
+
+def _end_of_event(data: bytearray, start: int) -> int:
+    """Behind the first end, or 0."""
+    found = ((data.find(end, start), len(end)) for end in _EVENT_ENDS)
+    return min((place + length for place, length in found if place >= 0), default=0)
 
 
 def _check(data: bytes) -> None:

@@ -24,6 +24,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from pydantic import ValidationError
 
 from agent_rl.errors import ConfigError
 from agent_rl.redacted import shown
@@ -102,9 +103,15 @@ def _no_message(line: bytes, error: ValueError) -> SessionMessage | Exception:
     request_id = _answered_by(line)
     if request_id is None:
         return error
-    why = str(error).partition("\n")[0]
+    why = str(error) if not isinstance(error, ValidationError) else _summary(error)
     data = ErrorData(code=PARSE_ERROR, message=why if why == TOO_LONG else f"the server's answer is no message: {why}")
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=data))
+
+
+def _summary(error: ValidationError) -> str:
+    """The first line of its text; for the whole of it pydantic writes out the line that it could not read."""
+    count = error.error_count()
+    return f"{count} validation error{'s' if count > 1 else ''} for {error.title}"
 
 
 def _answered_by(line: bytes) -> int | None:
