@@ -2,10 +2,12 @@
 
 Every reader of foreign bytes gets its worst known inputs. Prints time and memory beyond the input's size, the worst of
 each reader first, as the median of rounds; memory is traced in a run of its own, because tracing slows down. Measures
-readers in this process alone; what runs inside a sandbox holds up nobody.
+readers in this process alone; what runs inside a sandbox holds up nobody. Readers that run once, before a run trains or
+goes on (packed task files, checkpoints, model folders, tokenizers), have no row: tests hold their bounds.
 """
 
 import argparse
+import asyncio
 import gc
 import json
 import platform
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from agent_rl.agent.messages import ToolCall
+from agent_rl.agent.template_child import MAX_CHARS
+from agent_rl.agent.template_process import TemplateLimitError, render
 from agent_rl.config.yaml_text import read_settings
 from agent_rl.data.tasks import read_tasks
 from agent_rl.errors import AgentRLError
@@ -33,6 +37,8 @@ from agent_rl.sandbox.guest.bounded_json import read_json, read_json_lines
 from agent_rl.sandbox.guest.codec import decode
 from agent_rl.sandbox.limits import Limits
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
+from agent_rl.tools.web_providers import CUSTOM, read_answer
+from agent_rl.tools.web_search_tool import _MAX_ANSWER_BYTES, _MAX_ANSWER_VALUES
 
 MAX_S, MAX_MB = 0.1, 50.0
 RESULT_BYTES = Limits().result_kb * 1024
@@ -109,6 +115,53 @@ def _through_file(read: Callable[[Path], object], suffix: str) -> Reader:
     return run
 
 
+def _search(data: bytes) -> object:
+    """What is done with a body once it came."""
+    return read_answer(CUSTOM, read_json(data, max_values=_MAX_ANSWER_VALUES))
+
+
+def _rendered(data: bytes) -> object:
+    """A template that writes as much as it may."""
+    return render("{{ messages[0].content * 4 }}", {"messages": [{"role": "user", "content": data.decode("latin-1")}]})
+
+
+def _text_readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
+    """Those of search providers' bodies and of what templates write."""
+    bodies = {name: b'{"results": ' + text + b"}" for name, text in json_texts(_MAX_ANSWER_BYTES - 20).items()}
+    bodies["results"] = filled(b'{"results": [', b'{"title":"a","url":"b","content":"c"},', b"{}]}", 450_000)
+    written = {"a text": b"x" * (MAX_CHARS // 4), "controls": bytes(MAX_CHARS // 4), "too long": b"x" * MAX_CHARS}
+    return {"body of a search provider": (_search, bodies), "text of a chat template": (_rendered, written)}
+
+
+def _mcp_readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
+    """Those of lines, bodies and events. ImportError without the protocol's SDK."""
+    import httpx2
+
+    from agent_rl.tools.mcp import budget
+    from agent_rl.tools.mcp.over_http import _BoundBody, _BoundEvents
+    from agent_rl.tools.mcp.transport import MAX_LINE_BYTES, message_of
+
+    budget._PAUSE_S = 0.0  # pauses hold up nobody
+
+    async def in_parts(data: bytes) -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 1 << 16):
+            yield data[start : start + (1 << 16)]
+
+    async def read_all(kind: Any, data: bytes) -> None:
+        with suppress(httpx2.StreamError, budget.FloodError):
+            async for _ in kind(in_parts(data), budget.Budget(), is_packed=False):
+                pass
+
+    head, tail, texts = b'{"jsonrpc":"2.0","id":1,"result":', b"}", json_texts(MAX_LINE_BYTES - 100)
+    events = {name: b"data: " + text + b"\n\n" for name, text in texts.items()}
+    events |= {"blank events": b"\n" * (1 << 20), "many lines": b"data: \n" * (1 << 20)}
+    return {
+        "line of an MCP server": (message_of, {name: head + text + tail for name, text in texts.items()}),
+        "body of an MCP server": (lambda data: asyncio.run(read_all(_BoundBody, data)), texts),
+        "events of an MCP server": (lambda data: asyncio.run(read_all(_BoundEvents, data)), events),
+    }
+
+
 def readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
     """Reader -> (how it is called, its inputs)."""
     texts = json_texts(RESULT_BYTES)
@@ -160,12 +213,9 @@ def readers() -> dict[str, tuple[Reader, Mapping[str, bytes]]]:
             },
         ),
     }
+    found |= _text_readers()
     with suppress(ImportError, AgentRLError):
-        from agent_rl.tools.mcp.transport import MAX_LINE_BYTES, message_of
-
-        head, tail = b'{"jsonrpc":"2.0","id":1,"result":', b"}"
-        inner = json_texts(MAX_LINE_BYTES - 100)
-        found["line of an MCP server"] = (message_of, {name: head + text + tail for name, text in inner.items()})
+        found |= _mcp_readers()
     return found
 
 
@@ -175,11 +225,11 @@ def measure(read: Reader, data: bytes, rounds: int) -> tuple[float, float]:
     for _ in range(rounds):
         gc.collect()
         started = time.perf_counter()
-        with suppress(AgentRLError, ValueError):
+        with suppress(AgentRLError, ValueError, TemplateLimitError):
             read(data)
         times.append(time.perf_counter() - started)
     tracemalloc.start()
-    with suppress(AgentRLError, ValueError):
+    with suppress(AgentRLError, ValueError, TemplateLimitError):
         read(data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
