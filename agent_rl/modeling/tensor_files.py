@@ -5,6 +5,7 @@ Not here: safetensors, and what the values mean.
 
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,17 @@ from torch import Tensor
 from agent_rl.errors import CheckpointError
 
 # Found by cutting files and changing bytes: the unpickler does not check what it works on.
-_TORN = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError)
+_TORN = (
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    struct.error,
+)
 _ERRORS_OF_WRITERS = re.compile(r"([^:]*) \(os error \d+\)")
 
 

@@ -9,7 +9,6 @@ import gzip
 import io
 import json
 import shutil
-import struct
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -376,7 +375,6 @@ def test_states_of_checkpoints(data: bytes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(raises=(struct.error, BaseExceptionGroup), reason="struct.error of PyTorch's reader of old files")
 @examples(MANY)
 @given(changed(state_file()) | st.binary(max_size=200))
 def test_states_of_checkpoints_for_long(data: bytes) -> None:
