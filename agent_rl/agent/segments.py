@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from agent_rl.errors import CheckpointError
+
 
 class TextSegment(NamedTuple):
     """A stretch of a rendered conversation."""
@@ -81,8 +83,19 @@ class SegmentEncoder:
 
 
 def _encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text; CheckpointError when the tokenizer has none for it."""
+    if not text:
+        return []
     # Undecodable bytes in a tool's output may arrive as lone surrogates, which no tokenizer takes.
-    return tokenizer.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids if text else []
+    clean = text.encode(errors="replace").decode()
+    try:
+        return tokenizer.encode(clean, add_special_tokens=False).ids
+    except BaseException as error:  # the library raises plain Exception, or a panic that is none
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(
+            f"the tokenizer cannot encode {clean[:40]!r} ({str(error)[:200]}); take tokenizer.json from its source"
+        ) from error
 
 
 def _changed(state: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

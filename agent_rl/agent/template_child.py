@@ -1,4 +1,5 @@
-"""The program that renders chat templates: requests in, texts out, one JSON object a line.
+"""The program that renders chat templates: a request is a line of JSON, an answer a line with a kind and a size, then
+so many bytes of text.
 
 `template_process.py` starts it; it imports nothing of this package. The environment is that of Transformers'
 `apply_chat_template`, so that a template writes here what it writes there.
@@ -65,11 +66,11 @@ def _render(source: str, arguments: dict[str, Any]) -> str:
     return "".join(parts)
 
 
-def _answer(request: dict[str, Any]) -> dict[str, str]:
+def _answer(request: dict[str, Any]) -> tuple[str, str]:
     try:
-        return {"text": _render(request["template"], request["arguments"])}
+        return "text", _render(request["template"], request["arguments"])
     except Exception as error:  # whatever a template does, it is what the template refuses
-        return {"error": " ".join(str(error)[:500].split()) or type(error).__name__}
+        return "error", " ".join(str(error)[:500].split()) or type(error).__name__
 
 
 def main() -> None:
@@ -77,9 +78,10 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin.buffer:
         signal.setitimer(signal.ITIMER_PROF, MAX_CPU_S)  # which ends the process
-        answer = json.dumps(_answer(json.loads(line))).encode()
+        kind, text = _answer(json.loads(line))
+        written = text.encode(errors="surrogatepass")
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        sys.stdout.buffer.write(answer + b"\n")
+        sys.stdout.buffer.write(f"{kind} {len(written)}\n".encode() + written)
         sys.stdout.buffer.flush()
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from agent_rl.agent import template_child
 from agent_rl.closing import Closing
@@ -41,24 +41,23 @@ class TemplateProcess(Closing):
         """The text that Transformers would render; TemplateRefusalError or TemplateLimitError when there is none."""
         request = json.dumps({"template": source, "arguments": arguments}).encode() + b"\n"
         with self._lock:
-            process = self._started()
-            line = b""
+            process, answer = self._started(), None
             try:
                 with suppress(BrokenPipeError):
                     process.stdin.write(request)
                     process.stdin.flush()
-                    line = process.stdout.readline()
+                    answer = _read_answer(process.stdout)
             finally:
-                if not line.endswith(b"\n"):  # interrupted between question and answer, or ended by a limit
+                if answer is None:  # interrupted between question and answer, or ended by a limit
                     self._stop()
-        if not line.endswith(b"\n"):
+        if answer is None:
             raise TemplateLimitError(
                 f"takes more than {template_child.MAX_CPU_S:g} s or {template_child.MAX_MEMORY_BYTES >> 20} MiB"
             )
-        answer = json.loads(line)
-        if "error" in answer:
-            raise TemplateRefusalError(answer["error"])
-        return answer["text"]
+        kind, text = answer
+        if kind == "error":
+            raise TemplateRefusalError(text)
+        return text
 
     def close(self) -> None:
         with self._lock:
@@ -87,6 +86,16 @@ class TemplateProcess(Closing):
         for pipe in (process.stdin, process.stdout):
             with suppress(OSError):  # of a request that was not sent
                 pipe.close()
+
+
+def _read_answer(pipe: IO[bytes]) -> tuple[str, str] | None:
+    """Kind and text; None where the process ended before it had written both."""
+    head = pipe.readline()
+    if not head.endswith(b"\n"):
+        return None
+    kind, size = head.split()
+    written = pipe.read(int(size))
+    return (kind.decode(), written.decode(errors="surrogatepass")) if len(written) == int(size) else None
 
 
 _shared = TemplateProcess()

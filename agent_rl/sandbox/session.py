@@ -68,9 +68,10 @@ class Session:
 
     def read_line(self, timeout_s: float) -> str:
         """The next line of the program's output, without its newline. Raises SessionEnded when none comes."""
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
-            if len(self._buffer) > self._line_cap:
+        deadline, num_searched = time.monotonic() + timeout_s, 0
+        while (end := self._buffer.find(b"\n", num_searched)) < 0:
+            num_searched = len(self._buffer)
+            if num_searched > self._line_cap:
                 raise SessionEnded("flood", f"the program wrote a line longer than {self._line_cap} bytes")
             if not _is_ready(self._stdout, select.POLLIN, deadline):
                 raise SessionEnded("silent", f"no line within {timeout_s:g} s")
@@ -78,8 +79,9 @@ class Session:
             if not chunk:
                 raise SessionEnded("closed", "the program ended or closed its output")
             self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode("utf-8", "replace")
+        line = self._buffer[:end].decode("utf-8", "replace")
+        del self._buffer[: end + 1]
+        return line
 
     def request(self, line: str, timeout_s: float) -> str:
         """`write_line` and `read_line`."""

@@ -4,11 +4,14 @@ import json
 
 import pytest
 from chat_templates import CHATML_TOKENS, FAMILIES, PLAIN, byte_level, format_of, text_of, tokenizer_of
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.agent.segments import SegmentEncoder, TextSegment
-from agent_rl.errors import UserError
+from agent_rl.errors import CheckpointError, UserError
 
 TOOLS = [ToolSpec(name="add", description="Sum of ü and v"), ToolSpec(name="submit", description="End")]
 ADD, SUBMIT = ToolCall(name="add", arguments={"a": "ü"}), ToolCall(name="submit", arguments={})
@@ -178,6 +181,15 @@ def test_a_tokenizer_that_starts_stretches_with_a_space_does_so_behind_special_t
     tokens = tokenizer.convert_ids_to_tokens(encoder.encode(segments, behind_text=True))
     assert "".join(tokens) == "Add<eos>▁Add<eos>"
     assert tokens.count("<eos>") == 1
+
+
+def test_a_text_that_a_tokenizer_has_no_ids_for_is_one_sentence() -> None:
+    tokenizer = Tokenizer(WordLevel({"known": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    encoder = SegmentEncoder(tokenizer, {})
+    assert encoder.encode([TextSegment("known known", False)]) == [0, 0]
+    with pytest.raises(CheckpointError, match="'other'"):
+        encoder.encode([TextSegment("other", False)])
 
 
 def test_a_template_that_writes_something_behind_the_content_gets_it_behind_the_content() -> None:

@@ -37,7 +37,9 @@ def assert_same_metrics(first: list[dict[str, float]], second: list[dict[str, fl
     for one, other in zip(first, second, strict=True):
         assert one.keys() == other.keys()
         for name in one.keys() - set(COUNTS):
-            assert one[name] == pytest.approx(other[name], rel=2e-4, abs=2e-6, nan_ok=True), name
+            # A maximum is one token's: after a step of Adam, which divides by small gradients, rounding shows there.
+            rel = 2e-3 if name.endswith("_max") else 2e-4
+            assert one[name] == pytest.approx(other[name], rel=rel, abs=2e-6, nan_ok=True), name
 
 
 OPTIONS = {

@@ -304,6 +304,19 @@ def test_a_session_answers_line_by_line_and_keeps_its_state(sandbox: Sandbox) ->
             second.read_line(0.05)
 
 
+def test_a_session_reads_lines_that_come_together_or_in_drips(sandbox: Sandbox) -> None:
+    source = """import os, time
+os.write(1, b"one\\ntwo\\nthr")
+for part in (b"e", b"e", b"\\nfour"):
+    time.sleep(0.02)
+    os.write(1, part)
+"""
+    with sandbox.session("drip.py", {"drip.py": source}) as session:
+        assert [session.read_line(5.0) for _ in range(3)] == ["one", "two", "three"]
+        with pytest.raises(SessionEnded):
+            session.read_line(5.0)
+
+
 def test_every_result_lists_what_was_enforced(sandbox: Sandbox) -> None:
     result, about = sandbox.run_python("pass"), sandbox.describe()
     assert (result.tier, sorted(result.enforced)) == (about["tier"], about["enforced"])
