@@ -10,15 +10,20 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from itertools import islice, pairwise, permutations
 from typing import Any, TypeVar
 
 Case = TypeVar("Case")
 Answer = Callable[[Case], Any]
 """What a right or wrong solution answers; what it raises instead must be made a value."""
 
-_TEXT_DONORS = 12
+_TEXT_DONORS = 40
 """Other texts whose words a text may gain."""
+_MAX_OTHERS = 48
+"""Other names that stand in for one."""
+_MAX_MOVED = 12
+"""Parts of a list of which any may stand anywhere; of longer ones only neighbours change places."""
+_LAST_LETTER = re.compile(r"\w(?=\W*$)")
 _DIGITS = re.compile(r"\d+")
 _MAX_LOOPS = 20_000
 """Of a `while` in a changed program, which might never end."""
@@ -88,7 +93,7 @@ def changed_values(value: Any, donors: Sequence[Any] = ()) -> Iterator[Any]:
     else:
         if isinstance(value, str) and re.fullmatch(r"\d+\.\d+", value):
             yield from (f"{value}1", f"{value}01")  # a little more
-        yield from _others(value, donors, 16)
+        yield from _others(value, donors, _MAX_OTHERS)
 
 
 def _changed_words(words: list[str], foreign: list[str]) -> Iterator[list[str]]:
@@ -97,7 +102,7 @@ def _changed_words(words: list[str], foreign: list[str]) -> Iterator[list[str]]:
     known = list(dict.fromkeys(words))
     yield from ([*words, word] for word in dict.fromkeys([*known, *foreign]))
     for number, word in enumerate(words):
-        others = [known[(known.index(word) + 1) % len(known)]]
+        others = [known[(known.index(word) + 1) % len(known)], _LAST_LETTER.sub("", word)]
         others += [sign for sign in "+-*/" if word in "+-*/" and sign != word]
         if match := _DIGITS.search(word):
             others += [f"{word[: match.start()]}{int(match[0]) + step}{word[match.end() :]}" for step in (-1, 1)]
@@ -126,7 +131,7 @@ def _changed_mapping(value: Mapping[str, Any], donors: Sequence[Any]) -> Iterato
 def _changed_list(value: list[Any], donors: Sequence[Any]) -> Iterator[list[Any]]:
     foreign = [each for donor in donors if isinstance(donor, list) for each in donor]
     yield from _without_one(value)
-    yield from _swapped(value)
+    yield from _swapped(value) if len(value) > _MAX_MOVED else _moved(value)
     for number, part in enumerate(value):
         own = value[:number] + value[number + 1 :]
         for changed in changed_values(part, [*own, *foreign]):
@@ -134,7 +139,7 @@ def _changed_list(value: list[Any], donors: Sequence[Any]) -> Iterator[list[Any]
         yield [*value[: number + 1], *value[number:]]
     if all(isinstance(part, str) for part in value):
         places = range(len(value) + 1)
-        yield from ([*value[:n], each, *value[n:]] for each in _others(None, foreign, 16) for n in places)
+        yield from ([*value[:n], each, *value[n:]] for each in _others(None, foreign, _MAX_OTHERS) for n in places)
     else:
         yield from ([*value, each] for each in _others(None, foreign, 8))
 
@@ -146,6 +151,13 @@ def _without_one(parts: list[Any]) -> Iterator[list[Any]]:
 def _swapped(parts: list[Any]) -> Iterator[list[Any]]:
     for number in range(len(parts) - 1):
         yield [*parts[:number], parts[number + 1], parts[number], *parts[number + 2 :]]
+
+
+def _moved(parts: list[Any]) -> Iterator[list[Any]]:
+    for old, new in permutations(range(len(parts)), 2):
+        if new != old + 1:  # the next part moved to this place
+            others = parts[:old] + parts[old + 1 :]
+            yield [*others[:new], parts[old], *others[new:]]
 
 
 # ---------------------------------------------------------------- programs
@@ -160,10 +172,12 @@ _OPERATORS: dict[type, tuple[type[ast.operator], ...]] = {
     ast.FloorDiv: (ast.Div,), ast.Mod: (ast.FloorDiv,), ast.Pow: (ast.Mult,),
 }  # fmt: skip
 _FUNCTIONS = {"min": "max", "max": "min", "sum": "len", "len": "sum", "any": "all", "all": "any"}
+_TEXT_CHANGES = ("{0}.strip()", "{0}.lower()", "{0}.upper()", "{0}[:-1]", "{0}[1:]", "' '.join({0}.split())")
 _NUMBER_CHANGES = ("abs({})", "int({})", "round({}, 1)", "max(0, {})", "{} + 1")
 _METHODS = {
     "upper": "lower", "lower": "upper", "isalpha": "isalnum", "isdigit": "isalnum", "isalnum": "isalpha",
-    "startswith": "endswith", "endswith": "startswith", "strip": "lstrip", "find": "rfind", "append": "remove",
+    "startswith": "endswith", "endswith": "startswith", "strip": "lstrip", "capitalize": "title", "title": "capitalize",
+    "find": "rfind", "append": "remove",
 }  # fmt: skip
 
 
@@ -281,7 +295,7 @@ def _changed_arguments(node: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
         changes = [f"{name} = {other}" for other in names if other != name]
         kind = next((each.annotation for each in node.args.args if each.arg == name), None)
         texts = kind is None or (isinstance(kind, ast.Name) and kind.id == "str")
-        changes += [f"{name} = {name}.{method}()" for method in ("strip", "lower", "upper") if texts]
+        changes += [f"{name} = {code.format(name)}" for code in _TEXT_CHANGES if texts]
         changes += [] if texts else [f"{name} = {code.format(name)}" for code in _NUMBER_CHANGES]
         yield from (ast.parse(change).body for change in changes)
 
@@ -314,11 +328,20 @@ def _other_constants(value: Any) -> list[Any]:
     if isinstance(value, int):
         return [value - 1, value + 1, -value]
     if isinstance(value, float):
-        return [value + 1, value / 2, -value]
+        return [value + 1, value / 2, -value, *_finer(value)]
     if not isinstance(value, str) or not value:
         return []
     other_case = value.lower() if value != value.lower() else value.upper()
     return [each for each in (f"{value}x", value[:-1], other_case, value.replace("]", "0-9]")) if each != value]
+
+
+def _finer(value: float) -> list[float]:
+    """The number with another last digit, and with one digit more."""
+    text = repr(value)
+    if not re.fullmatch(r"\d+\.\d+", text):
+        return []
+    digits = len(text.partition(".")[2])
+    return [float(f"{value + 10**-digits:.{digits}f}"), float(f"{text}1")]
 
 
 class _LoopCount:

@@ -97,6 +97,8 @@ def other_setting(field: ConfigField, rng: random.Random) -> dict[str, int]:
     """Another value of a config field."""
     if field.name == "precision":
         return {field.name: rng.choice([digits for digits in range(0, 5) if digits != field.default])}
+    if field.name in ("k", "limit") and field.default < field.high:
+        return {field.name: min(field.high, field.default + 2)}  # longer answers show more of the order
     # A limit that some ordinary inputs overstep.
     low = max(field.low, field.default // 2)
     return {field.name: low if low != field.default else min(field.high, field.default + 1)}

@@ -25,7 +25,7 @@ from agent_rl.envs.nat.spec import (
     digest,
 )
 
-MAX_TELLING = 64
+MAX_TELLING = 96
 """Inputs under the defaults, and as many under another setting."""
 MAX_SEQUENCES = 6
 _NUM_SEQUENCES, _SEQUENCE_LENGTH = 150, 10
@@ -87,7 +87,8 @@ def _sampled(tool: Tool, count: int, rng: random.Random) -> list[Inputs]:
     family = FAMILIES[tool.family]
     try:
         valid = [family.valid_inputs(tool, rng) for _ in range(count)]
-        return valid + [bad for _ in range(_NUM_ERROR_SETS) for bad in family.error_inputs(tool, rng).values()]
+        bad = [inputs for _ in range(_NUM_ERROR_SETS) for inputs in family.error_inputs(tool, rng).values()]
+        return [*valid, *bad, *family.edge_inputs(tool, rng)]
     except ValueError:
         return []
 
@@ -154,7 +155,7 @@ def _ruled(tool: Tool, rules: Rules) -> Solution:
     def answer(inputs: Inputs, config: Config) -> Any:
         try:
             return oracle.wrong_answer(tool, rules, inputs, config)
-        except (AssertionError, AttributeError, LookupError, TypeError):  # a request nobody answers, a field not there
+        except (AssertionError, AttributeError, LookupError, TypeError):  # a field that is not there
             return None
 
     return answer

@@ -14,6 +14,8 @@ from urllib.parse import quote
 
 from agent_rl.envs.nat.spec import Value
 
+UNKNOWN_STATUS = 599
+"""Of what is answered to a request that the service does not know."""
 RETRY_STATUS = 503
 """The only status that is worth another attempt; an API whose rules have no retries never sends it."""
 _WORDS = ["Amber", "Birch", "Coral", "Delta", "Ember", "Fjord", "Grove", "Haze", "Inlet", "Jade", "Koï", "Lärche"]

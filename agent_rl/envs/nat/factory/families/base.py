@@ -114,6 +114,10 @@ class Family(ABC):
     def error_inputs(self, tool: Tool, rng: random.Random) -> dict[str, Inputs]:
         """For each text of `tool.errors` one input that must be answered with it."""
 
+    def edge_inputs(self, tool: Tool, rng: random.Random) -> list[Inputs]:
+        """Inputs near bounds, good and bad ones, which the others hardly ever are; no two need be different."""
+        return []
+
     @abstractmethod
     def bad_inputs(self, tool: Tool) -> Inputs:
         """The example's inputs, changed as little as makes `tool.errors[0]` the answer."""

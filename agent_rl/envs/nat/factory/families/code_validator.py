@@ -150,6 +150,17 @@ class CodeValidator(Family):
             }
         return out
 
+    def edge_inputs(self, tool: Tool, rng: random.Random) -> list[Inputs]:
+        """Codes about as long as they may be."""
+        if "report" in tool.rules or tool.config_field is None:
+            return []
+        out: list[Inputs] = []
+        for extra in (-1, 0, 1) * 4:
+            good = str(self.valid_inputs(tool, rng)["code"])
+            padding = "".join(rng.choices("qrstuv2468", k=max(0, tool.config_field.default + extra - len(good))))
+            out.append({"code": good[:-1] + padding + good[-1]})
+        return out
+
     def bad_inputs(self, tool: Tool) -> Inputs:
         return {**tool.example.inputs, "code": " "}
 

@@ -66,6 +66,7 @@ ACCENTED = ["Éclair", "naïve", "Öl", "añejo"]
 EMPTY = "error: empty text"
 TOO_LONG = "error: text too long"
 _MAX_GROWTH = 200
+_NUM_EDGES = 80
 
 PlainOp = Literal[
     "strip", "lower", "upper", "reverse", "squeeze", "sort_words", "dedupe_words", "drop_digits", "snake", "initials",
@@ -215,6 +216,21 @@ class TextPipeline(Family):
         out: dict[str, Inputs] = {EMPTY: {"text": rng.choice(["", " ", "   "])}}
         if tool.config_field:
             out[TOO_LONG] = {"text": "pear " * (tool.config_field.default // 5 + 1)}
+        return out
+
+    def edge_inputs(self, tool: Tool, rng: random.Random) -> list[Inputs]:
+        """Texts with a word twice, and texts about as long as they may be."""
+        if "scope" in tool.rules:
+            return []
+        out: list[Inputs] = []
+        for _ in range(_NUM_EDGES):
+            words = rng.choices(rng.sample(WORDS, 2), k=rng.randint(3, 5))
+            words[rng.randrange(len(words))] += rng.choice(["", str(rng.randint(0, 9))])
+            out.append({"text": rng.choice(["{}", " {}", "{} "]).format(rng.choice([" ", "  "]).join(words))})
+        if tool.config_field:
+            for extra in (-1, 0, 1, 2):
+                text = rng.choice([" ", "  "]).join(rng.choices(WORDS, k=tool.config_field.default))
+                out.append({"text": f"{text[: tool.config_field.default + extra - 1]}x"})
         return out
 
     def bad_inputs(self, tool: Tool) -> Inputs:

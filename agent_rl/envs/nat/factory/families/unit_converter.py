@@ -157,6 +157,18 @@ class UnitConverter(Family):
             out[NEGATIVE] = {"value": round(rng.uniform(-50.0, -0.5), 1), "from_unit": unit, "to_unit": unit}
         return out
 
+    def edge_inputs(self, tool: Tool, rng: random.Random) -> list[Inputs]:
+        """Values around 0, in the same unit too."""
+        if "checks" in tool.rules:
+            return []
+        units = sorted(tool.rules["units"])
+        values = [rng.choice([-1, 1]) * rng.randint(5, 99) / 100 for _ in range(_NUM_EDGES)]
+        pairs = [(rng.choice(units), rng.choice(units)) for _ in values]
+        return [
+            {"value": value, "from_unit": one, "to_unit": other}
+            for value, (one, other) in zip(values, pairs, strict=True)
+        ]
+
     def bad_inputs(self, tool: Tool) -> Inputs:
         return {**tool.example.inputs, **_broken(tool.rules, checks_of(tool.rules)[0], tool.example.inputs)}
 
@@ -164,6 +176,7 @@ class UnitConverter(Family):
         return rules["nonnegative"] and rules["dimension"] in ("size", "speed")
 
 
+_NUM_EDGES = 60
 _INPUTS = (
     InputField(name="value", type="float"),
     InputField(name="from_unit", type="str"),

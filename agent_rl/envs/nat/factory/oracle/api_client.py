@@ -19,8 +19,7 @@ def answer(rules: Mapping[str, Any], inputs: Mapping[str, Value], config: Mappin
 def answer_wrongly(
     rules: Mapping[str, Any], right: Mapping[str, Any], inputs: Mapping[str, Value], config: Mapping[str, int]
 ) -> str:
-    """What a client of other rules answers at the service of the right ones. KeyError where it sends a request that
-    nobody answers."""
+    """What a client of other rules answers at the service of the right ones, which knows no other requests."""
     limits = {name: config.get(name, rules[name]) for name in ("page_size", "max_pages", "max_retries")}
     page_size = config.get("page_size", right["page_size"])
     service = {reply.url: reply for page in world(right, inputs, page_size) for reply in page}
@@ -29,6 +28,8 @@ def answer_wrongly(
     num_pages = 0
     while True:
         reply = _ask(service, url, limits["max_retries"] or 0)
+        if reply is None:
+            return rules["failed"]
         problem = _problem(rules, reply)
         if problem:
             return problem
@@ -44,11 +45,11 @@ def answer_wrongly(
         url = rules["host"] + follow if rules["next_style"] == "path" else f"{start}&cursor={_encode(follow)}"
 
 
-def _ask(service: Mapping[str, Reply], url: str, num_retries: int) -> Reply:
-    reply = service[url]
+def _ask(service: Mapping[str, Reply], url: str, num_retries: int) -> Reply | None:
+    reply = service.get(url)
     for attempt in range(num_retries):
-        if reply.status == 503:
-            reply = service[f"{url}&attempt={attempt + 2}"]
+        if reply is not None and reply.status == 503:
+            reply = service.get(f"{url}&attempt={attempt + 2}")
     return reply
 
 

@@ -19,7 +19,7 @@ from agent_rl.envs.nat.factory.families.api.words import (
     template,
 )
 from agent_rl.envs.nat.factory.families.base import Answer, Draft, Exchange, Family, Inputs, chosen_field, literal
-from agent_rl.envs.nat.factory.worlds import RETRY_STATUS, Reply, world
+from agent_rl.envs.nat.factory.worlds import RETRY_STATUS, UNKNOWN_STATUS, Reply, world
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
 _SPECIAL = "//##??%%& ë"
@@ -135,11 +135,13 @@ class ApiClient(Family):
         return "".join(f"{line}\n" for line in [*head, "", "", *function])
 
     def outcome(self, tool: Tool, program: dict[str, Any], inputs: Inputs, config: Mapping[str, int]) -> Any:
-        """The path that is asked, and what is read in each reply of the service."""
+        """The path that is asked, and what is read in each reply of the service, which knows no other path."""
         sizes = {"page_size": config["page_size"]} if "page_size" in config else {}
-        replies = self.exchanges(tool, inputs, dict(config)).values()
-        read = [program[tool.function](each.status, each.body) for each in replies if each.failure is None]
-        return program[f"{tool.function}_path"](**inputs, **sizes), read
+        path, read = program[f"{tool.function}_path"](**inputs, **sizes), program[tool.function]
+        exchanges = self.exchanges(tool, inputs, dict(config))
+        if f"GET {tool.rules['host']}{path}" not in exchanges:
+            return [read(UNKNOWN_STATUS, "")] * len(exchanges)
+        return [read(each.status, each.body) for each in exchanges.values() if each.failure is None]
 
     def answer(self, tool: Tool, setting: str | None) -> Answer:
         rules, field = tool.rules, tool.config_field

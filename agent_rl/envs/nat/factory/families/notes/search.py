@@ -8,7 +8,14 @@ from typing import Any
 
 from agent_rl.envs.nat.factory.families.base import Draft, Family, Inputs, join_names, literal
 from agent_rl.envs.nat.factory.families.notes.rules import Note, NoteRules, demand_sense
-from agent_rl.envs.nat.factory.families.notes.words import FILLERS, TAGS, UNKNOWN, sample_notes, sample_query
+from agent_rl.envs.nat.factory.families.notes.words import (
+    FILLERS,
+    TAGS,
+    UNKNOWN,
+    mixed_queries,
+    sample_notes,
+    sample_query,
+)
 from agent_rl.envs.nat.factory.families.probing import select_detectable
 from agent_rl.envs.nat.spec import ConfigField, InputField, Tool
 
@@ -183,6 +190,11 @@ class NoteSearch(Family):
                 "tag": rng.choice(["garage", "hom"]),
             }
         return out
+
+    def edge_inputs(self, tool: Tool, rng: random.Random) -> list[Inputs]:
+        """Words of two notes, and words that few notes have."""
+        tag: Inputs = {"tag": ""} if tool.rules["filter"] == "input" else {}
+        return [{"query": query, **tag} for query in mixed_queries(rng, tool.rules["notes"], tool.rules["stop_words"])]
 
     def bad_inputs(self, tool: Tool) -> Inputs:
         return {**tool.example.inputs, "query": " "}

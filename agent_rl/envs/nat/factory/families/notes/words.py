@@ -14,6 +14,7 @@ WORDS = [
 FILLERS = ["the", "and", "for", "with"]
 TAGS = ["home", "work", "trip", "shop"]
 UNKNOWN = ["zebra", "violin", "quartz"]
+_NUM_MIXED = 160
 
 
 def sample_notes(rng: random.Random, *, has_tag: bool, has_title: bool) -> list[dict[str, Any]]:
@@ -65,3 +66,16 @@ def sample_query(rng: random.Random, note: dict[str, Any], stop_words: list[str]
         words[0] = words[0].upper()
     rng.shuffle(words)
     return rng.choice([" ", " ", "  "]).join(words)
+
+
+def mixed_queries(rng: random.Random, notes: list[dict[str, Any]], stop_words: list[str]) -> list[str]:
+    """Words of several notes beside others that any note might have."""
+    texts = [f"{note['title'] or ''} {note['text']}".split() for note in notes]
+    rare = [word for word in [*FILLERS, *WORDS] if word not in stop_words]
+    out = []
+    for number in range(_NUM_MIXED):
+        words = [rng.choice(text) for text in rng.sample(texts, rng.randint(1, 2))]
+        words.append(rare[number % len(rare)] if rng.random() < 0.8 else rng.choice(words)[:-1])
+        rng.shuffle(words)
+        out.append(" ".join(words))
+    return out

@@ -14,6 +14,7 @@ from agent_rl.envs.nat.factory.families.tables.rules import RANGES, WORDS, Condi
 
 _SPARE = ["note", "source", "batch"]
 """Columns that no rule speaks of."""
+_NUM_EDGES = 20
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 Record = dict[str, str]
@@ -29,6 +30,27 @@ def valid(rules: TableRules, rng: random.Random, *, is_example: bool) -> Inputs:
         if rules.join:
             row[rules.join.on] = rng.choice(lookup)[rules.join.on]
     return _written(rules, records, lookup, rng)
+
+
+def edges(rules: TableRules, rng: random.Random) -> list[Inputs]:
+    """Tables of which no row passes, and tables in which all values are the same."""
+    out = []
+    for _ in range(_NUM_EDGES):
+        records, lookup = _records(rules, rng), _lookup(rules, rng)
+        if rules.filters:
+            for row in records:
+                each = rng.choice(rules.filters)
+                row[each.column] = _unfitting(each, rng)
+            out.append(_written(rules, records, lookup, rng))
+        if rules.value:
+            records = _records(rules, rng)
+            # A whole number, so that equal sums are equal however they are added.
+            same = f"{rng.randint(2, 9):.{RANGES[leaf(rules.value)][2]}f}"
+            for row in records:
+                row[rules.value] = same
+                row.update({each.column: _fitting(each, rng) for each in rules.filters if each.column != rules.value})
+            out.append(_written(rules, records, lookup, rng))
+    return out
 
 
 def provoke(rules: TableRules, error: str, rng: random.Random) -> Inputs:
@@ -100,6 +122,17 @@ def _fitting(condition: Condition, rng: random.Random) -> str:
         return condition.value if condition.op == "=" else rng.choice(others)
     low, high, decimals = RANGES[leaf(condition.column)]
     number = rng.randint(condition.value + 1, high) if ">" in condition.op else rng.randint(low, condition.value - 1)
+    return f"{number:.{decimals}f}"
+
+
+def _unfitting(condition: Condition, rng: random.Random) -> str:
+    """A cell that does not meet the condition."""
+    if not isinstance(condition.value, int):
+        others = [word for word in WORDS[leaf(condition.column)] if word != condition.value]
+        return rng.choice(others) if condition.op == "=" else condition.value
+    low, _, decimals = RANGES[leaf(condition.column)]
+    is_low = ">" in condition.op
+    number = rng.randint(min(low, condition.value - 1), condition.value - 1) if is_low else condition.value + 1
     return f"{number:.{decimals}f}"
 
 

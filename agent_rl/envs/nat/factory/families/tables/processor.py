@@ -93,6 +93,9 @@ class TableProcessor(Family):
     def error_inputs(self, tool: Tool, rng: random.Random) -> dict[str, Inputs]:
         return {error: table_cases.provoke(_rules(tool), error, rng) for error in tool.errors}
 
+    def edge_inputs(self, tool: Tool, rng: random.Random) -> list[Inputs]:
+        return table_cases.edges(_rules(tool), rng)
+
     def bad_inputs(self, tool: Tool) -> Inputs:
         table = str(tool.example.inputs["table"])
         is_json = _rules(tool).source == "json"
