@@ -32,6 +32,17 @@ def test_lists_lose_exchange_repeat_and_gain_parts() -> None:
         assert wanted in changed
 
 
+def test_any_part_of_a_short_list_may_stand_anywhere() -> None:
+    changed = list(changed_values([{"n": 1}, {"n": 2}, {"n": 3}]))
+    for order in ([3, 1, 2], [2, 3, 1], [2, 1, 3], [1, 3, 2]):
+        assert [{"n": number} for number in order] in changed
+
+
+def test_a_float_of_a_program_changes_in_its_last_digits() -> None:
+    answers = [program["f"]() for program in changed_programs("def f():\n    return 0.3048\n") if "f" in program]
+    assert {0.3049, 0.30481} <= {each for each in answers if isinstance(each, float)}
+
+
 def test_mappings_change_in_one_key() -> None:
     changed = list(changed_values({"op": "<", "value": 5}, [{"op": ">=", "value": 9}]))
     for wanted in ({"op": ">=", "value": 5}, {"op": "<", "value": 4}, {"op": "<", "value": 9}, {"value": 5}):
@@ -41,6 +52,7 @@ def test_mappings_change_in_one_key() -> None:
 def test_texts_lose_and_gain_words_and_formulas_change_their_signs() -> None:
     assert "tea" in changed_values("tea pot")
     assert "tea pot lamp" in changed_values("tea pot", ["lamp"])
+    assert "tea po." in changed_values("tea pot.")
     changed = list(changed_values("a + 2 * b"))
     assert "a - 2 * b" in changed
     assert "a + 3 * b" in changed

@@ -6,11 +6,13 @@ import pytest
 from nat_family_checks import tool_of
 from nat_projects import spec_of
 
+from agent_rl.data.neighbours import run_program
 from agent_rl.envs.nat.factory import oracle
-from agent_rl.envs.nat.factory.cases import NUM_CHANGING, WORKFLOW, hidden_cases
+from agent_rl.envs.nat.factory.cases import NUM_CHANGING, WORKFLOW, hidden_cases, other_setting
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.telling import telling_of, with_telling
 from agent_rl.envs.nat.judge.parse import parse_spec
+from agent_rl.envs.nat.spec import ConfigField
 
 SPEC = with_telling(spec_of("unit_converter", 2))
 
@@ -60,6 +62,47 @@ def test_the_reference_answers_all_telling_inputs_as_the_oracle_does(name: str) 
     for config, asked in ((tool.defaults, telling.inputs), (telling.config, telling.configured)):
         assert all(oracle.is_robust(tool, inputs, config) for inputs in asked)
         assert all(oracle.wrong_answer(tool, tool.rules, i, config) == oracle.answer(tool, i, config) for i in asked)
+
+
+def test_a_note_search_is_told_in_longer_answers_too() -> None:
+    assert other_setting(ConfigField(name="k", default=2, low=1, high=8, description=""), random.Random(0)) == {"k": 4}
+    assert other_setting(ConfigField(name="k", default=8, low=1, high=8, description=""), random.Random(0)) == {"k": 4}
+
+
+EDGES = {
+    "unit_converter": lambda tool, each: -1 < each["value"] < 0,
+    "text_pipeline": lambda tool, each: len(each["text"]) == tool.config_field.default + 1,
+    "code_validator": lambda tool, each: len(each["code"]) == tool.config_field.default + 1,
+    "table_processor": lambda tool, each: oracle.answer(tool, each, tool.defaults) == "none",
+    "note_search": lambda tool, each: any(word in each["query"].split() for word in ("the", "and", "for", "with")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(EDGES))
+def test_the_edges_of_rules_are_looked_at(name: str) -> None:
+    tool = tool_of(FAMILIES[name], 2, 1)
+    edges = FAMILIES[name].edge_inputs(tool, random.Random(0))
+    assert sum(EDGES[name](tool, each) for each in edges) > 2
+    assert all(set(each) == {field.name for field in tool.inputs} for each in edges)
+
+
+def test_a_request_that_nobody_answers_is_no_difference_where_the_service_fails() -> None:
+    family, tool = FAMILIES["api_client"], tool_of(FAMILIES["api_client"], 1, 0)
+    right = run_program(family.definitions(tool))
+    lost = {**right, f"{tool.function}_path": lambda **_: "/nowhere"}
+    failing, answered = [], []
+    rng = random.Random(0)
+    while not (failing and answered):
+        inputs = (
+            family.valid_inputs(tool, rng) if not answered else family.error_inputs(tool, rng)[tool.rules["failed"]]
+        )
+        answer = oracle.answer(tool, inputs, tool.defaults)
+        (failing if answer == tool.rules["failed"] else answered).append(inputs)
+    for inputs, is_same in ((failing[0], True), (answered[0], False)):
+        outcomes = [family.outcome(tool, program, inputs, tool.defaults) for program in (right, lost)]
+        assert (outcomes[0] == outcomes[1]) is is_same
+        elsewhere = oracle.wrong_answer(tool, {**tool.rules, "path": "/nowhere"}, inputs, tool.defaults)
+        assert elsewhere == tool.rules["failed"]
 
 
 def test_an_api_client_is_told_by_the_service_it_asks() -> None:
