@@ -66,7 +66,9 @@ def test_padded_rows_repeat_the_prefix_and_every_token_knows_its_place() -> None
         ((Segment(0, 2), Segment(2, 1, 1)), "segment 1 continues 1"),
     ],
 )
-def test_segments_that_leave_gaps_or_continue_themselves_are_refused(segments: tuple[Segment, ...], complaint: str) -> None:
+def test_segments_with_gaps_or_that_continue_themselves_are_refused(
+    segments: tuple[Segment, ...], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         PackedLayout(segments)
 

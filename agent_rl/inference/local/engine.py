@@ -27,13 +27,20 @@ class GenerationEngine(ThreadedEngine[Request]):
     what = "generation engine"
 
     def __init__(
-        self, model: nn.Module, *, max_batch_size: int, max_context: int, max_cached_tokens: int | None = None
+        self,
+        model: nn.Module,
+        *,
+        max_batch_size: int,
+        max_context: int,
+        max_cached_tokens: int | None = None,
+        share_contexts: bool = True,
     ) -> None:
         """Start the thread. `model` is a MiniMind, a Hugging Face causal LM or a PeftModel around one, in eval mode.
 
         `max_batch_size` rows are generated at the same time, more callers wait; `max_context` is the window in tokens,
         prompt and completion together. The key/value cache holds `max_cached_tokens` (as many slots of `max_context`
         as fit; default `max_batch_size` slots) and bounds the rows as well. Device and number format are the model's.
+        With `share_contexts`, requests whose contexts are equal are computed once until their samples differ.
         Raises ValueError for impossible sizes, ConfigError for a model that the engine cannot run.
         """
         super().__init__()
@@ -45,7 +52,13 @@ class GenerationEngine(ThreadedEngine[Request]):
             )
         self._max_context = max_context
         self._decoder = make_decoder(model, max_context)
-        self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, num_slots=num_slots, width=max_context)
+        self._batch = ActiveBatch(
+            self._decoder,
+            max_rows=max_batch_size,
+            num_slots=num_slots,
+            width=max_context,
+            share_contexts=share_contexts,
+        )
         self._pending: list[Request] = []
         self._thread.start()
 
@@ -90,15 +103,15 @@ class GenerationEngine(ThreadedEngine[Request]):
         while self._take_waiting():
             self._end(self._drop_cancelled())
             self._batch.start(self._pending)
-            if self._batch.requests:
+            if self._batch.rows:
                 self._end(self._batch.step())
 
     def _take_waiting(self) -> bool:
         """Wait until there is work and take the new requests; False when closing."""
         with self._changed:
-            if not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+            if not (self._is_closing or self._waiting or self._pending or self._batch.rows):
                 release_openmp_threads()
-            while not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+            while not (self._is_closing or self._waiting or self._pending or self._batch.rows):
                 self._changed.wait()
             self._pending += self._waiting
             self._waiting.clear()
