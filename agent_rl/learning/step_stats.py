@@ -142,6 +142,7 @@ class StepStats:
         num_updates = len(self.grad_norms)
         metrics = {
             "batch/num_micro_batches": float(self.num_batches),
+            "batch/num_computed_tokens": float(sum(length for length, _ in self.segments)),
             "batch/num_loss_tokens": float(sum(len(sample.logprobs) for sample in self.scored)),
             "optim/skipped": float(self.num_refused == num_updates),
         }

@@ -6,7 +6,7 @@ caller changes them only while no request is in flight, and then calls `refresh_
 Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -81,6 +81,10 @@ class GenerationEngine(ThreadedEngine[Request]):
         )
         self._wait_for(request)
         return request.future.result()
+
+    def counters(self) -> Mapping[str, float]:
+        """So far: tokens that were sampled, and those that were run through the model for it, prompts left out."""
+        return {"sampled_tokens": self._batch.num_sampled, "decoded_tokens": self._batch.num_decoded}
 
     def refresh_weights(self, version: int) -> None:
         """Use changed weights: drop what is cached of the old ones and call the new ones `version`.
