@@ -162,15 +162,16 @@ class Segment:
     start: int
     length: int
     prefix: int | None = None
-    """Index of the segment that these tokens follow, a prompt that several samples have in common."""
+    """Index of the segment that these tokens follow, which several samples have in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A micro-batch: the tokens of its samples one after the other, without padding, a common prompt once.
+    """A micro-batch: the tokens of its samples one after the other, without padding, what they have in common once.
 
-    Samples (7, 8, 5, 2) and (7, 8, 4) with two prompt ids each are tokens (7, 8, 5), segments (0, 2) and (2, 1, 0),
-    sources (1, 2, 1), targets (5, 2, 4): what follows the last trained id, and that id itself, is never read.
+    Samples (7, 8, 5, 2), (7, 8, 5, 3) and (7, 8, 4) with two prompt ids each are tokens (7, 8, 5), segments (0, 2) and
+    (2, 1, 0): what follows the last trained id, and that id itself, is never read. They are trained by predictions from
+    sources (1, 1, 2, 2) of targets (4, 5, 2, 3), taken in the order (1, 2, 1, 3, 0).
     """
 
     token_ids: "torch.Tensor"
@@ -180,9 +181,11 @@ class Batch:
     segments: tuple[Segment, ...]
     """They follow one another and cover all T tokens."""
     sources: "torch.Tensor"
-    """The token (0 .. T - 1) from whose hidden state each trained id is predicted; long [N]."""
+    """The token (0 .. T - 1) from whose hidden state an id is predicted; long [P], one per distinct prediction."""
     targets: "torch.Tensor"
-    """The trained ids, sample after sample; long [N]."""
+    """The ids that are predicted; long [P]."""
+    predictions: "torch.Tensor"
+    """The prediction (0 .. P - 1) of each trained id, sample after sample; long [N]."""
     num_trained: tuple[int, ...]
     """Trained ids of each sample; they add up to N."""
     samples: tuple[int, ...]

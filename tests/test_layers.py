@@ -12,6 +12,7 @@ RANKS = {
     "closing": -2,
     "errors": -2,
     "redacted": -1,
+    "memo": -1,
     "registry": -1,
     "resources": -1,
     "seeds": -1,

@@ -194,6 +194,8 @@ class TrainConfig(Section):
     """Gradient clipping by total norm, a critic's gradient included."""
     micro_batch_tokens: Positive = 8192
     """Most tokens in one forward and backward pass of one process; a longer sample gets a pass of its own."""
+    share_prefixes: bool = True
+    """Compute once what samples of a micro-batch have in common from their start on."""
     autocast: Literal["none", "bfloat16"] = "none"
     """Number format of matrix products in the trainer's forward and backward."""
 

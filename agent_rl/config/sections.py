@@ -121,6 +121,8 @@ class PolicyConfig(Section):
     """Completions sampled at the same time; never more than windows fit into the cache (`max_cached_tokens`)."""
     max_cached_tokens: Positive | None = None
     """Tokens the key/value cache holds; null: `max_batch_size * max_context`, on GPUs vLLM takes `gpu_memory_share`."""
+    share_contexts: bool = True
+    """Compute completions with equal contexts once until their samples differ; `minimind` and `huggingface`."""
 
 
 class EnvConfig(Section):

@@ -61,7 +61,7 @@ class VLLMConfig(EngineSection):
         )
 
     def keys_without_effect_in(self, config: "Config") -> Mapping[str, str]:
-        unused = {}
+        unused = {"policy.share_contexts": "with vLLM, whose prefix cache is always on"}
         if self.servers:
             for key in ("max_batch_size", "max_cached_tokens"):
                 unused[f"policy.{key}"] = "with vllm.servers, which have their own; see agent-rl serve-vllm"

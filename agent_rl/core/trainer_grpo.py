@@ -20,6 +20,7 @@ from agent_rl.core.interrupts import deferred_interrupt
 from agent_rl.core.policy_sync import make_policy_sync, module_to_train
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
+from agent_rl.core.work_counters import WorkCounters
 from agent_rl.data.tasks import Task, read_tasks
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import (
@@ -97,6 +98,7 @@ class GRPOTrainer(Closing):
         self._sync = make_policy_sync(config, policy, model, self._updater, backend, run_folder=run.path)
         self._episode_log = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
         self._events = EventLog(run.path, enabled=backend.is_main_process)
+        self._work = WorkCounters({"rollout": policy.counters, "judge": env_factory.counters}, backend)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0
@@ -202,6 +204,7 @@ class GRPOTrainer(Closing):
 
     def _train_step(self, output: RunOutput) -> None:
         clock = StepClock()
+        self._work.start()
         with clock.stage("rollout"):
             batch = self._source.collect(step=self.step + 1)
         self._sync.offload()
@@ -212,7 +215,7 @@ class GRPOTrainer(Closing):
             with clock.stage("write"):
                 self._episode_log.write(self.step, batch.groups, update, report=output.message)
             metrics = update.metrics | group_metrics(batch.groups, has_variance=has_variance) | batch.metrics
-            metrics |= clock.metrics(batch.groups)
+            metrics |= clock.metrics(batch.groups) | self._work.metrics()
             output.step(self.step, metrics)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
         warn_of_env_errors(batch.groups, self.step, output)

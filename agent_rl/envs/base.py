@@ -121,6 +121,13 @@ class EnvFactory(Closing):
         """What is stored with the run: versions, isolation. Called after `start`; `summary` is shown."""
         return {}
 
+    def counters(self) -> Mapping[str, float]:
+        """Work of this process so far, by name; the metrics `judge/<name>` are a step's share of it. None by default.
+
+        The built-in environments count verdicts that were `asked` for and `run`, and the `seconds` these took.
+        """
+        return {}
+
     def part_weights(self) -> Mapping[str, float]:
         """Weights of the reward parts that are weighted shares, for reports; none by default."""
         return {}

@@ -144,7 +144,7 @@ class Critic(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Values of the batch's trained tokens, float32 [N]."""
-        return self.value_head(self._flat.hidden_states(batch)[batch.sources])
+        return self.value_head(self._flat.hidden_states(batch)[batch.sources])[batch.predictions]
 
 
 class LogprobModel(nn.Module):
@@ -192,16 +192,16 @@ class LogprobModel(nn.Module):
         is read at this scorer's temperature. All ranks call the head equally often, whatever their share of trained
         tokens, because sharded weights are gathered by all at once; with none, gradients are 0 and not absent.
         """
-        num_trained = len(batch.targets)
+        num_predicted = len(batch.targets)
         most_rows = max(1, logits_at_a_time(batch.token_ids.device.type) // self._flat.vocab_size)
         num_calls = max(1, math.ceil(batch.most_trained / most_rows))
-        chunk_size = max(1, math.ceil(num_trained / num_calls))
+        chunk_size = max(1, math.ceil(num_predicted / num_calls))
         chunk_size += self._flat.num_spare_rows(chunk_size)
-        # Rows up to whole chunks: copies of the first token, cut off again below.
-        num_extra = num_calls * chunk_size - num_trained
-        hidden_Nd = self._flat.hidden_states(batch)[F.pad(batch.sources, (0, num_extra))]
+        # Rows up to whole chunks: copies of the first token, never read below.
+        num_extra = num_calls * chunk_size - num_predicted
+        hidden_Pd = self._flat.hidden_states(batch)[F.pad(batch.sources, (0, num_extra))]
         scores = token_scores(
-            hidden_Nd,
+            hidden_Pd,
             self._flat.logits,
             F.pad(batch.targets, (0, num_extra)),
             temperature=self._temperature,
@@ -211,17 +211,18 @@ class LogprobModel(nn.Module):
         )
         values = None
         if self.critic is not None:
-            values = self.critic(hidden_Nd[:num_trained] if isinstance(self.critic, ValueHead) else batch)
+            is_head = isinstance(self.critic, ValueHead)
+            values = self.critic(hidden_Pd[:num_predicted])[batch.predictions] if is_head else self.critic(batch)
         return Scores(
-            scores.logprobs[:num_trained],
-            scores.entropies[:num_trained],
+            scores.logprobs[batch.predictions],
+            scores.entropies[batch.predictions],
             values,
-            None if ref is None else scores.full_kl[:num_trained],
+            None if ref is None else scores.full_kl[batch.predictions],
         )
 
     @torch.no_grad()
     def states_and_head(self, batch: Batch) -> tuple[Tensor, Head]:
-        """As a reference: hidden states [N, d] from which the trained tokens were predicted, and the head for them."""
+        """As a reference: hidden states [P, d] of the batch's predictions, and the head for them."""
         return self._flat.hidden_states(batch)[batch.sources], self._flat.logits
 
 

@@ -1,16 +1,20 @@
 """Which samples are computed together: a step's samples become flat micro-batches, as many on every rank.
 
-Samples with the same prompt stay together, so that the prompt is computed once. Every batch carries the
-denominators of the whole step, so loss and gradient do not depend on the plan. The plan is a function of its arguments
-alone: every rank makes the whole plan and takes its part. Not here: the forward pass, columns of values, devices.
+What samples of a micro-batch have in common from their start on, trained ids too, is computed once. Every batch carries
+the denominators of the whole step, so loss and gradient do not depend on the plan. The plan is a function of its
+arguments alone: every rank makes the whole plan and takes its part. Not here: the forward pass, columns of values,
+devices.
 """
 
-from collections import Counter
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
+import numpy as np
 import torch
 
+from agent_rl.learning.prefix_order import PrefixOrder, stretches, tree_size
 from agent_rl.records import Batch, Segment, TrainingSample
 
 
@@ -20,25 +24,23 @@ class _Row:
 
     index: int
     """In the step's list."""
-    prompt: int
-    """Equal for samples that may share their prompt."""
-    num_prompt: int
-    """Ids before the first trained one."""
-    num_own: int
+    rank: int
+    """In the order of a dictionary."""
+    num_read: int
 
-    @property
-    def num_read(self) -> int:
-        return self.num_prompt + self.num_own
+
+def _rank(row: _Row) -> int:
+    return row.rank
 
 
 @dataclass(slots=True)
 class _Bin:
-    """The rows of one micro-batch and what they cost in computed tokens; padded, every row costs as the longest."""
+    """The rows of one micro-batch, in order, and what they cost in computed tokens: each distinct prefix once, or
+    `order` None, every row whole; padded, every row costs as the longest."""
 
-    share: bool
+    order: PrefixOrder | None
     pad: bool
     rows: list[_Row] = field(default_factory=list)
-    prompts: Counter[int] = field(default_factory=Counter)
     num_flat: int = 0
 
     @property
@@ -46,27 +48,50 @@ class _Bin:
         return len(self.rows) * max(row.num_read for row in self.rows) if self.pad and self.rows else self.num_flat
 
     def load_with(self, rows: Sequence[_Row]) -> int:
+        """The load with more rows, given in order."""
         if self.pad:
             return (len(self.rows) + len(rows)) * max(row.num_read for row in [*self.rows, *rows])
-        new = {row.prompt: row.num_prompt for row in rows if not self.prompts[row.prompt]}
-        num_prompts = sum(new.values()) if self.share else sum(row.num_prompt for row in rows)
-        return self.num_flat + num_prompts + sum(row.num_own for row in rows)
+        if self.order is None:
+            return self.num_flat + sum(row.num_read for row in rows)
+        place = bisect_left(self.rows, rows[0].rank, key=_rank)
+        if place != bisect_left(self.rows, rows[-1].rank, key=_rank):
+            return self._size(sorted([*self.rows, *rows], key=_rank))
+        return self.num_flat + self._size(rows) - self._num_shared(rows[0], rows[-1], place, place)
 
     def load_without(self, row: _Row) -> int:
         if self.pad:
             return (len(self.rows) - 1) * max((other.num_read for other in self.rows if other is not row), default=0)
-        is_last = not self.share or self.prompts[row.prompt] == 1
-        return self.num_flat - row.num_own - (row.num_prompt if is_last else 0)
+        if self.order is None:
+            return self.num_flat - row.num_read
+        place = bisect_left(self.rows, row.rank, key=_rank)
+        return self.num_flat - row.num_read + self._num_shared(row, row, place, place + 1)
 
-    def add(self, row: _Row) -> None:
-        self.num_flat += row.num_own + (0 if self.share and self.prompts[row.prompt] else row.num_prompt)
-        self.rows.append(row)
-        self.prompts[row.prompt] += 1
+    def add(self, rows: Sequence[_Row]) -> None:
+        self.num_flat = self.num_flat if self.pad else self.load_with(rows)
+        for row in rows:
+            insort(self.rows, row, key=_rank)
 
     def remove(self, row: _Row) -> None:
-        self.prompts[row.prompt] -= 1
-        self.num_flat -= row.num_own + (0 if self.share and self.prompts[row.prompt] else row.num_prompt)
+        self.num_flat = self.num_flat if self.pad else self.load_without(row)
         self.rows.remove(row)
+
+    def shared(self, rows: Sequence[_Row]) -> list[int]:
+        """How many ids each row has in common with the one before it, 0 for the first."""
+        if self.order is None:
+            return [0] * len(rows)
+        return [0, *(self.order.num_common(one.rank, other.rank) for one, other in pairwise(rows))]
+
+    def _size(self, rows: Sequence[_Row]) -> int:
+        return tree_size([row.num_read for row in rows], self.shared(rows))
+
+    def _num_shared(self, first: _Row, last: _Row, before: int, after: int) -> int:
+        """What rows that lie together have in common with those before place `before` and from `after` on."""
+        shared = [0]
+        if before > 0:
+            shared.append(self.order.num_common(self.rows[before - 1].rank, first.rank))
+        if after < len(self.rows):
+            shared.append(self.order.num_common(last.rank, self.rows[after].rank))
+        return max(shared)
 
 
 def plan_micro_batches(
@@ -74,7 +99,7 @@ def plan_micro_batches(
     indices: Sequence[int] | None = None,
     *,
     max_tokens: int,
-    share_prompts: bool = True,
+    share_prefixes: bool = True,
     num_ranks: int = 1,
     skip_zero_advantage: bool = True,
     padded: bool = False,
@@ -83,8 +108,8 @@ def plan_micro_batches(
     """The micro-batches of each rank, heaviest first, each of at most `max_tokens` computed tokens.
 
     With `indices`, those samples are the whole step, as in one of several updates on the same episodes. A sample longer
-    than `max_tokens` gets a micro-batch of its own. With `share_prompts`, equal prompts (the ids before the first
-    trained one) in a micro-batch are computed and counted once. With `padded`, for models that cannot run flat
+    than `max_tokens` gets a micro-batch of its own. With `share_prefixes`, ids that samples of a micro-batch have in
+    common from their start on are computed and counted once. With `padded`, for models that cannot run flat
     (`LogprobModel.is_packed`), every sample counts as many tokens as the longest beside it, and nothing is shared.
     All ranks get equally many, those that work at the same time alike in cost; where samples do not suffice, a
     micro-batch holds one token and no trained one, so that collective calls meet. Without anything to train on, none.
@@ -97,18 +122,20 @@ def plan_micro_batches(
     trained = [index for index in chosen if any(samples[index].loss_mask)]
     counts = (sum(sum(samples[index].loss_mask) for index in trained), len(trained))
     selected = [index for index in trained if not skip_zero_advantage or any(samples[index].advantages)]
-    shared = share_prompts and not padded
-    bins = _fill(_rows_of(samples, selected), max_tokens, _Bin(share=shared, pad=padded))
+    read = [_read_ids(samples[index], index) for index in selected]
+    order = PrefixOrder(read) if share_prefixes and not padded else None
+    rows = [_Row(index, order.rank[n] if order else n, len(read[n])) for n, index in enumerate(selected)]
+    bins = _fill(rows, samples, max_tokens, _Bin(order=order, pad=padded))
     num_turns = -(-len(bins) // num_ranks)
-    bins += [_Bin(share=shared, pad=padded) for _ in range(num_turns * num_ranks - len(bins))]
+    bins += [_Bin(order=order, pad=padded) for _ in range(num_turns * num_ranks - len(bins))]
     turns = _balance(bins, num_ranks)
     ranks: list[list[Batch]] = [[] for _ in range(num_ranks)]
     loads = [0] * num_ranks
     for turn in turns:
         most_trained = max(sum(sum(samples[row.index].loss_mask) for row in part.rows) for part in turn)
         # The heaviest of a turn goes to the rank that had least so far.
-        order = sorted(range(num_ranks), key=lambda rank: (loads[rank], rank))
-        for rank, part in zip(order, turn, strict=True):
+        by_load = sorted(range(num_ranks), key=lambda rank: (loads[rank], rank))
+        for rank, part in zip(by_load, turn, strict=True):
             loads[rank] += part.load
             if only_rank in (None, rank):
                 ranks[rank].append(_batch(part, samples, most_trained=most_trained, counts=counts))
@@ -117,48 +144,44 @@ def plan_micro_batches(
 
 def move_batch(batch: Batch, device: torch.device) -> Batch:
     """The batch with its tensors on another device."""
-    names = ("token_ids", "position_ids", "sources", "targets")
+    names = ("token_ids", "position_ids", "sources", "targets", "predictions")
     return replace(batch, **{name: getattr(batch, name).to(device) for name in names})
 
 
-def _rows_of(samples: Sequence[TrainingSample], selected: Sequence[int]) -> list[_Row]:
-    prompts: dict[tuple[int, ...], int] = {}
-    rows = []
-    for index in selected:
-        sample = samples[index]
-        num_prompt = sample.loss_mask.index(1)
-        if num_prompt == 0:
-            raise ValueError(f"sample {index} begins with a trained id: nothing predicts it; give it prompt ids")
-        last = len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(1)
-        prompt = prompts.setdefault(tuple(sample.token_ids[:num_prompt]), len(prompts))
-        rows.append(_Row(index, prompt, num_prompt, last - num_prompt))
-    return rows
+def _read_ids(sample: TrainingSample, index: int) -> tuple[int, ...]:
+    """The ids before the last trained one."""
+    if sample.loss_mask[0]:
+        raise ValueError(f"sample {index} begins with a trained id: nothing predicts it; give it prompt ids")
+    return sample.token_ids[: len(sample.loss_mask) - 1 - sample.loss_mask[::-1].index(1)]
 
 
-def _fill(rows: Sequence[_Row], max_tokens: int, empty: _Bin) -> list[_Bin]:
-    """First fit, largest first: a group of one prompt as a whole where it fits, else row by row in bins of its own."""
-    groups: dict[int, list[_Row]] = {}
-    for row in sorted(rows, key=lambda row: (-row.num_read, row.index)):
-        groups.setdefault(row.prompt if empty.share else row.index, []).append(row)
+def _fill(rows: Sequence[_Row], samples: Sequence[TrainingSample], max_tokens: int, empty: _Bin) -> list[_Bin]:
+    """Largest first: a group of one prompt as a whole where it fits and costs least, else row by row in bins of its
+    own."""
+    groups: dict[tuple[int, ...] | int, list[_Row]] = {}
+    for row in sorted(rows, key=_rank):
+        sample = samples[row.index]
+        prompt = sample.token_ids[: sample.loss_mask.index(1)] if empty.order else row.index
+        groups.setdefault(prompt, []).append(row)
     bins: list[_Bin] = []
     for group in sorted(groups.values(), key=lambda group: -_copy(empty).load_with(group)):
-        whole = next((part for part in bins if part.load_with(group) <= max_tokens), None)
-        if whole is not None:
-            for row in group:
-                whole.add(row)
+        fitting = [part for part in bins if part.load_with(group) <= max_tokens]
+        if fitting:
+            cheapest = min(fitting, key=lambda part: part.load_with(group) - part.load) if empty.order else fitting[0]
+            cheapest.add(group)
             continue
         own: list[_Bin] = []
         for row in group:
             part = next((part for part in own if part.load_with([row]) <= max_tokens), None)
             if part is None:
                 own.append(part := _copy(empty))
-            part.add(row)
+            part.add([row])
         bins += own
     return bins
 
 
 def _copy(empty: _Bin) -> _Bin:
-    return _Bin(share=empty.share, pad=empty.pad)
+    return _Bin(order=empty.order, pad=empty.pad)
 
 
 def _balance(bins: list[_Bin], num_ranks: int) -> list[list[_Bin]]:
@@ -172,7 +195,7 @@ def _balance(bins: list[_Bin], num_ranks: int) -> list[list[_Bin]]:
     while move := next((move for turn in turns() if (move := _best_move(turn[0], turn[-1]))), None):
         heavy, light, row = move
         heavy.remove(row)
-        light.add(row)
+        light.add([row])
     return turns()
 
 
@@ -188,48 +211,37 @@ def _best_move(heavy: _Bin, light: _Bin) -> tuple[_Bin, _Bin, _Row] | None:
 
 def _batch(part: _Bin, samples: Sequence[TrainingSample], *, most_trained: int, counts: tuple[int, int]) -> Batch:
     """The tensors of one bin, samples in their order in the step; an empty bin is one token that is never read."""
-    rows = sorted(part.rows, key=lambda row: row.index)
     token_ids: list[int] = []
     positions: list[int] = []
     segments: list[Segment] = []
-    prefixes: dict[int, int] = {}
-
-    def append(index: int, first: int, last: int, prefix: int | None = None) -> int:
-        """Adds ids `first` .. `last` - 1 of a sample; returns where in the batch they begin."""
-        start = len(token_ids)
-        segments.append(Segment(start, last - first, prefix))
-        token_ids.extend(samples[index].token_ids[first:last])
-        positions.extend(range(first, last))
-        return start
-
-    sources: list[int] = []
-    targets: list[int] = []
-    for row in rows:
-        sample, first, last = samples[row.index], row.num_prompt, row.num_read
-        if part.share and part.prompts[row.prompt] > 1:
-            if row.prompt not in prefixes:
-                prefixes[row.prompt] = len(segments)
-                append(row.index, 0, first)
-            prefix = prefixes[row.prompt]
-            prompt_start = segments[prefix].start
-            own_start = append(row.index, first, last, prefix) if row.num_own else 0
-        else:
-            prompt_start = append(row.index, 0, last)
-            own_start = prompt_start + first
-        for place in (place for place, trained in enumerate(sample.loss_mask) if trained):
-            before = place - 1
-            sources.append(prompt_start + before if before < first else own_start + before - first)
-            targets.append(sample.token_ids[place])
-    if not rows:
+    places = [np.empty(row.num_read, dtype=np.int64) for row in part.rows]
+    """Where in the batch each id lies that is read of a row."""
+    for stretch in stretches([row.num_read for row in part.rows], part.shared(part.rows)) if part.rows else ():
+        start, first, last = len(token_ids), stretch.first, stretch.last
+        segments.append(Segment(start, last - first, stretch.above))
+        token_ids += samples[part.rows[stretch.rows[0]].index].token_ids[first:last]
+        positions += range(first, last)
+        for row in stretch.rows:
+            places[row][first:last] = np.arange(start, start + last - first)
+    by_index = sorted(zip(part.rows, places, strict=True), key=lambda pair: pair[0].index)
+    sources, targets = [], []
+    for row, of_row in by_index:
+        trained = np.flatnonzero(samples[row.index].loss_mask)
+        sources.append(of_row[trained - 1])
+        targets.append(np.asarray(samples[row.index].token_ids)[trained])
+    if not part.rows:
         token_ids, positions, segments = [0], [0], [Segment(0, 1)]
+        sources, targets = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    pairs, predictions = np.unique(np.concatenate(sources) << 32 | np.concatenate(targets), return_inverse=True)
     return Batch(
         token_ids=torch.tensor(token_ids),
         position_ids=torch.tensor(positions),
         segments=tuple(segments),
-        sources=torch.tensor(sources, dtype=torch.long),
-        targets=torch.tensor(targets, dtype=torch.long),
-        num_trained=tuple(sum(samples[row.index].loss_mask) for row in rows),
-        samples=tuple(row.index for row in rows),
+        sources=torch.from_numpy(pairs >> 32),
+        targets=torch.from_numpy(pairs & 0xFFFFFFFF),
+        predictions=torch.from_numpy(predictions),
+        num_trained=tuple(sum(samples[row.index].loss_mask) for row, _ in by_index),
+        samples=tuple(row.index for row, _ in by_index),
         most_trained=most_trained,
         num_loss_tokens=counts[0],
         num_samples=counts[1],

@@ -47,14 +47,17 @@ class StepStats:
     """Whether it changed the weights, one per update."""
     num_batches: int = 0
     segments: list[tuple[int, int]] = field(default_factory=list)
-    """Tokens computed one after the other, and those of the shared prompt before them."""
+    """Tokens computed one after the other, and those before them, which are computed for several samples."""
 
     def add(self, batch: Batch, scores: Scores, loss_parts: Mapping[str, Tensor]) -> None:
         """Add one micro-batch."""
         self.num_batches += 1
-        lengths = [segment.length for segment in batch.segments]
+        before: list[int] = []
+        for segment in batch.segments:
+            above = segment.prefix
+            before.append(0 if above is None else before[above] + batch.segments[above].length)
         self.segments += [
-            (segment.length, 0 if segment.prefix is None else lengths[segment.prefix]) for segment in batch.segments
+            (segment.length, num_before) for segment, num_before in zip(batch.segments, before, strict=True)
         ]
         for name, part in loss_parts.items():
             self.loss_parts[name] = self.loss_parts.get(name, 0.0) + part
@@ -139,6 +142,7 @@ class StepStats:
         num_updates = len(self.grad_norms)
         metrics = {
             "batch/num_micro_batches": float(self.num_batches),
+            "batch/num_computed_tokens": float(sum(length for length, _ in self.segments)),
             "batch/num_loss_tokens": float(sum(len(sample.logprobs) for sample in self.scored)),
             "optim/skipped": float(self.num_refused == num_updates),
         }

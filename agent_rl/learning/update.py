@@ -239,6 +239,7 @@ class PolicyUpdater:
             num_ranks=num_ranks,
             skip_zero_advantage=skip_zero_advantage,
             padded=not self._is_packed,
+            share_prefixes=self._config.train.share_prefixes,
             only_rank=rank,
         )[rank]
 

@@ -5,7 +5,7 @@ completion is running; `refresh_weights` marks a change.
 Not here: how a model is loaded, training, engines with weights of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -35,6 +35,7 @@ class InProcessPolicy(BasePolicy):
         max_batch_size: int = 8,
         max_context: int = 1024,
         max_cached_tokens: int | None = None,
+        share_contexts: bool = True,
         agent_type: AgentType = "hf",
     ) -> None:
         """Start the engine; its key/value cache holds `max_cached_tokens`, by default every window of a batch."""
@@ -42,7 +43,11 @@ class InProcessPolicy(BasePolicy):
         self.chat_format = make_chat_format(trained.tokenizer, agent_type)
         self.max_context = max_context
         self._engine = GenerationEngine(
-            trained.module, max_batch_size=max_batch_size, max_context=max_context, max_cached_tokens=max_cached_tokens
+            trained.module,
+            max_batch_size=max_batch_size,
+            max_context=max_context,
+            max_cached_tokens=max_cached_tokens,
+            share_contexts=share_contexts,
         )
 
     @classmethod
@@ -53,6 +58,7 @@ class InProcessPolicy(BasePolicy):
         max_batch_size: int = 8,
         max_context: int = 1024,
         max_cached_tokens: int | None = None,
+        share_contexts: bool = True,
         agent_type: AgentType = "hf",
         **of_model: Any,
     ) -> Self:
@@ -62,6 +68,7 @@ class InProcessPolicy(BasePolicy):
             max_batch_size=max_batch_size,
             max_context=max_context,
             max_cached_tokens=max_cached_tokens,
+            share_contexts=share_contexts,
             agent_type=agent_type,
         )
 
@@ -81,6 +88,9 @@ class InProcessPolicy(BasePolicy):
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         return self._engine.generate(prompt_ids, sampling, cancel)
+
+    def counters(self) -> Mapping[str, float]:
+        return self._engine.counters()
 
     def refresh_weights(self, version: int) -> None:
         """Sample from the weights as they are now, as `version`; no completion may be running."""

@@ -51,6 +51,7 @@ def make_in_process_policy(config: Config, *, device: torch.device, checkpoint: 
         "max_batch_size": config.policy.max_batch_size,
         "max_context": config.policy.max_context,
         "max_cached_tokens": config.policy.max_cached_tokens,
+        "share_contexts": config.policy.share_contexts,
         "agent_type": config.agent.type,
     }
     if config.policy.type == "minimind":

@@ -5,7 +5,7 @@ rewards, training or when weights are synced.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,10 @@ class BasePolicy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the engine; running completions get EngineError."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Work of this process's engine so far, by name; the metrics `rollout/<name>` are a step's share of it."""
+        return {}
 
     def generate_action(
         self,

@@ -9,7 +9,7 @@ tests, is in `mutation.py`.
 import builtins
 import reprlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from agent_rl.errors import SandboxError, UserError
@@ -87,7 +87,7 @@ class CallGrader:
         allowed, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._cases, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        run = sandbox.call("call_cases", allowed, self._limits, module=self._module, cases=self._requests)
+        run = self._run(sandbox, allowed)
         answers: dict[int, list[dict[str, Any]]] = {}
         strays = 0
         for item in run.items:
@@ -107,6 +107,15 @@ class CallGrader:
         flags += (Flag.UNEXPECTED_TESTS,) if strays else ()
         flags += (Flag.CANDIDATE_LOST,) if len(answers) < len(self._cases) else ()
         return Verdict(per_test=per_test, status=run.status, flags=flags, evidence="\n".join(notes[:5]))
+
+    def _run(self, sandbox: Sandbox, files: Files) -> JobResult:
+        request = {"module": self._module, "cases": self._requests}
+
+        def run() -> tuple[JobResult, bool]:
+            result = sandbox.call("call_cases", files, self._limits, **request)
+            return result, result.is_settled
+
+        return sandbox.memo.answer(["call_cases", request, asdict(self._limits or sandbox.limits), dict(files)], run)
 
     def _outcome(self, case: Case, answer: dict[str, Any], hashing: Hashing) -> Outcome:
         """Of one answer, which is a value or an exception and never both."""
@@ -211,20 +220,32 @@ class SplitPytestGrader:
 
     @property
     def exports(self) -> Mapping[str, Collection[str]]:
-        return dict(self._exports or {})
+        return {module: sorted(names) for module, names in (self._exports or {}).items()}
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox or the judge failed by itself."""
         allowed, flags, refusal = take(files, self._keep)
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
-        report, candidate, lost = self._judge(sandbox, allowed)
+        report, candidate, lost = self._judged(sandbox, allowed)
         outcomes = outcomes_of(report)
         flags += (Flag.CANDIDATE_LOST,) if lost else ()
         flags += (Flag.ANSWER_NOT_PLAIN,) if report.result["opaque"] else ()
         notes = [*map(str, report.result["failures"]), *([lost] if lost else [])]
         status = _end_of(candidate, lost) if lost else Status.OK
         return compare_ids(self._expected, outcomes, status, flags, "\n".join(notes))
+
+    def _judged(self, sandbox: Sandbox, files: Files) -> tuple[JobResult, JobResult, str]:
+        """As `_judge`, equal files once."""
+        limits = self._limits or sandbox.limits
+        question = ["judge_suite", self._tests, self._modules, self._call_s, self.exports, asdict(limits), dict(files)]
+
+        def run() -> tuple[tuple[JobResult, JobResult, str], bool]:
+            report, candidate, lost = self._judge(sandbox, files)
+            is_settled = report.is_settled and candidate.is_settled and lost not in (LATE, _NO_REPORT)
+            return (report, candidate, lost), is_settled
+
+        return sandbox.memo.answer(question, run)
 
     def _judge(self, sandbox: Sandbox, candidate_files: Files) -> tuple[JobResult, JobResult, str]:
         """The judge's report, the candidate's run, and why the judge gave it up, if it did.

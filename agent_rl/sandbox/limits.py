@@ -110,3 +110,6 @@ class JobResult(RunResult):
     items: tuple[Any, ...] = ()
     """What a job that is a generator yielded so far, also when it was killed later."""
     error: str | None = None
+    is_settled: bool = True
+    """Whether the result is worth keeping for an equal run: short, and not at or near a limit of time, which may have
+    been the machine's doing."""

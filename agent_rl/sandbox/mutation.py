@@ -8,12 +8,13 @@ import fnmatch
 import random
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from agent_rl.errors import UserError
 from agent_rl.sandbox.chance import may_vary
 from agent_rl.sandbox.freeze import Flag, screen
 from agent_rl.sandbox.grading import Files, all_with, check_modules, judge_call, outcomes_of
+from agent_rl.sandbox.guest.codec import LATE
 from agent_rl.sandbox.limits import JobResult, Limits, Status
 from agent_rl.sandbox.sandbox import Call, Sandbox
 from agent_rl.sandbox.verdict import Outcome, Verdict
@@ -66,12 +67,28 @@ class MutationGrader:
         if self._tests_path not in files:
             return self._zero(Status.ERROR, (), f"there is no file {self._tests_path!r}")
         tests = {self._tests_path: files[self._tests_path]}
+        versions = [self._modules, self._controls, self._mutants]
+        limits = [self._call_s, self._max_tests, asdict(self._limits or sandbox.limits)]
+
+        def run() -> tuple[Verdict, bool]:
+            verdict = self._grade(sandbox, tests)
+            return verdict, verdict.is_settled
+
+        return sandbox.memo.answer(["mutation", tests, *versions, *limits], run)
+
+    def _grade(self, sandbox: Sandbox, tests: Files) -> Verdict:
         try:
             validate_files(tests)
         except WorkspaceError as error:
             return self._zero(Status.ERROR, (), str(error))
         flags = screen(tests[self._tests_path])
         runs = self._run_all(sandbox, tests)
+        every = [run for of_version in runs.values() for run in of_version]
+        verdict = self._verdict(runs, flags)
+        is_settled = all(run.is_settled and not _is_late(run) for run in every)
+        return replace(verdict, is_settled=is_settled and Flag.TESTS_UNSTABLE not in verdict.flags)
+
+    def _verdict(self, runs: Mapping[str, Sequence[JobResult]], flags: tuple[Flag, ...]) -> Verdict:
         unstable = (*flags, Flag.TESTS_UNSTABLE)
         for name in self._controls:
             problems = [(self._problem(run), run) for run in runs[name]]
@@ -143,6 +160,10 @@ class MutationGrader:
 def _is_unanswered(run: JobResult) -> bool:
     """Whether some call of these tests gave no usable answer, because it took too long or for another reason."""
     return isinstance(run.result, dict) and bool(run.result.get("lost") or run.result.get("failures"))
+
+
+def _is_late(run: JobResult) -> bool:
+    return isinstance(run.result, dict) and run.result.get("lost") == LATE
 
 
 def _kill(run: JobResult) -> Outcome:

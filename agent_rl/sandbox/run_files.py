@@ -45,6 +45,11 @@ class Call:
         return json.dumps(spec | {"collect": list(self.collect)}).encode()
 
 
+_SETTLED_SHARE = 0.5
+"""Of the limits of time."""
+_SETTLED_BYTES = 64 * 1024
+
+
 class SandboxFailed(Exception):
     """This run failed before the candidate's code could have had a part in it."""
 
@@ -121,7 +126,13 @@ class RunFiles:
             files={path: text.encode("latin-1") for path, text in report.get("files", {}).items()},
             tier=tier,
             enforced=enforced,
+            is_settled=self._is_settled(status, header["wall_s"], report.get("cpu_s", 0.0)),
         )
+
+    def _is_settled(self, status: Status, wall_s: float, cpu_s: float) -> bool:
+        is_early = wall_s < _SETTLED_SHARE * self._limits.wall_s and cpu_s < _SETTLED_SHARE * self._limits.cpu_s
+        num_bytes = sum(self._size(name) for name in ("result", "stderr"))
+        return status is not Status.TIMEOUT and is_early and num_bytes <= _SETTLED_BYTES
 
     def _report(self, header: Mapping[str, Any], tier: str) -> dict[str, Any]:
         """What the first process reported, or the server about it when it did the job itself."""

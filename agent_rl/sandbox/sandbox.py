@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from agent_rl.closing import Closing
 from agent_rl.errors import SandboxError, UserError
+from agent_rl.memo import Memo
 from agent_rl.sandbox.guest import cgroups, trees
 from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult
 from agent_rl.sandbox.run_files import Call, RunFiles, SandboxFailed, run_result
@@ -50,8 +51,11 @@ class Sandbox(Closing):
         size: int,
         start_timeout_s: float,
         tiers: Sequence[str],
+        reuse_verdicts: bool,
     ) -> None:
         self.limits = limits
+        self.memo = Memo(is_on=reuse_verdicts)
+        """In front of the graders. It lives as long as the sandbox: tier and versions are no part of a question."""
         self._python, self._jobs = python, tuple(jobs)
         self._size = size
         self._start_timeout_s = start_timeout_s
@@ -80,9 +84,11 @@ class Sandbox(Closing):
         start_timeout_s: float = 60.0,
         tier: str = "auto",
         require: Collection[Capability] = (),
+        reuse_verdicts: bool = False,
     ) -> "Sandbox":
         """Start `size` servers in `tier`: `auto` is `namespaces`, else `landlock`; `rlimits` must be named.
 
+        With `reuse_verdicts`, graders judge equal files once; plain runs are never reused.
         `jobs` are modules (or paths of .py files) that define `JOBS`; the default one needs pytest in that interpreter.
         Raises UserError for a missing interpreter or an unknown tier, and SandboxError when no server comes up or a
         capability of `require` is not enforced.
@@ -99,6 +105,7 @@ class Sandbox(Closing):
             size=size,
             start_timeout_s=start_timeout_s,
             tiers=AUTO_TIERS if tier == "auto" else (tier,),
+            reuse_verdicts=reuse_verdicts,
         )
         try:
             sandbox._start_pool(require)

@@ -34,6 +34,9 @@ class Verdict:
     evidence: str = ""
     """A line or two for people; not for the model when tests are hidden."""
 
+    is_settled: bool = True
+    """Whether it is worth keeping for equal files, see `JobResult.is_settled`."""
+
     @property
     def passed(self) -> int:
         return sum(outcome is Outcome.PASSED for outcome in self.per_test.values())

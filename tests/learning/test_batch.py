@@ -18,6 +18,7 @@ def batch_of(samples, num_trained):
         segments=(Segment(0, 1),),
         sources=none,
         targets=none,
+        predictions=none,
         num_trained=num_trained,
         samples=samples,
         most_trained=sum(num_trained),

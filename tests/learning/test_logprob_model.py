@@ -40,18 +40,18 @@ SAMPLES = [
     sample([44, 17, 30, 2], [0, 1, 1, 1]),
 ]
 """A group of three, of which one has a single trained token, and a sample with another prompt."""
-WAYS = {"shared": {}, "flat": {"share_prompts": False}, "padded": {"packed": False}}
+WAYS = {"shared": {}, "flat": {"share_prefixes": False}, "padded": {"packed": False}}
 
 
-def one_batch(*, share_prompts: bool = True) -> Batch:
-    ((batch,),) = plan_micro_batches(SAMPLES, max_tokens=1000, share_prompts=share_prompts)
+def one_batch(*, share_prefixes: bool = True) -> Batch:
+    ((batch,),) = plan_micro_batches(SAMPLES, max_tokens=1000, share_prefixes=share_prefixes)
     return batch
 
 
 def score(model: nn.Module, way: str, **options: object) -> Scores:
     """All samples in one micro-batch, at temperature 0.7."""
-    packed, share = WAYS[way].get("packed"), WAYS[way].get("share_prompts", True)
-    return LogprobModel(model, temperature=0.7, packed=packed, **options)(one_batch(share_prompts=share))
+    packed, share = WAYS[way].get("packed"), WAYS[way].get("share_prefixes", True)
+    return LogprobModel(model, temperature=0.7, packed=packed, **options)(one_batch(share_prefixes=share))
 
 
 def plain(model: nn.Module, temperature: float = 0.7) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("kind", ["minimind", "llama", "qwen3", "mistral_window", "lora"])
 def test_a_large_micro_batch_gets_hidden_spare_rows(kind: str) -> None:
-    samples = [sample([*PROMPT, *range(5, 5 + length)], [0] * 8 + [1] * length) for length in range(9, 33)]
+    samples = [sample([*PROMPT, length, *range(5, 4 + length)], [0] * 8 + [1] * length) for length in range(9, 33)]
     ((batch,),) = plan_micro_batches(samples, max_tokens=10_000)
     num_tokens = len(batch.token_ids)
     assert num_tokens == 476
@@ -89,7 +89,7 @@ def test_a_large_micro_batch_gets_hidden_spare_rows(kind: str) -> None:
     found = {}
     for packed in (True, False):
         scores = LogprobModel(model, temperature=0.7, packed=packed)(batch)
-        loss = (scores.logprobs * torch.linspace(-1, 1, len(batch.targets))).sum()
+        loss = (scores.logprobs * torch.linspace(-1, 1, len(batch.predictions))).sum()
         found[packed] = scores, gradients(model, loss)
         assert any(type(module) is OneDNNLinear for module in model.modules())
         has_own_gates = any("forward" in vars(module) for module in model.modules())
@@ -271,7 +271,8 @@ def test_the_kl_to_a_reference_is_that_of_both_models_logits(kind: str, monkeypa
         return torch.log_softmax(head(hidden) / 0.7, dim=-1)
 
     p, q = log_softmax(scorer), log_softmax(reference)
-    torch.testing.assert_close(full_kl, (p.exp() * (p - q)).sum(-1), atol=1e-4, rtol=1e-4)
+    expected = (p.exp() * (p - q)).sum(-1)[batch.predictions]
+    torch.testing.assert_close(full_kl, expected, atol=1e-4, rtol=1e-4)
     full_kl.sum().backward()
     assert all(parameter.grad is None for parameter in other.parameters())
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -53,20 +53,37 @@ def test_a_common_prompt_is_computed_once():
     assert batch.token_ids.tolist() == [7, 8, 5, 6, 9]
     assert batch.position_ids.tolist() == [0, 1, 2, 2, 3]
     assert batch.segments == (Segment(0, 2), Segment(2, 1, prefix=0), Segment(3, 2, prefix=0))
-    assert batch.sources.tolist() == [1, 2, 1, 1, 4]
-    assert batch.targets.tolist() == [5, 2, 4, 6, 1]
+    assert batch.sources[batch.predictions].tolist() == [1, 2, 1, 1, 4]
+    assert batch.targets[batch.predictions].tolist() == [5, 2, 4, 6, 1]
     assert batch.num_trained == (2, 1, 2)
 
 
-def test_prompts_are_repeated_when_sharing_is_off():
-    (batch,) = plan(sample([7, 8], [5]), sample([7, 8], [4]), share_prompts=False)
+def test_trained_ids_in_common_are_computed_and_predicted_once():
+    (batch,) = plan(sample([7, 8], [5, 2, 1]), sample([7, 8], [5, 3, 1]), sample([7, 8], [5, 2, 1]))
+    assert batch.token_ids.tolist() == [7, 8, 5, 2, 3]
+    assert batch.segments == (Segment(0, 3), Segment(3, 1, prefix=0), Segment(4, 1, prefix=0))
+    assert (batch.sources.tolist(), batch.targets.tolist()) == ([1, 2, 2, 3, 4], [5, 2, 3, 1, 1])
+    assert batch.predictions.tolist() == [0, 1, 3, 0, 2, 4, 0, 1, 3]
+    assert batch.num_trained == (3, 3, 3)
+
+
+def test_what_different_prompts_have_in_common_is_shared_too():
+    (batch,) = plan(sample([7, 8, 1], [5, 2]), sample([7, 8, 2], [5]), sample([7, 8, 1], [6]), sample([9], [7]))
+    assert batch.token_ids.tolist() == [7, 8, 1, 5, 2, 9]
+    assert [(each.length, each.prefix) for each in batch.segments] == [(2, None), (1, 0), (1, 1), (1, 0), (1, None)]
+    assert batch.sources[batch.predictions].tolist() == [2, 3, 4, 2, 5]
+
+
+def test_a_prompt_that_goes_on_in_another_is_shared():
+    (batch,) = plan(sample([7], [8, 5]), sample([7, 8], [5, 2]))
+    assert batch.token_ids.tolist() == [7, 8, 5]
+    assert batch.sources[batch.predictions].tolist() == [0, 1, 1, 2]
+
+
+def test_prefixes_are_repeated_when_sharing_is_off():
+    (batch,) = plan(sample([7, 8], [5]), sample([7, 8], [4]), share_prefixes=False)
     assert batch.token_ids.tolist() == [7, 8, 7, 8]
     assert batch.segments == (Segment(0, 2), Segment(2, 2))
-
-
-def test_a_prompt_that_only_begins_like_another_is_not_shared():
-    (batch,) = plan(sample([7], [8, 5]), sample([7, 8], [5, 2]))
-    assert batch.segments == (Segment(0, 2), Segment(2, 3))
 
 
 # Budget
@@ -168,13 +185,14 @@ def test_the_heaviest_goes_to_the_rank_that_had_least():
 
 @st.composite
 def steps(draw):
-    """Groups whose samples share a prompt; some ids between the sampled ones are read."""
+    """Groups whose samples share a prompt, and often more; some ids between the sampled ones are read."""
     samples = []
     for group in range(draw(st.integers(1, 3))):
         prompt = [group + 1] * draw(st.integers(1, 5))
         for _ in range(draw(st.integers(1, 4))):
             mask = draw(st.lists(st.integers(0, 1), max_size=5))
-            rest = draw(st.lists(st.integers(0, 63), min_size=len(mask) + 1, max_size=len(mask) + 1))
+            ids = st.integers(0, draw(st.sampled_from([0, 1, 63])))
+            rest = draw(st.lists(ids, min_size=len(mask) + 1, max_size=len(mask) + 1))
             advantage = draw(st.sampled_from([-1.0, 0.0, 0.5]))
             samples.append(sample(prompt, rest, mask=[1, *mask], advantage=advantage))
     return samples
@@ -183,7 +201,7 @@ def steps(draw):
 options = st.fixed_dictionaries(
     {
         "max_tokens": st.integers(1, 60),
-        "share_prompts": st.booleans(),
+        "share_prefixes": st.booleans(),
         "num_ranks": st.integers(1, 3),
         "skip_zero_advantage": st.booleans(),
         "padded": st.booleans(),
@@ -193,6 +211,11 @@ options = st.fixed_dictionaries(
 
 def sampled_ids(of_sample):
     return [token for token, mask in zip(of_sample.token_ids, of_sample.loss_mask, strict=True) if mask]
+
+
+def read_ids(of_sample):
+    last = max(place for place, trained in enumerate(of_sample.loss_mask) if trained)
+    return of_sample.token_ids[:last]
 
 
 def cost(batch, *, padded):
@@ -215,11 +238,15 @@ def test_every_plan_holds_every_sample_once_within_the_budget_and_alike_on_all_r
         trained = [
             [t for t, m in zip(samples[i].token_ids, samples[i].loss_mask, strict=True) if m] for i in batch.samples
         ]
-        assert batch.targets.tolist() == [token for tokens in trained for token in tokens]
+        assert batch.targets[batch.predictions].tolist() == [token for tokens in trained for token in tokens]
         assert batch.num_trained == tuple(len(tokens) for tokens in trained)
         assert batch.num_loss_tokens == sum(sum(s.loss_mask) for s in samples)
+        if options["share_prefixes"] and not options["padded"] and batch.samples:
+            read = [read_ids(samples[i]) for i in batch.samples]
+            assert len(batch.token_ids) == len({ids[:end] for ids in read for end in range(1, len(ids) + 1)})
+            assert len(set(zip(batch.sources.tolist(), batch.targets.tolist(), strict=True))) == len(batch.sources)
     for turn in zip(*ranks, strict=True):
-        assert {batch.most_trained for batch in turn} == {max(len(batch.targets) for batch in turn)}
+        assert {batch.most_trained for batch in turn} == {max(len(batch.predictions) for batch in turn)}
         assert any(batch.samples for batch in turn)
 
 
@@ -251,7 +278,7 @@ def loss_and_gradient(samples, options):
 @settings(max_examples=60, deadline=None)
 @given(steps(), options)
 def test_loss_and_gradient_do_not_depend_on_the_plan(samples, options):
-    alone = {"max_tokens": 1, "share_prompts": False, "skip_zero_advantage": False, "num_ranks": 1, "padded": True}
+    alone = {"max_tokens": 1, "share_prefixes": False, "skip_zero_advantage": False, "num_ranks": 1, "padded": True}
     expected_loss, expected = loss_and_gradient(samples, alone)
     loss, gradient = loss_and_gradient(samples, options)
     assert loss == pytest.approx(expected_loss, abs=1e-5)

@@ -21,7 +21,7 @@ from agent_rl.learning.samples import collect_samples
 from agent_rl.records import TrajectoryGroup
 from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
-COUNTS = ("batch/num_micro_batches",)
+COUNTS = ("batch/num_micro_batches", "batch/num_computed_tokens")
 """Metrics that say how a step was cut."""
 
 
@@ -86,11 +86,12 @@ def test_no_metric_depends_on_the_micro_batches_whatever_the_algorithm(folder: P
     if options["advantage"] == "gdpo":
         assume(options["kl"].get("place") != "reward")
     results = []
-    for max_tokens in (1, 40, 8192):
-        train = sections["train"] | {"micro_batch_tokens": max_tokens}
+    for max_tokens, share in ((1, True), (40, True), (8192, True), (40, False)):
+        train = sections["train"] | {"micro_batch_tokens": max_tokens, "share_prefixes": share}
         results.append(learn(folder, sections | {"train": train}, num_steps=2))
-    assert_same_metrics(results[0], results[1])
-    assert_same_metrics(results[0], results[2])
+    for other in results[1:]:
+        assert_same_metrics(results[0], other)
+    assert results[2][0]["batch/num_computed_tokens"] < results[3][0]["batch/num_computed_tokens"]
     assert results[0][0]["optim/skipped"] == 0.0
     assert results[0][0]["batch/num_micro_batches"] > results[2][0]["batch/num_micro_batches"]
 

@@ -20,17 +20,20 @@ REPORT = "report.json"
 
 
 def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
-    """Episodes of one or two turns on a prompt that the group shares; the second group has zero variance.
+    """Episodes of one or two turns on a prompt that the group shares, and often a few of the first sampled ids; the
+    second group has zero variance.
 
     One episode has no score, one was cut off, one starts a second context.
     """
-    random_ = random.Random(seed)
+    random_, alike = random.Random(seed), random.Random(f"alike {seed}")
 
     def ids(count: int) -> tuple[int, ...]:
         return tuple(random_.randrange(5, 20) for _ in range(count))
 
     def turn(prompt: tuple[int, ...], *, new_context: bool = False) -> Turn:
-        sampled = ids(random_.randrange(1, 7))
+        own = ids(random_.randrange(1, 7))
+        num_alike = alike.randrange(5)
+        sampled = ((8, 9, 8, 7)[:num_alike] + own[num_alike:])[: len(own)]
         completion = Completion(
             token_ids=sampled,
             logprobs=tuple(random_.uniform(-3.5, -2.5) for _ in sampled),

@@ -74,6 +74,8 @@ class CodeExecEnvOptions(BaseModel):
     """Memory that a program may take."""
     output_chars: Annotated[int, Field(ge=0)] = 400
     """Characters that the model reads of what a program prints."""
+    reuse_verdicts: bool = True
+    """Judge equal programs of a task once."""
     sandbox_tier: Literal["auto", "namespaces", "landlock", "rlimits"] = "auto"
     """Isolation of what the policy wrote; `auto` takes the best that works, `rlimits` (nearly none) must be named."""
 
@@ -171,7 +173,7 @@ class CodeExecEnvFactory(EnvFactory):
 
     own_tools = tuple(spec.name for spec in TOOL_SPECS)
     failure_rules = CODE_RULES
-    speed_options = ("workers",)
+    speed_options = ("workers", "reuse_verdicts")
 
     def __init__(self, options: CodeExecEnvOptions) -> None:
         """ConfigError for an unknown reward, or one that needs more than this environment provides."""
@@ -214,7 +216,11 @@ class CodeExecEnvFactory(EnvFactory):
                 output_hard_kb=256,
             )
             self._sandbox = Sandbox.open(
-                python=sys.executable, limits=limits, size=options.workers, tier=options.sandbox_tier
+                python=sys.executable,
+                limits=limits,
+                size=options.workers,
+                tier=options.sandbox_tier,
+                reuse_verdicts=options.reuse_verdicts,
             )
 
     def get_sandbox(self) -> Sandbox:
@@ -228,6 +234,9 @@ class CodeExecEnvFactory(EnvFactory):
         missing = f", not enforced: {', '.join(sandbox['not_enforced'])}" if sandbox["not_enforced"] else ""
         summary = f"programs run in sandbox tier {sandbox['tier']}{missing}; memory: {sandbox['memory']}"
         return {"summary": summary, "sandbox": sandbox}
+
+    def counters(self) -> Mapping[str, float]:
+        return self.get_sandbox().memo.counters()
 
     def close(self) -> None:
         if self._sandbox is not None:

@@ -53,6 +53,8 @@ class NATEnvOptions(BaseModel):
     nat_react_python: str | None = None
     """Interpreter with the toolkit's agents too, for ReAct tasks; by default AGENT_RL_NAT_REACT_PYTHON or
     .venv-nat-react."""
+    reuse_verdicts: bool = True
+    """Judge equal projects of a task once."""
     prompt: PromptStyle = "compact"
     """`compact`: the rules of the job in a few lines; `guide`: the toolkit's anatomy with samples, for large models."""
 
@@ -123,7 +125,7 @@ class NATEnvFactory(EnvFactory):
 
     own_tools = tuple(spec.name for spec in TOOL_SPECS)
     failure_rules = NAT_RULES
-    speed_options = ("checkers", "nat_python", "nat_react_python")
+    speed_options = ("checkers", "nat_python", "nat_react_python", "reuse_verdicts")
 
     def __init__(self, options: NATEnvOptions, seed: int) -> None:
         self.options = options
@@ -152,6 +154,7 @@ class NATEnvFactory(EnvFactory):
                 react_python=self.options.nat_react_python,
                 processes=self.options.checkers,
                 tier=self.options.sandbox_tier,
+                reuse_verdicts=self.options.reuse_verdicts,
             )
 
     def get_toolkit(self) -> NatToolkit:
@@ -159,6 +162,9 @@ class NATEnvFactory(EnvFactory):
         if self._toolkit is None:
             raise RuntimeError("NATEnvFactory.start() must be called before an episode runs")
         return self._toolkit
+
+    def counters(self) -> Mapping[str, float]:
+        return self.get_toolkit().checks.counters()
 
     def part_weights(self) -> dict[str, float]:
         return {name: getattr(self.options.reward, name) for name in ("tools", "integration", "workflow")}

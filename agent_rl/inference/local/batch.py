@@ -1,8 +1,10 @@
 """The running requests: started, advanced by one token, retired, always in the first slots.
 
-Slot i of the cache belongs to `requests[i]`; when a row ends, the last active row changes places with it, so that a
-decode step is dense. Cached tokens (an earlier turn, a group's prompt) are not computed again.
-A token depends on logits, temperature and one uniform number alone (sampling by inverse transform).
+Requests with the same context are one row of the forward pass until they sample different tokens; then the row forks.
+Slot i of the cache belongs to `rows[i]`; when a row ends, the last one changes places with it, so that a decode step is
+dense. Cached tokens (an earlier turn, a group's prompt) are not computed again.
+A token depends on logits, temperature and one uniform number alone (sampling by inverse transform), so it is the same
+whether a row is shared or not, up to the rounding of batches of other sizes.
 One thread only. Not here: top-k and top-p (training on them needs their nucleus replayed), threads, callers, versions
 of the weights.
 """
@@ -48,90 +50,143 @@ class Request(CompletionRequest):
         return FinishReason.CANCELLED if self.is_cancelled else None
 
 
+@dataclass(slots=True, eq=False)
+class Row:
+    """Requests with the same prompt, temperature and sampled tokens; one of the forward pass serves them all."""
+
+    members: list[Request]
+
+    @property
+    def prompt(self) -> np.ndarray:
+        return self.members[0].prompt
+
+    @property
+    def temperature(self) -> float:
+        return self.members[0].sampling.temperature
+
+    @property
+    def last_id(self) -> int:
+        return self.members[0].token_ids[-1]
+
+    def takes(self, request: Request) -> bool:
+        """Whether a new request may join: nothing is sampled yet, and nothing else is different."""
+        return (
+            not self.members[0].token_ids
+            and self.temperature == request.sampling.temperature
+            and np.array_equal(self.prompt, request.prompt)
+        )
+
+    def forks(self, ended: list[Request]) -> list["Row"]:
+        """One row for each different last token, of the requests that go on."""
+        by_id: dict[int, list[Request]] = {}
+        for member in self.members:
+            if member not in ended:
+                by_id.setdefault(member.token_ids[-1], []).append(member)
+        return [Row(members) for members in by_id.values()]
+
+
 class ActiveBatch:
     """At most `max_rows` requests in generation; `start`, then `step` until `requests` is empty."""
 
-    def __init__(self, decoder: Decoder, *, max_rows: int, num_slots: int, width: int) -> None:
-        self.requests: list[Request] = []
+    def __init__(
+        self, decoder: Decoder, *, max_rows: int, num_slots: int, width: int, share_contexts: bool = True
+    ) -> None:
+        """Without `share_contexts` every request has a row of its own."""
+        self.rows: list[Row] = []
         self.cache = KeyValueCache(num_slots, width, decoder.device)
         self.slots = SlotTable(self.cache)
+        self.num_sampled = self.num_decoded = 0
+        """Tokens sampled so far, and how many were run through the model for that; of prompts, none is counted."""
         self._decoder = decoder
+        self._share_contexts = share_contexts
         self._max_rows = min(max_rows, num_slots)
         self._max_prefill = MAX_PREFILL_TOKENS * (1 if decoder.device.type == "cpu" else 8)
         self._logits: Tensor | None = None
-        """Logits of the next token of every active row, [len(requests), V]."""
+        """Logits of the next token of every row, [len(rows), V]."""
         self._workspace = torch.empty(self._max_rows, decoder.vocab_size, device=decoder.device)
+
+    @property
+    def requests(self) -> list[Request]:
+        """Those in generation."""
+        return [member for row in self.rows for member in row.members]
 
     def start(self, pending: list[Request]) -> None:
         """Move requests from the front of `pending` into free slots and compute what is new in their prompts."""
         budget = self._max_prefill
         while budget > 0 and (wave := self._take_wave(pending, budget)):
-            budget -= sum(len(request.prompt) - num_cached for request, num_cached in wave)
+            budget -= sum(len(row.prompt) - num_cached for row, num_cached in wave)
             self._prefill(wave)
 
     def step(self) -> list[Request]:
-        """Sample one token for every row and decode the rows that continue; returns the requests that ended."""
-        ids_B = self._sample()
-        finished = [row for row, request in enumerate(self.requests) if request.finish_reason is not None]
-        ended = [self.requests[row] for row in finished]
-        if finished:
-            ids_B = self._retire(finished, ids_B)
+        """Sample one token for every request and decode the rows that continue; returns the requests that ended."""
+        self._sample()
+        ended = [request for request in self.requests if request.finish_reason is not None]
+        self._fork(ended)
         self._logits = None
-        if self.requests:
-            ids = [request.token_ids[-1] for request in self.requests]
-            self._logits = self._run(0, ids_B[:, None], self.slots.lengths[: len(ids)], np.ones(len(ids), dtype=int))
+        if self.rows:
+            ids = [row.last_id for row in self.rows]
+            new_ids_R1 = torch.tensor(ids, device=self._decoder.device)[:, None]
+            self._logits = self._run(0, new_ids_R1, self.slots.lengths[: len(ids)], np.ones(len(ids), dtype=int))
             self.slots.append(len(ids), ids)
+            self.num_decoded += len(ids)
         return ended
 
-    def _take_wave(self, pending: list[Request], budget: int) -> list[tuple[Request, int]]:
-        """Give slots to requests whose prompts can be computed side by side; with the tokens cached of each.
+    def _take_wave(self, pending: list[Request], budget: int) -> list[tuple[Row, int]]:
+        """Give slots to requests whose prompts can be computed side by side; their rows with the tokens cached of each.
 
-        A request that shares more with another of the wave than with any slot waits for the next wave, and then
-        copies: so a group's prompt is computed once.
+        A request whose prompt is that of a row without a token joins the row. One that shares more with another of the
+        wave than with any slot waits for the next wave, and then copies: so what prompts share is computed once.
         """
-        wave: list[tuple[Request, int]] = []
+        wave: list[tuple[Row, int]] = []
         later: list[Request] = []
-        while pending and budget > 0 and len(self.requests) < self._max_rows:
+        room = self._max_rows - len(self.requests)
+        while pending and budget > 0 and room > 0:
             request = pending.pop(0)
+            twin = next((row for row in self.rows if row.takes(request)), None) if self._share_contexts else None
+            if twin is not None:
+                twin.members.append(request)
+                room -= 1
+                continue
             cached = int(self.slots.num_shared(request.prompt).max())
-            if any(_num_common(request.prompt, other.prompt) >= cached + MIN_SHARED for other, _ in wave):
+            if any(_num_common(request.prompt, row.prompt) >= cached + MIN_SHARED for row, _ in wave):
                 later.append(request)
                 continue
-            num_cached = self.slots.claim(len(self.requests), request.prompt)
-            self.requests.append(request)
-            wave.append((request, num_cached))
+            row, num_cached = Row([request]), self.slots.claim(len(self.rows), request.prompt)
+            self.rows.append(row)
+            wave.append((row, num_cached))
+            room -= 1
             budget -= len(request.prompt) - num_cached
         pending[:0] = later
         return wave
 
-    def _prefill(self, wave: Sequence[tuple[Request, int]]) -> None:
+    def _prefill(self, wave: Sequence[tuple[Row, int]]) -> None:
         """Compute the uncached rest of the prompts of the last rows, rows of like length together."""
-        first = len(self.requests) - len(wave)
+        first = len(self.rows) - len(wave)
         logits = [] if self._logits is None else [self._logits]
         while wave:
-            num_new = [len(request.prompt) - num_cached for request, num_cached in wave]
+            num_new = [len(row.prompt) - num_cached for row, num_cached in wave]
             num_rows = _num_alike(num_new, self._max_prefill)
             logits.append(self._prefill_rows(first, wave[:num_rows]))
             wave, first = wave[num_rows:], first + num_rows
         self._logits = torch.cat(logits)
 
-    def _prefill_rows(self, first: int, rows: Sequence[tuple[Request, int]]) -> Tensor:
+    def _prefill_rows(self, first: int, rows: Sequence[tuple[Row, int]]) -> Tensor:
         """Compute prompts in pieces of bounded size; returns the logits after their last tokens, [R, V]."""
         starts = np.array([num_cached for _, num_cached in rows])
-        lengths = np.array([len(request.prompt) for request, _ in rows])
+        lengths = np.array([len(row.prompt) for row, _ in rows])
         piece = max(1, self._max_prefill // len(rows))
         logits: Tensor | None = None
         while logits is None or (starts < lengths).any():
             num_new = np.minimum(lengths - starts, piece)
             ids = np.zeros((len(rows), num_new.max()), dtype=np.int64)
-            for row, (request, _) in enumerate(rows):
-                ids[row, : num_new[row]] = request.prompt[starts[row] :][: num_new[row]]
+            for number, (row, _) in enumerate(rows):
+                ids[number, : num_new[number]] = row.prompt[starts[number] :][: num_new[number]]
             new_logits = self._run(first, torch.from_numpy(ids).to(self._decoder.device), starts, num_new)
             still = torch.from_numpy(num_new > 0).to(new_logits.device)
             logits = new_logits if logits is None else torch.where(still[:, None], new_logits, logits)
             starts = starts + num_new
-        for row, (request, _) in enumerate(rows, start=first):
-            self.slots.fill(row, request.prompt)
+        for slot, (row, _) in enumerate(rows, start=first):
+            self.slots.fill(slot, row.prompt)
         return logits
 
     def _run(self, first: int, token_ids_RT: Tensor, starts: np.ndarray, num_new: np.ndarray) -> Tensor:
@@ -151,36 +206,47 @@ class ActiveBatch:
             return self._decoder.logits(hidden[:, 0])
         return self._decoder.logits(hidden[self.cache.rows[: len(starts)], (num_new_R - 1).clamp_(min=0)])
 
-    def _sample(self) -> Tensor:
-        """Sample a token for every row and add it to its request; returns the ids [B]."""
-        num_rows, device = len(self.requests), self._decoder.device
-        uniforms = [request.uniforms[len(request.token_ids)] for request in self.requests]
-        temperatures = [request.sampling.temperature for request in self.requests]
-        ids_B, logprobs_B = sample_tokens(
+    def _sample(self) -> None:
+        """Sample a token for every request and add it."""
+        device = self._decoder.device
+        uniforms = np.zeros((len(self.rows), max(len(row.members) for row in self.rows)), dtype=np.float32)
+        for number, row in enumerate(self.rows):
+            uniforms[number, : len(row.members)] = [each.uniforms[len(each.token_ids)] for each in row.members]
+        ids_RK, logprobs_RK = sample_tokens(
             self._logits,
-            torch.tensor(temperatures, device=device),
-            torch.tensor(np.array(uniforms), device=device),
-            workspace_BV=self._workspace[:num_rows],
+            torch.tensor([row.temperature for row in self.rows], device=device),
+            torch.from_numpy(uniforms).to(device),
+            workspace_RV=self._workspace[: len(self.rows)],
         )
         # The one transfer to the host of a step; float64 holds both exactly.
-        ids, logprobs = torch.stack((ids_B.double(), logprobs_B.double())).tolist()
-        for request, token_id, logprob in zip(self.requests, ids, logprobs, strict=True):
-            if not math.isfinite(logprob):
-                raise EngineError("the model gave a log-prob that is not finite: its weights have diverged")
-            request.token_ids.append(int(token_id))
-            request.logprobs.append(logprob)
-        return ids_B
+        ids, logprobs = torch.stack((ids_RK.double(), logprobs_RK.double())).tolist()
+        for row, row_ids, row_logprobs in zip(self.rows, ids, logprobs, strict=True):
+            for request, token_id, logprob in zip(row.members, row_ids, row_logprobs, strict=False):
+                if not math.isfinite(logprob):
+                    raise EngineError("the model gave a log-prob that is not finite: its weights have diverged")
+                request.token_ids.append(int(token_id))
+                request.logprobs.append(logprob)
+            self.num_sampled += len(row.members)
 
-    def _retire(self, finished: list[int], ids_B: Tensor) -> Tensor:
-        """Make rows idle; the last active rows take their places. Returns the ids of the rows that continue."""
-        order = list(range(len(self.requests)))
-        for row in reversed(finished):
-            last = len(self.requests) - 1
-            self.slots.release(row)
-            self.slots.swap(row, last)
-            self.requests[row], order[row] = self.requests[last], order[last]
-            del self.requests[last], order[last]
-        return ids_B[order]
+    def _fork(self, ended: list[Request]) -> None:
+        """Part requests that sampled different tokens, and make rows idle that have none left; the last rows take
+        their places."""
+        empty = []
+        for number, row in enumerate(list(self.rows)):
+            first, *others = row.forks(ended) or [Row([])]
+            # There is a slot for each: rows are no more than requests, those that just ended included.
+            for other in others:
+                self.slots.fork(number, len(self.rows))
+                self.rows.append(other)
+            self.rows[number] = first
+            if not first.members:
+                empty.append(number)
+        for number in reversed(empty):
+            last = len(self.rows) - 1
+            self.slots.release(number)
+            self.slots.swap(number, last)
+            self.rows[number] = self.rows[last]
+            del self.rows[last]
 
 
 def _num_common(first: np.ndarray, second: np.ndarray) -> int:
@@ -207,25 +273,25 @@ def sample_uniforms(seed: int, count: int) -> np.ndarray:
 
 
 def sample_tokens(
-    logits_BV: Tensor, temperatures_B: Tensor, uniforms_B: Tensor, *, workspace_BV: Tensor | None = None
+    logits_RV: Tensor, temperatures_R: Tensor, uniforms_RK: Tensor, *, workspace_RV: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sample one token per row: the first id whose cumulative probability exceeds the row's uniform number.
+    """Sample K tokens per row, each alone: the first id whose cumulative probability exceeds its uniform number.
 
-    Returns (ids [B] int64, logprobs [B] float32), log-probs being `log_softmax(logits / temperature)` at the id.
+    Returns (ids [R, K] int64, logprobs [R, K] float32), log-probs being `log_softmax(logits / temperature)` at the id.
     Temperature 0 takes the argmax and records its log-prob at temperature 1. NaN logits give NaN log-probs.
-    float32 logits are overwritten; `workspace_BV` (float32) spares an allocation.
+    float32 logits are overwritten; `workspace_RV` (float32) spares an allocation.
     """
-    greedy_B = temperatures_B == 0
+    greedy_R = temperatures_R == 0
     # In place: faulting in one more array of this size costs more than the exponential.
-    scaled_BV = logits_BV.float().div_(torch.where(greedy_B, 1.0, temperatures_B)[:, None])
-    top_B, top_ids_B = scaled_BV.max(dim=-1)
-    weights_BV = scaled_BV.sub_(top_B[:, None]).exp_()
-    cumulative_BV = torch.cumsum(weights_BV, dim=-1, out=workspace_BV)
-    totals_B = cumulative_BV[:, -1]
+    scaled_RV = logits_RV.float().div_(torch.where(greedy_R, 1.0, temperatures_R)[:, None])
+    top_R, top_ids_R = scaled_RV.max(dim=-1)
+    weights_RV = scaled_RV.sub_(top_R[:, None]).exp_()
+    cumulative_RV = torch.cumsum(weights_RV, dim=-1, out=workspace_RV)
+    totals_R1 = cumulative_RV[:, -1:]
     # `right` never stops at probability 0; a number just below 1 must not round up to the total and lead past the end.
-    thresholds_B = torch.minimum(uniforms_B * totals_B, torch.nextafter(totals_B, torch.zeros_like(totals_B)))
-    sampled_B = torch.searchsorted(cumulative_BV, thresholds_B[:, None], right=True)[:, 0]
+    thresholds_RK = torch.minimum(uniforms_RK * totals_R1, torch.nextafter(totals_R1, torch.zeros_like(totals_R1)))
+    sampled_RK = torch.searchsorted(cumulative_RV, thresholds_RK, right=True)
     # Only NaN still leads past the end; the clamp lets the caller see the NaN log-prob instead of an index error.
-    sampled_B.clamp_(max=logits_BV.shape[-1] - 1)
-    ids_B = torch.where(greedy_B, top_ids_B, sampled_B)
-    return ids_B, weights_BV.gather(1, ids_B[:, None])[:, 0].log() - totals_B.log()
+    sampled_RK.clamp_(max=logits_RV.shape[-1] - 1)
+    ids_RK = torch.where(greedy_R[:, None], top_ids_R[:, None], sampled_RK)
+    return ids_RK, weights_RV.gather(1, ids_RK).log() - totals_R1.log()

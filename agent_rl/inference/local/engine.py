@@ -6,7 +6,7 @@ caller changes them only while no request is in flight, and then calls `refresh_
 Not here: text, chat formats, stop strings, top-k and top-p, more than one process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -27,13 +27,20 @@ class GenerationEngine(ThreadedEngine[Request]):
     what = "generation engine"
 
     def __init__(
-        self, model: nn.Module, *, max_batch_size: int, max_context: int, max_cached_tokens: int | None = None
+        self,
+        model: nn.Module,
+        *,
+        max_batch_size: int,
+        max_context: int,
+        max_cached_tokens: int | None = None,
+        share_contexts: bool = True,
     ) -> None:
         """Start the thread. `model` is a MiniMind, a Hugging Face causal LM or a PeftModel around one, in eval mode.
 
         `max_batch_size` rows are generated at the same time, more callers wait; `max_context` is the window in tokens,
         prompt and completion together. The key/value cache holds `max_cached_tokens` (as many slots of `max_context`
         as fit; default `max_batch_size` slots) and bounds the rows as well. Device and number format are the model's.
+        With `share_contexts`, requests whose contexts are equal are computed once until their samples differ.
         Raises ValueError for impossible sizes, ConfigError for a model that the engine cannot run.
         """
         super().__init__()
@@ -45,7 +52,13 @@ class GenerationEngine(ThreadedEngine[Request]):
             )
         self._max_context = max_context
         self._decoder = make_decoder(model, max_context)
-        self._batch = ActiveBatch(self._decoder, max_rows=max_batch_size, num_slots=num_slots, width=max_context)
+        self._batch = ActiveBatch(
+            self._decoder,
+            max_rows=max_batch_size,
+            num_slots=num_slots,
+            width=max_context,
+            share_contexts=share_contexts,
+        )
         self._pending: list[Request] = []
         self._thread.start()
 
@@ -69,6 +82,10 @@ class GenerationEngine(ThreadedEngine[Request]):
         self._wait_for(request)
         return request.future.result()
 
+    def counters(self) -> Mapping[str, float]:
+        """So far: tokens that were sampled, and those that were run through the model for it, prompts left out."""
+        return {"sampled_tokens": self._batch.num_sampled, "decoded_tokens": self._batch.num_decoded}
+
     def refresh_weights(self, version: int) -> None:
         """Use changed weights: drop what is cached of the old ones and call the new ones `version`.
 
@@ -90,15 +107,15 @@ class GenerationEngine(ThreadedEngine[Request]):
         while self._take_waiting():
             self._end(self._drop_cancelled())
             self._batch.start(self._pending)
-            if self._batch.requests:
+            if self._batch.rows:
                 self._end(self._batch.step())
 
     def _take_waiting(self) -> bool:
         """Wait until there is work and take the new requests; False when closing."""
         with self._changed:
-            if not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+            if not (self._is_closing or self._waiting or self._pending or self._batch.rows):
                 release_openmp_threads()
-            while not (self._is_closing or self._waiting or self._pending or self._batch.requests):
+            while not (self._is_closing or self._waiting or self._pending or self._batch.rows):
                 self._changed.wait()
             self._pending += self._waiting
             self._waiting.clear()

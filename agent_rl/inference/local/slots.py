@@ -62,6 +62,14 @@ class SlotTable:
         self.tokens[rows, self.lengths[:num_rows]] = token_ids
         self.lengths[:num_rows] += 1
 
+    def fork(self, source: int, row: int) -> None:
+        """Give slot `row`, the first idle one, what a slot before it holds."""
+        self._evict(row, source)
+        num = int(self.lengths[source])
+        self._cache.copy(source, row, num)
+        self.tokens[row, :num] = self.tokens[source, :num]
+        self.lengths[row] = num
+
     def release(self, row: int) -> None:
         """Note that a slot has just become idle."""
         self._clock += 1

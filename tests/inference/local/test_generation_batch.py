@@ -1,10 +1,13 @@
 """What is computed, and what is not: groups, turns, pieces of long prompts, rows that end."""
 
 from collections.abc import Iterator
+from threading import Event
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tiny_models import tiny_model
 
 from agent_rl.inference.local import batch as batch_module
@@ -38,17 +41,20 @@ def no_gradients() -> Iterator[None]:
         yield
 
 
-def make_request(prompt: list[int], max_new_tokens: int = 5, seed: int = 0) -> Request:
+def make_request(
+    prompt: list[int], max_new_tokens: int = 5, seed: int = 0, temperature: float = 1.0, cancel: Event | None = None
+) -> Request:
     return Request(
         prompt=np.array(prompt, dtype=np.int32),
-        sampling=SamplingParams(max_new_tokens=max_new_tokens, seed=seed),
+        sampling=SamplingParams(max_new_tokens=max_new_tokens, seed=seed, temperature=temperature),
+        cancel=cancel,
         max_new_tokens=max_new_tokens,
         uniforms=sample_uniforms(seed, max_new_tokens),
     )
 
 
-def make_batch(decoder: Counting, *, max_rows: int = 8, num_slots: int = 8) -> ActiveBatch:
-    return ActiveBatch(decoder, max_rows=max_rows, num_slots=num_slots, width=64)
+def make_batch(decoder: Counting, *, max_rows: int = 8, num_slots: int = 8, share: bool = True) -> ActiveBatch:
+    return ActiveBatch(decoder, max_rows=max_rows, num_slots=num_slots, width=64, share_contexts=share)
 
 
 PROMPT = list(range(20, 40))
@@ -67,14 +73,81 @@ def test_models_of_llamas_shape_get_our_own_pass_and_the_others_theirs(kind: str
     assert type(make_decoder(tiny_model(kind), 64)) is decoder
 
 
-def test_a_groups_prompt_is_computed_once_and_then_only_its_last_token() -> None:
+def test_a_groups_prompt_is_computed_once_and_later_only_its_last_token() -> None:
     decoder = Counting()
     batch = make_batch(decoder)
     batch.start([make_request(PROMPT, seed=seed) for seed in range(3)])
-    assert decoder.passes == [(1, 20, 20), (2, 1, 20)]
+    assert decoder.passes == [(1, 20, 20)]
     batch.step()
     batch.start([make_request(PROMPT, seed=3)])
-    assert decoder.passes[3:] == [(1, 1, 20)]
+    assert decoder.passes[2:] == [(1, 1, 20)]
+
+
+def test_without_sharing_a_group_has_rows_of_its_own_that_copy_the_prompt() -> None:
+    decoder = Counting()
+    batch = make_batch(decoder, share=False)
+    batch.start([make_request(PROMPT, seed=seed) for seed in range(3)])
+    assert decoder.passes == [(1, 20, 20), (2, 1, 20)]
+    batch.step()
+    assert (batch.num_sampled, batch.num_decoded) == (3, 3)
+
+
+def test_requests_are_one_row_until_their_samples_differ() -> None:
+    decoder = Counting()
+    batch = make_batch(decoder)
+    same, other = [make_request(PROMPT, seed=1) for _ in range(2)], make_request(PROMPT, seed=2)
+    batch.start([same[0], other, same[1]])
+    finish(batch)
+    assert same[0].token_ids == same[1].token_ids
+    assert same[0].token_ids[0] != other.token_ids[0]
+    assert [rows for rows, _, _ in decoder.passes] == [1, 2, 2, 2, 2]
+    assert (batch.num_sampled, batch.num_decoded) == (15, 8)
+
+
+def test_requests_of_another_temperature_have_a_row_of_their_own() -> None:
+    batch = make_batch(Counting())
+    batch.start([make_request(PROMPT, temperature=temperature) for temperature in (1.0, 0.0, 1.0)])
+    assert [len(row.members) for row in batch.rows] == [2, 1]
+
+
+def test_one_of_a_row_may_be_cancelled_or_be_longer_than_the_others() -> None:
+    batch, cancel = make_batch(Counting()), Event()
+    requests = [
+        make_request(PROMPT, length, cancel=cancelled) for length, cancelled in ((5, None), (5, cancel), (2, None))
+    ]
+    batch.start(list(requests))
+    batch.step()
+    cancel.set()
+    assert batch.step() == [requests[1], requests[2]]
+    finish(batch)
+    assert [len(request.token_ids) for request in requests] == [5, 2, 2]
+    assert requests[0].token_ids[:2] == requests[1].token_ids == requests[2].token_ids
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=12),
+    st.integers(2, 6),
+    st.integers(0, 5),
+)
+def test_what_is_sampled_does_not_depend_on_sharing(
+    wanted: list[tuple[int, int, int]], num_slots: int, num_waiting: int
+) -> None:
+    """Requests that begin alike, with few slots, some of them later than others."""
+    found = []
+    for share in (True, False):
+        batch = make_batch(Counting(), num_slots=num_slots, share=share)
+        requests = [make_request(PROMPT[: 18 + begin], length, seed) for begin, seed, length in wanted]
+        pending, later = requests[num_waiting:], requests[:num_waiting]
+        while pending or later or batch.requests:
+            if not pending:
+                pending, later = later, []
+            batch.start(pending)
+            batch.step()
+        found.append(requests)
+    for shared, alone in zip(*found, strict=True):
+        assert shared.token_ids == alone.token_ids
+        assert shared.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
 
 def test_the_next_turn_computes_only_what_is_new() -> None:

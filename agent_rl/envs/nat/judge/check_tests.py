@@ -12,12 +12,17 @@ from agent_rl.sandbox.verdict import Verdict
 HOLDS, KILLS = "hold on right code", "catch wrong code"
 
 
-def check_tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) -> Callable[[bool], list[Point]]:
+Judged = tuple[list[Point], bool]
+"""Points, and whether they are worth keeping."""
+
+
+def check_tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) -> Callable[[bool], Judged]:
     """Run the tests on the reference and its mutants. The rest needs to know whether the project's own code is right:
     code that is right in every hidden case behaves as the reference does, so the tests need not run on both."""
     path = spec.tests_path
     if path not in files or spec.logic_path not in files:
-        return lambda is_right: [point("tests", name, 0, f"{path} or logic.py is missing") for name in (HOLDS, KILLS)]
+        why = f"{path} or logic.py is missing"
+        return lambda is_right: ([point("tests", name, 0, why) for name in (HOLDS, KILLS)], True)
     module = f"{spec.package}/logic.py"
 
     def graded(logic: str, mutants: list[str]) -> Verdict:
@@ -36,14 +41,18 @@ def check_tests(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) ->
         point("tests", KILLS, verdict.score, f"{verdict.passed} of {verdict.total} caught; {verdict.evidence}"),
     ]
 
-    def with_own_code(is_right: bool) -> list[Point]:
-        if is_right or not holds or not verdict.passed:
-            return points if verdict.passed else [each.model_copy(update={"score": 0.0}) for each in points]
+    def with_own_code(is_right: bool) -> Judged:
+        if not verdict.passed:
+            return [each.model_copy(update={"score": 0.0}) for each in points], verdict.is_settled
+        if is_right or not holds:
+            return points, verdict.is_settled
         # Apart from the tests as well: code in their process could make any test pass.
         own = files[spec.logic_path]
-        if graded(own, [own]).holds:
-            return points
-        return [point("tests", each.name, 0, "the tests fail on the project's own code") for each in points]
+        on_own = graded(own, [own])
+        is_settled = verdict.is_settled and on_own.is_settled
+        if on_own.holds:
+            return points, is_settled
+        return [point("tests", each.name, 0, "the tests fail on the project's own code") for each in points], is_settled
 
     return with_own_code
 

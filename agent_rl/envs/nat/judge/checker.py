@@ -34,8 +34,14 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
     """Check a project against its spec. Infrastructure failures raise SandboxError; all else is in the report.
 
     What the hidden cases are depends on the spec and `seed`. Three processes work at the same time: the agent, its MCP
-    server, and its tests.
+    server, and its tests. Equal files are checked once.
     """
+    question = [spec.model_dump_json(), dict(files), seed]
+    return toolkit.checks.answer(question, lambda: _check(toolkit, spec, files, seed))
+
+
+def _check(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], seed: int) -> tuple[ValidationReport, bool]:
+    """The report, and whether it is worth keeping."""
     required = {path: files[path] for path in spec.files if path in files}
     with ThreadPoolExecutor(max_workers=3) as pool:
         tested = pool.submit(check_tests, toolkit, spec, required)
@@ -50,14 +56,18 @@ def check_project(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], 
         built = [*_build(spec, agent, outlines), *(each for each in answers if each.stage == "workflow")]
         points += [*_believed(built, outlines.reach), *behaviour, *_served(spec, served.result(), cases[0])]
         is_right = all(each.score == 1.0 for each in answers if each.stage == "behaviour")
-        points += tested.result()(is_right)
+        judged, is_settled = tested.result()(is_right)
+        points += judged
     gates = {}
     if not any(each.score for each in answers):
         gates["config"] = "no hidden case is answered right, and a file that merely loads is worth nothing"
     if not any(each.score for each in points if each.stage == "mcp" and each.name == "answers"):
         gates["mcp"] = "no call to the server is answered right"
-    seconds = {"agent": agent.seconds if agent else 0.0, "mcp": ev.seconds if (ev := served.result()) else 0.0}
-    return ValidationReport(points=tuple(points), gates=gates, flags=flags_of(spec, files), seconds=seconds)
+    evidence = {"agent": agent, "mcp": served.result()}
+    seconds = {name: each.seconds if each else 0.0 for name, each in evidence.items()}
+    is_settled &= all(each is None or each.is_settled for each in evidence.values())
+    report = ValidationReport(points=tuple(points), gates=gates, flags=flags_of(spec, files), seconds=seconds)
+    return report, is_settled
 
 
 @lru_cache(maxsize=256)

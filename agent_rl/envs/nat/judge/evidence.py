@@ -4,7 +4,8 @@ The records are filled from reports that a candidate's process may have forged, 
 another shape becomes evidence with `error` set.
 """
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,6 +16,7 @@ from agent_rl.sandbox.limits import JobResult, Status
 
 AgentStage = Literal["import", "load", "build", "run", "done"]
 EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence")
+_MAX_KEPT_CHARS = 64 * 1024
 Schema = dict[str, str]
 """Argument name -> JSON type."""
 
@@ -42,6 +44,8 @@ class AgentEvidence:
     """Of the requested functions that were built."""
     runs: tuple[RunEvidence, ...]
     seconds: float
+    is_settled: bool
+    """Whether it is worth keeping for equal files, see `JobResult.is_settled`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class McpEvidence:
     num_unsolicited: int
     """Messages that answered no request of ours: notifications, forged or repeated answers."""
     seconds: float
+    is_settled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,7 @@ class TestsEvidence:
     """Test id -> passed, failed, error or skipped."""
     exit_code: int | None
     seconds: float
+    is_settled: bool
 
 
 def agent_evidence(conversation: AgentConversation, job: JobResult) -> AgentEvidence:
@@ -88,7 +94,9 @@ def agent_evidence(conversation: AgentConversation, job: JobResult) -> AgentEvid
     blank: dict[str, Any] = {"stage": "import", "workflow_type": None, "workflow_schema": {}, "schemas": {}, "runs": ()}
     error = job.error or conversation.broken_off
     report = dict(conversation.report) if job.status is Status.OK and not error else None
-    return _filled(AgentEvidence, report, error, job.wall_s, blank)
+    evidence = _filled(AgentEvidence, report, error, job, blank)
+    is_short = report is None or len(json.dumps(report)) <= _MAX_KEPT_CHARS
+    return replace(evidence, is_settled=evidence.is_settled and is_short)
 
 
 def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
@@ -106,6 +114,7 @@ def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
         unknown_tool_refused=conversation.unknown_tool_refused,
         num_unsolicited=conversation.num_unsolicited,
         seconds=job.wall_s,
+        is_settled=job.is_settled and not conversation.error and sum(map(len, conversation.answers)) <= _MAX_KEPT_CHARS,
     )
 
 
@@ -116,16 +125,17 @@ def tests_evidence(job: JobResult) -> TestsEvidence:
 
 def _validated(kind: type[EvidenceT], job: JobResult, blank: dict[str, Any]) -> EvidenceT:
     report = job.result if job.status is Status.OK and isinstance(job.result, dict) else None
-    return _filled(kind, report, job.error, job.wall_s, blank)
+    return _filled(kind, report, job.error, job, blank)
 
 
 def _filled(
-    kind: type[EvidenceT], report: dict[str, Any] | None, error: str | None, seconds: float, blank: dict[str, Any]
+    kind: type[EvidenceT], report: dict[str, Any] | None, error: str | None, job: JobResult, blank: dict[str, Any]
 ) -> EvidenceT:
     """The report as a record, or `blank` with `error` set; a report of another shape can only be forged."""
+    ours = {"seconds": job.wall_s, "is_settled": job.is_settled}
     if report is not None:
         try:
-            return TypeAdapter(kind).validate_python({"error": None, **blank, **report, "seconds": seconds})
+            return TypeAdapter(kind).validate_python({"error": None, **blank, **report, **ours})
         except (ValidationError, RecursionError):
             error = None
-    return kind(**blank, error=error or "the process sent back a report of the wrong shape", seconds=seconds)
+    return kind(**blank, error=error or "the process sent back a report of the wrong shape", **ours)

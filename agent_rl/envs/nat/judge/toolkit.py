@@ -2,22 +2,18 @@
 
 Evidence is what the candidate's process reported; the checker compares answers with the oracle. A candidate that
 crashes, hangs or floods is evidence with `error` set; only a failure of the sandbox raises (SandboxError). Without the
-toolkit's interpreter nothing can be opened: there is no fallback. Equal calls are run once and remembered.
+toolkit's interpreter nothing can be opened: there is no fallback. Equal calls are run once.
 """
 
-import hashlib
 import json
 import os
 import re
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from agent_rl import resources
 from agent_rl.envs.nat.errors import NatUnavailableError
@@ -34,8 +30,9 @@ from agent_rl.envs.nat.judge.evidence import (
 from agent_rl.envs.nat.judge.read_texts import Kind, Parsed, parse_texts
 from agent_rl.envs.nat.judge.worker.mcp_client import converse
 from agent_rl.errors import SandboxError, UserError
+from agent_rl.memo import Memo
 from agent_rl.sandbox.grading import Files
-from agent_rl.sandbox.limits import JobResult, Limits, Status
+from agent_rl.sandbox.limits import JobResult, Limits
 from agent_rl.sandbox.mutation import MutationGrader
 from agent_rl.sandbox.sandbox import BASE_JOBS, Call, Sandbox
 from agent_rl.sandbox.verdict import Verdict
@@ -51,24 +48,23 @@ _REQUIREMENTS = resources.folder() / "requirements-nat.txt"
 _TEXT_JOBS = ("agent_rl.envs.nat.judge.worker.parse_jobs", *BASE_JOBS)
 _JOBS = ("agent_rl.envs.nat.judge.worker.jobs", *_TEXT_JOBS)
 _REACT_JOBS = "agent_rl.envs.nat.judge.worker.react"
-_CACHE_ENTRIES = 4096
 _USES_TOOLKIT = re.compile(r"\bnat\.|\bmcp\b|\bregister\b|\bmcp_server\b")
 """Tests with these words run where the toolkit is imported already; elsewhere they would work too, but slowly."""
-
-AnswerT = TypeVar("AnswerT")
 
 
 class NatToolkit:
     """Warm toolkit processes, shared by threads. Make it with `NatToolkit.open`, use it as a context manager."""
 
-    def __init__(self, sandbox: Sandbox, tests_sandbox: Sandbox, open_react: Callable[[], Sandbox]) -> None:
+    def __init__(
+        self, sandbox: Sandbox, tests_sandbox: Sandbox, open_react: Callable[[], Sandbox], *, reuse_verdicts: bool
+    ) -> None:
         self._sandbox = sandbox
         self._tests_sandbox = tests_sandbox
         self._open_react = open_react
         self._react_sandbox: Sandbox | None = None
-        self._lock, self._react_lock = threading.Lock(), threading.Lock()
-        self._cache: OrderedDict[str, Future[Any]] = OrderedDict()
-        self._counters = {"calls": 0, "cache_hits": 0, "seconds": 0.0}
+        self._react_lock = threading.Lock()
+        self.memo, self.checks = Memo(is_on=reuse_verdicts), Memo(is_on=reuse_verdicts)
+        """In front of the runs below, and in front of whole checks (`checker.py`)."""
 
     @classmethod
     def open(
@@ -79,13 +75,14 @@ class NatToolkit:
         processes: int = 1,
         limits: Limits = DEFAULT_LIMITS,
         tier: str = "auto",
+        reuse_verdicts: bool = True,
     ) -> "NatToolkit":
         """Start `processes` warm processes of `python`, else of $AGENT_RL_NAT_PYTHON, else of `.venv-nat`, in the
         working directory or else in the checkout.
 
         `react_python` ($AGENT_RL_NAT_REACT_PYTHON, `.venv-nat-react`) has the toolkit's agents too; it is started when
-        the first project needs it. Raises NatUnavailableError when the interpreter is missing or cannot import the
-        toolkit.
+        the first project needs it. Without `reuse_verdicts`, equal projects are judged anew. Raises
+        NatUnavailableError when the interpreter is missing or cannot import the toolkit.
         """
         path = python or os.environ.get(PYTHON_VARIABLE) or _find_python(_DEFAULT_PYTHON)
         try:
@@ -96,7 +93,8 @@ class NatToolkit:
                 tests_sandbox = Sandbox.open(python=path, jobs=_TEXT_JOBS, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
                 react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _find_python(_DEFAULT_REACT_PYTHON)
-                return cls(sandbox, tests_sandbox, partial(_open_react, react, limits, tier))
+                open_react = partial(_open_react, react, limits, tier)
+                return cls(sandbox, tests_sandbox, open_react, reuse_verdicts=reuse_verdicts)
         except (UserError, SandboxError) as error:
             raise NatUnavailableError(
                 f"the NAT toolkit is not usable with {path} ({error}); run `make setup`, which makes .venv-nat, "
@@ -143,10 +141,10 @@ class NatToolkit:
             conversation, job = sandbox.converse(
                 call, lambda session: converse_agent(session, runs, tables, answer_s=sandbox.limits.wall_s + 1.0)
             )
-            # A deadline may have been missed because the machine was busy: not a property of the files.
-            return agent_evidence(conversation, job), job.status is not Status.TIMEOUT
+            evidence = agent_evidence(conversation, job)
+            return evidence, evidence.is_settled
 
-        return self._remembered(["run_agent", dict(files), request, [dict(each) for each in runs]], run)
+        return self.memo.answer(["run_agent", dict(files), request, [dict(each) for each in runs]], run)
 
     def run_mcp(
         self,
@@ -171,9 +169,10 @@ class NatToolkit:
             conversation, job = self._sandbox.converse(
                 call, lambda session: converse(session, sent_calls, request_timeout_s, before=tables.decode())
             )
-            return mcp_evidence(conversation, job), not conversation.error
+            evidence = mcp_evidence(conversation, job)
+            return evidence, evidence.is_settled
 
-        return self._remembered(["run_mcp", dict(files), request, tables.decode(), sent_calls, request_timeout_s], run)
+        return self.memo.answer(["run_mcp", dict(files), request, tables.decode(), sent_calls, request_timeout_s], run)
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""
@@ -201,13 +200,13 @@ class NatToolkit:
 
         def run() -> tuple[Verdict, bool]:
             verdict = grader.grade(self._tests_sandbox, tests)
-            return verdict, verdict.status is not Status.TIMEOUT
+            return verdict, verdict.is_settled
 
-        return self._remembered(["grade_tests", tests, list(modules), dict(reference), named], run)
+        return self.memo.answer(["grade_tests", tests, list(modules), dict(reference), named], run)
 
     def parse(self, texts: Sequence[tuple[Kind, str]]) -> list[Parsed]:
         """Read texts in a process that runs nothing of the candidate's; see `read_texts.py`."""
-        return self._remembered(
+        return self.memo.answer(
             ["parse", [list(text) for text in texts]], lambda: (parse_texts(self._tests_sandbox, texts), True)
         )
 
@@ -220,12 +219,7 @@ class NatToolkit:
         sandbox = self._sandbox.describe()
         missing = f", not enforced: {', '.join(sandbox['not_enforced'])}" if sandbox["not_enforced"] else ""
         summary = f"NAT {self.version()} in sandbox tier {sandbox['tier']}{missing}; memory: {sandbox['memory']}"
-        return {"summary": summary, "nat": self.version(), "sandbox": sandbox, "counters": self.counters()}
-
-    def counters(self) -> dict[str, float]:
-        """`calls`, `cache_hits` among them, and `seconds` spent in the processes by all threads together."""
-        with self._lock:
-            return dict(self._counters)
+        return {"summary": summary, "nat": self.version(), "sandbox": sandbox, "counters": self.memo.counters()}
 
     def close(self) -> None:
         self._sandbox.close()
@@ -255,47 +249,9 @@ class NatToolkit:
     ) -> EvidenceT:
         def run() -> tuple[EvidenceT, bool]:
             result = sandbox.call(job, files, **request)
-            # A deadline may have been missed because the machine was busy: not a property of the files.
-            return read(result), result.status is not Status.TIMEOUT
+            return read(result), result.is_settled
 
-        return self._remembered([job, dict(files), request], run)
-
-    def _remembered(self, question: list[Any], run: Callable[[], tuple[AnswerT, bool]]) -> AnswerT:
-        """The remembered answer to an equal question, also one still running in another thread; else run it.
-
-        `run` returns (evidence, whether to remember it).
-        """
-        key = hashlib.sha256(json.dumps(question, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
-        with self._lock:
-            self._counters["calls"] += 1
-            future = self._cache.get(key)
-            if future is not None:
-                self._counters["cache_hits"] += 1
-                self._cache.move_to_end(key)
-            else:
-                mine: Future[Any] = Future()
-                self._cache[key] = mine
-                if len(self._cache) > _CACHE_ENTRIES:
-                    self._cache.popitem(last=False)
-        if future is not None:
-            return cast(AnswerT, future.result())
-        started = time.monotonic()
-        try:
-            evidence, keep = run()
-        except BaseException as error:
-            self._forget(key)
-            mine.set_exception(error)
-            raise
-        with self._lock:
-            self._counters["seconds"] += time.monotonic() - started
-        if not keep:
-            self._forget(key)
-        mine.set_result(evidence)
-        return evidence
-
-    def _forget(self, key: str) -> None:
-        with self._lock:
-            self._cache.pop(key, None)
+        return self.memo.answer([job, dict(files), request], run)
 
 
 def _tables(exchanges: Sequence[Mapping[str, Any]]) -> bytes:

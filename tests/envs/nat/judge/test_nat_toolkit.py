@@ -147,12 +147,12 @@ def test_a_forged_report_of_the_wrong_shape_is_evidence(nat_toolkit: NatToolkit,
 
 def test_an_endless_loop_ends_at_the_deadline_and_is_not_remembered(hasty_toolkit: NatToolkit) -> None:
     loop = {"src/nat_demo/logic.py": "while True:\n    pass\n"}
-    hits = hasty_toolkit.counters()["cache_hits"]
+    before = hasty_toolkit.memo.counters()["run"]
     for _ in range(2):
         evidence = run_demo(hasty_toolkit, loop)
         assert evidence.error is not None and "timeout" in evidence.error
         assert 1.4 < evidence.seconds < 6.0
-    assert hasty_toolkit.counters()["cache_hits"] == hits
+    assert hasty_toolkit.memo.counters()["run"] == before + 2
     assert run_demo(hasty_toolkit).error is None
 
 
@@ -255,13 +255,13 @@ def test_leaving_during_the_tests_is_an_error_whatever_the_exit_code(nat_toolkit
 
 
 def test_equal_calls_run_once_even_at_the_same_time(nat_toolkit: NatToolkit) -> None:
-    before = nat_toolkit.counters()
+    before = nat_toolkit.memo.counters()
     files = {**FILES, "src/nat_demo/logic.py": LOGIC + "# for the cache\n"}
     with ThreadPoolExecutor(6) as pool:
         results = list(pool.map(lambda _: nat_toolkit.run_tests(files, targets=[TEST_FILE]), range(6)))
-    after = nat_toolkit.counters()
-    assert after["calls"] - before["calls"] == 6
-    assert after["cache_hits"] - before["cache_hits"] == 5
+    after = nat_toolkit.memo.counters()
+    assert after["asked"] - before["asked"] == 6
+    assert after["run"] - before["run"] == 1
     assert all(result is results[0] for result in results)
 
 
