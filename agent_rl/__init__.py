@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 # Read by GNU OpenMP when PyTorch is imported: how long its threads stay awake for the next operation. Its own default,
-# 300,000, keeps the cores from the sandbox; a much smaller number makes small decode steps slow.
-os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+# 300,000, keeps the cores from the sandbox; with none at all small decode steps take longer.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _HOMES = {
     alias.name: statement.module
