@@ -69,7 +69,7 @@ class FlatModel:
         if packed and not can:
             raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out packed=True")
         self.is_packed = can if packed is None else packed
-        """False: a micro-batch costs its rows padded to the longest, prompts not shared; plan for that."""
+        """False: a micro-batch costs its rows padded to the longest, nothing is shared; plan for that."""
         if self.is_packed and self._parts is not None:
             from agent_rl.modeling.hf_packed_attention import enable_packing
 

@@ -46,12 +46,15 @@ class StepStats:
     applied: list[bool] = field(default_factory=list)
     """Whether it changed the weights, one per update."""
     num_batches: int = 0
+    num_predictions: int = 0
+    """Of trained ids; what samples have in common counts once."""
     segments: list[tuple[int, int]] = field(default_factory=list)
     """Tokens computed one after the other, and those before them, which are computed for several samples."""
 
     def add(self, batch: Batch, scores: Scores, loss_parts: Mapping[str, Tensor]) -> None:
         """Add one micro-batch."""
         self.num_batches += 1
+        self.num_predictions += len(batch.targets)
         before: list[int] = []
         for segment in batch.segments:
             above = segment.prefix
@@ -85,7 +88,7 @@ class StepStats:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed, shared prompts once."""
+        """Tokens computed; what samples have in common counts once."""
         return sum(length for length, _ in self.segments)
 
     @classmethod
@@ -95,6 +98,7 @@ class StepStats:
         for share in shares:
             whole.scored += share.scored
             whole.num_batches += share.num_batches
+            whole.num_predictions += share.num_predictions
             whole.segments += share.segments
             for name, part in share.loss_parts.items():
                 whole.loss_parts[name] = whole.loss_parts.get(name, 0.0) + part
@@ -142,7 +146,7 @@ class StepStats:
         num_updates = len(self.grad_norms)
         metrics = {
             "batch/num_micro_batches": float(self.num_batches),
-            "batch/num_computed_tokens": float(sum(length for length, _ in self.segments)),
+            "batch/num_computed_tokens": float(self.num_tokens),
             "batch/num_loss_tokens": float(sum(len(sample.logprobs) for sample in self.scored)),
             "optim/skipped": float(self.num_refused == num_updates),
         }
@@ -195,7 +199,7 @@ class Throughput:
             num_matmul_weights=self._num_trained,
             num_frozen_weights=self._num_frozen,
             num_head_weights=self._num_head,
-            num_head_rows=sum(len(sample.logprobs) for sample in stats.scored),
+            num_head_rows=stats.num_predictions,
             num_layers=self._num_layers,
             num_heads=self._num_heads,
             head_dim=self._head_dim,

@@ -42,7 +42,8 @@ class Tokens:
     read: int
     """All tokens of all episodes."""
     computed: int
-    """Of one epoch's forward pass, where samples of a micro-batch share their prompt."""
+    """Of one epoch's forward pass, where samples of a micro-batch share their prompt; what they sample alike, which is
+    not known before, makes it less."""
     prompts_per_group: int
     """Copies of a group's prompt among those."""
     num_micro_batches: int

@@ -5,7 +5,7 @@ What counts, because published figures differ in it:
 - a multiplication and an addition are two operations; only matrix products are counted;
 - a weight costs 2 operations a token forward and 4 backward; a frozen one 2 backward, for the gradient of its input;
 - attention is causal and counts half of the square: a token looks at those before it;
-- tokens are those that the model processes: no padding, a prompt that samples share once, and the head only for the
+- tokens are those that the model processes: no padding, what samples share once, and the head only for the
   rows that it is computed for; embedding look-ups are no products;
 - what gradient checkpointing computes a second time is not counted: MFU is about the model, not its execution.
 
@@ -82,7 +82,7 @@ def train_flops(
     """Operations of one forward and backward pass, as the module says.
 
     `(6 N + 4 N_frozen) · Σ s + 6 · N_head · rows + 6 · L · h · d · Σ (s² + 2 s p)`: `s` tokens of a segment, `p` tokens
-    of the shared prompt before it, which is a segment of its own; `h` query heads. `num_matmul_weights` is without the
+    before it, which are segments of their own; `h` query heads. `num_matmul_weights` is without the
     head; `num_head_rows` are the rows it is computed for.
 
     The last term: scores and mixing are 2 products of `s · s · d` forward, 4 backward, at 2 operations each, halved:
