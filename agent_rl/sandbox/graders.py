@@ -220,7 +220,7 @@ class SplitPytestGrader:
 
     @property
     def exports(self) -> Mapping[str, Collection[str]]:
-        return {module: sorted(names) for module, names in (self._exports or {}).items()}
+        return dict(self._exports or {})
 
     def grade(self, sandbox: Sandbox, files: Files) -> Verdict:
         """Grade one candidate. Raises SandboxError when the sandbox or the judge failed by itself."""
@@ -238,7 +238,10 @@ class SplitPytestGrader:
     def _judged(self, sandbox: Sandbox, files: Files) -> tuple[JobResult, JobResult, str]:
         """As `_judge`, equal files once."""
         limits = self._limits or sandbox.limits
-        question = ["judge_suite", self._tests, self._modules, self._call_s, self.exports, asdict(limits), dict(files)]
+        exports = (
+            {module: sorted(names) for module, names in self.exports.items()} if self._exports is not None else None
+        )
+        question = ["judge_suite", self._tests, self._modules, self._call_s, exports, asdict(limits), dict(files)]
 
         def run() -> tuple[tuple[JobResult, JobResult, str], bool]:
             report, candidate, lost = self._judge(sandbox, files)

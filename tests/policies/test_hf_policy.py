@@ -297,7 +297,7 @@ def test_gradient_checkpointing_computes_twice_and_changes_no_gradient(
         policy = make_in_process_policy(config, device=torch.device("cpu"))
         policy.close()
         updater = PolicyUpdater(policy.model, config, Backend("cpu"))
-        episodes = [episode(reward, turn((7, 8), (9, 10, 2), (-3.0,) * 3)) for reward in (0.0, 1.0)]
+        episodes = [episode(id_ - 10, turn((7, 8), (9, id_, 2), (-3.0,) * 3)) for id_ in (10, 11)]
         num_calls[len(gradients)] = 0
         hooks = [
             register_module_forward_pre_hook(count),

@@ -12,6 +12,7 @@ from agent_rl.agent.messages import ToolCall
 from agent_rl.envs.code.call_tests import CallTask, parse_call_task
 from agent_rl.envs.code.tool import CodeExecTool
 from agent_rl.errors import SandboxError
+from agent_rl.memo import Memo
 from agent_rl.sandbox.freeze import Flag
 from agent_rl.sandbox.limits import Limits, Status
 from agent_rl.sandbox.sandbox import Sandbox
@@ -241,7 +242,7 @@ def test_a_program_that_hangs_in_an_example_is_not_waited_for_twice(sandbox: San
     jobs = []
 
     class Watched:
-        limits = sandbox.limits
+        limits, memo = sandbox.limits, Memo(is_on=False)
         run_python = sandbox.run_python
 
         def call(self, job: str, *args: Any, **request: Any) -> Any:
