@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import wait_for
 
 from agent_rl.memo import Memo
 
@@ -38,8 +39,7 @@ def test_what_asks_meanwhile_waits_for_the_first() -> None:
         first = pool.submit(memo.answer, ["q"], run)
         assert started.wait(60)
         others = [pool.submit(memo.answer, ["q"], run) for _ in range(2)]
-        while memo.counters()["asked"] < 3:
-            pass
+        wait_for(lambda: memo.counters()["asked"] == 3)
         go_on.set()
         assert {each.result() for each in others} == {first.result()}
     assert memo.counters()["run"] == 1

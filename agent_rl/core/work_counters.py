@@ -14,7 +14,7 @@ class WorkCounters:
 
     def __init__(self, sources: Mapping[str, Callable[[], Mapping[str, float]]], backend: Backend) -> None:
         self._sources, self._backend = sources, backend
-        self._before = self._read()
+        self._before: dict[str, float] = {}
 
     def start(self) -> None:
         self._before = self._read()

@@ -238,10 +238,8 @@ class SplitPytestGrader:
     def _judged(self, sandbox: Sandbox, files: Files) -> tuple[JobResult, JobResult, str]:
         """As `_judge`, equal files once."""
         limits = self._limits or sandbox.limits
-        exports = (
-            {module: sorted(names) for module, names in self.exports.items()} if self._exports is not None else None
-        )
-        question = ["judge_suite", self._tests, self._modules, self._call_s, exports, asdict(limits), dict(files)]
+        judge = judge_call(self._tests, self._modules, limits, self._call_s, self._exports)
+        question = ["judge_suite", judge.request, self._tests, asdict(limits), dict(files)]
 
         def run() -> tuple[tuple[JobResult, JobResult, str], bool]:
             report, candidate, lost = self._judge(sandbox, files)

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+MAX_KEPT_BYTES = 32 * 1024
+"""Largest result that is kept for an equal run."""
+
 
 class Capability(StrEnum):
     """One thing a sandbox may be able to enforce; `describe()` and every result list those that hold."""

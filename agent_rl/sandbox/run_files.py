@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_rl.sandbox.guest.bounded_json import read_json_lines
 from agent_rl.sandbox.guest.run import DESCRIPTORS
-from agent_rl.sandbox.limits import Capability, JobResult, Limits, RunResult, Status
+from agent_rl.sandbox.limits import MAX_KEPT_BYTES, Capability, JobResult, Limits, RunResult, Status
 from agent_rl.sandbox.workspace import to_wire
 
 _CAUSES = {
@@ -25,6 +25,8 @@ _WRITE = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _MODES = {"spec": os.O_RDONLY | os.O_CLOEXEC, "stdin": os.O_RDONLY | os.O_CLOEXEC}
 _SIGKILL, _SIGXCPU = 9, 24
 _MAX_ERROR_CHARS = 500
+_SETTLED_SHARE = 0.5
+"""Of the limits of time: a run that took more of one may have hung on the machine."""
 _NO_ROOM = "the files cannot be written: "
 
 
@@ -43,11 +45,6 @@ class Call:
         """As the run reads it. Raises WorkspaceError for files that are refused."""
         spec = {"files": to_wire(self.files), "request": dict(self.request), "env": dict(self.env)}
         return json.dumps(spec | {"collect": list(self.collect)}).encode()
-
-
-_SETTLED_SHARE = 0.5
-"""Of the limits of time."""
-_SETTLED_BYTES = 64 * 1024
 
 
 class SandboxFailed(Exception):
@@ -131,8 +128,9 @@ class RunFiles:
 
     def _is_settled(self, status: Status, wall_s: float, cpu_s: float) -> bool:
         is_early = wall_s < _SETTLED_SHARE * self._limits.wall_s and cpu_s < _SETTLED_SHARE * self._limits.cpu_s
-        num_bytes = sum(self._size(name) for name in ("result", "stderr"))
-        return status is not Status.TIMEOUT and is_early and num_bytes <= _SETTLED_BYTES
+        names = ("result", "stderr") if self._is_interactive else ("result", "stderr", "stdout")
+        is_short = sum(map(self._size, names)) <= MAX_KEPT_BYTES
+        return status is not Status.TIMEOUT and is_early and is_short
 
     def _report(self, header: Mapping[str, Any], tier: str) -> dict[str, Any]:
         """What the first process reported, or the server about it when it did the job itself."""

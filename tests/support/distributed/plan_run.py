@@ -68,6 +68,8 @@ def train(out: Path, sizes: dict[str, int], device: str, sections: dict[str, Any
     for step in range(2):
         updater.update(_groups(sizes["vocab_size"], config.rollout.group_size), step=step)
         figures[f"update_{step}"] = _peak(backend) - before
+    if not keeps_freed:
+        ctypes.CDLL(None).malloc_trim(0)  # of all threads' arenas: the thresholds hold for the ends of some only
     figures["update_kept"] = _now(backend) - before
     (out / f"{backend.rank}_{FIGURES}").write_text(json.dumps(figures), encoding="utf-8")
     backend.close()

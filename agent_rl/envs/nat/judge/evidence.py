@@ -12,11 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent_rl.envs.nat.judge.agent_client import AgentConversation
 from agent_rl.envs.nat.judge.worker.mcp_client import McpConversation
-from agent_rl.sandbox.limits import JobResult, Status
+from agent_rl.sandbox.limits import MAX_KEPT_BYTES, JobResult, Status
 
 AgentStage = Literal["import", "load", "build", "run", "done"]
 EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence")
-_MAX_KEPT_CHARS = 64 * 1024
 Schema = dict[str, str]
 """Argument name -> JSON type."""
 
@@ -95,7 +94,7 @@ def agent_evidence(conversation: AgentConversation, job: JobResult) -> AgentEvid
     error = job.error or conversation.broken_off
     report = dict(conversation.report) if job.status is Status.OK and not error else None
     evidence = _filled(AgentEvidence, report, error, job, blank)
-    is_short = report is None or len(json.dumps(report)) <= _MAX_KEPT_CHARS
+    is_short = report is None or len(json.dumps(report)) <= MAX_KEPT_BYTES
     return replace(evidence, is_settled=evidence.is_settled and is_short)
 
 
@@ -114,7 +113,7 @@ def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
         unknown_tool_refused=conversation.unknown_tool_refused,
         num_unsolicited=conversation.num_unsolicited,
         seconds=job.wall_s,
-        is_settled=job.is_settled and not conversation.error and sum(map(len, conversation.answers)) <= _MAX_KEPT_CHARS,
+        is_settled=job.is_settled and not conversation.error and sum(map(len, conversation.answers)) <= MAX_KEPT_BYTES,
     )
 
 
