@@ -5,8 +5,10 @@ identity. A process that died, or does not answer in time, ends the others with 
 waited for. Not here: starting processes (a launcher's work), gradients, weights.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +20,10 @@ T = TypeVar("T")
 
 _closed: list[Any] = []
 """Process groups that were closed."""
+
+_GLOO_THREAD = "pt_gloo_runloop"
+"""The name that PyTorch gives the threads of a gloo group."""
+_IDLE_WAIT_S = 10.0
 
 
 class ProcessLostError(UserError):
@@ -111,3 +117,30 @@ class Processes:
             # Freed later, the group would join its threads with the interpreter's lock held, which they may want.
             _closed.append(dist.group.WORLD)
             dist.destroy_process_group()
+            _wait_for_idle_threads()
+
+
+def _wait_for_idle_threads() -> None:
+    """Wait until gloo's threads are done with their last collectives, at most 10 s; on Linux only, as it reads /proc.
+
+    To drop a collective's tensors they want the interpreter's lock. Who asks for it while the interpreter ends is ended
+    itself, inside C++ that allows no such thing, and takes the whole process with it (SIGABRT).
+    """
+    deadline = time.monotonic() + _IDLE_WAIT_S
+    before = _gloo_threads()
+    while before and time.monotonic() < deadline:
+        time.sleep(0.002)  # Without the interpreter's lock: a thread that waits for it gets it now.
+        after = _gloo_threads()
+        if after == before and all(is_asleep for is_asleep, _ in after.values()):
+            return
+        before = after
+
+
+def _gloo_threads() -> dict[str, tuple[bool, str]]:
+    """Of each thread of a gloo group, whether it sleeps and how often it did so far."""
+    threads = {}
+    for folder in Path("/proc/self/task").glob("*"):
+        fields = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
+        if fields["Name"] == _GLOO_THREAD:
+            threads[folder.name] = (fields["State"].startswith("S"), fields["voluntary_ctxt_switches"])
+    return threads
