@@ -30,7 +30,6 @@ from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = MiniMindConfig(
-    vocab_size=4096,
     hidden_size=256,
     intermediate_size=704,
     num_hidden_layers=5,
@@ -78,8 +77,9 @@ def prepare(
     if source is None:
         torch.manual_seed(0)
         source = folder / "model"
-        MiniMindForCausalLM(SMALL).save_pretrained(source)
-        AutoTokenizer.from_pretrained(ROOT / "model/nat_minimind").save_pretrained(source)
+        words = AutoTokenizer.from_pretrained(ROOT / "model/nat_minimind")
+        words.save_pretrained(source)
+        MiniMindForCausalLM(replace(SMALL, vocab_size=len(words))).save_pretrained(source)
     tokenizer = AutoTokenizer.from_pretrained(source)
     chat_format = ChatFormat(tokenizer)
     prompts = make_prompts(tokenizer, chat_format, count=num_prompts * steps, num_tokens=prompt_tokens)

@@ -334,6 +334,17 @@ def test_pytest_reports_in_words(sandbox: Sandbox) -> None:
     assert "assert 1 == 2" in result.stdout and "1 failed" in result.stdout
 
 
+def test_assertions_are_rewritten_for_a_report_and_not_for_outcomes(sandbox: Sandbox) -> None:
+    source = """import sys
+def test_rewritten():
+    assert any("Rewriting" in type(each).__name__ for each in sys.meta_path)
+"""
+    files, path = {"tests/test_finders.py": source}, "tests/test_finders.py"
+    assert sandbox.run_pytest(files, [path]).exit_code == 0
+    outcomes = sandbox.call("run_tests", files, targets=[path]).result["outcomes"]
+    assert outcomes == {f"{path}::test_rewritten": "failed"}
+
+
 def test_an_unknown_job_and_a_result_that_is_not_json_are_errors(sandbox: Sandbox, tmp_path: Path) -> None:
     assert sandbox.call("no_such_job").error == "LookupError: there is no such job"
     jobs = tmp_path / "jobs.py"

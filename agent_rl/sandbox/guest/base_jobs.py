@@ -122,7 +122,8 @@ def pytest_main(kind: str, targets: Sequence[str], workdir: str, *plugins: objec
     """As `pytest.main`, on what was prepared before the fork where the working folder is the same; the exit code."""
     if (workdir, kind) not in _prepared:
         return int(pytest.main([*_flags(workdir), *FLAGS[kind], *targets], plugins=list(plugins)))
-    config, session = _prepared[workdir, kind]
+    config, session, finders = _prepared[workdir, kind]
+    sys.meta_path[:0] = finders
     for plugin in plugins:
         config.pluginmanager.register(plugin)
     if reporter := config.pluginmanager.get_plugin("terminalreporter"):
@@ -145,7 +146,8 @@ def pytest_main(kind: str, targets: Sequence[str], workdir: str, *plugins: objec
     return int(session.exitstatus)
 
 
-_prepared: dict[tuple[str, str], tuple[pytest.Config, pytest.Session]] = {}
+_prepared: dict[tuple[str, str], tuple[pytest.Config, pytest.Session, list[Any]]] = {}
+"""With the finders of modules that the configuration added: the one that rewrites assertions is for reports alone."""
 
 
 def prepare(workdir: str) -> None:
@@ -153,13 +155,15 @@ def prepare(workdir: str) -> None:
     for kind, flags in FLAGS.items():
         _warm_up(flags)
         os.chdir(workdir)
+        known = list(sys.meta_path)
         config = _pytest.config._prepareconfig([*_flags(workdir), *flags])
         if kind == "outcomes":
             config.option.tbstyle = "no"  # the flag belongs to a plugin that is not loaded
         session = pytest.Session.from_config(config)
         config._do_configure()
         config.hook.pytest_sessionstart(session=session)
-        _prepared[workdir, kind] = (config, session)
+        _prepared[workdir, kind] = (config, session, [finder for finder in sys.meta_path if finder not in known])
+        sys.meta_path[:] = known
     sys.stdout.flush()  # else every fork would print the header again
 
 

@@ -110,3 +110,4 @@ _SSL_CONTEXT = ssl.create_default_context()
 httpx._transports.default.create_ssl_context = lambda *_, **__: _SSL_CONTEXT  # type: ignore[attr-defined]
 httpx.AsyncHTTPTransport.handle_async_request = _handle_async  # type: ignore[method-assign]
 httpx.HTTPTransport.handle_request = _handle  # type: ignore[method-assign]
+httpx.AsyncClient()  # Loads what httpx loads with its first client, before the forks.
