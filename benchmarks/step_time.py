@@ -69,7 +69,8 @@ def show(rows: dict[str, list[dict[str, Any]]]) -> None:
             medians = [statistics.median(each) for each in values]
             spans = [f"({min(each):,.1f} to {max(each):,.1f})" for each in values]
             cells = [f"{median:,.1f} {span}" for median, span in zip(medians, spans, strict=True)]
-            table.add_row(column, *cells, *([f"{medians[0] / medians[1]:.2f}"] if len(rows) > 1 else []))
+            ratio = [f"{medians[0] / medians[1]:.2f}" if medians[1] else ""] if len(rows) > 1 else []
+            table.add_row(column, *cells, *ratio)
     Console(width=120).print(table)
 
 

@@ -29,12 +29,7 @@ from train_step_parts import Readings, Workload
 HERE = Path(__file__).resolve().parent
 NUM_WARM_UP = 1
 MIB = 2**20
-TRL_ADVICE = """TRL needs an interpreter of its own:
-    python3.11 -m venv VENV
-    VENV/bin/pip install torch==2.13.0
-    VENV/bin/pip install -r requirements-benchmarks.txt
-    python benchmarks/train_step.py --trl-python VENV/bin/python
-Without --trl-python ours runs alone."""
+TRL_ADVICE = "Ours runs alone; for both, run `make setup-trl` and give --trl-python .venv-trl/bin/python."
 GPU_SHAPES, GPU_TOKENS = ("0.6B", "1.5B"), (4096, 16_384)
 
 

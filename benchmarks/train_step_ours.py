@@ -23,6 +23,7 @@ from transformers import AutoTokenizer
 from agent_rl import AgentEnv, Config, GRPOTrainer, Message, SamplingParams, StepResult
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.config import parse_config
+from agent_rl.learning.update import UpdateResult
 from agent_rl.policies.in_process_policy import InProcessPolicy
 from agent_rl.records import Completion, FinishReason, TrajectoryGroup
 from agent_rl.telemetry.flops import peak_flops
@@ -205,15 +206,15 @@ def watch_updates(trainer: GRPOTrainer, readings: Readings, *, profile_step: int
     """Note when each update ends; that of `profile_step` (1 is the first) is profiled and its time means nothing."""
     update = trainer.update
 
-    def watched(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    def watched(groups: Sequence[TrajectoryGroup]) -> UpdateResult:
         if trainer.step + 1 != profile_step:
-            metrics = update(groups)
+            result = update(groups)
         else:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-                metrics = update(groups)
+                result = update(groups)
             print_profile(profiler)
         readings.end_step()
-        return metrics
+        return result
 
     trainer.update = watched
 

@@ -15,7 +15,7 @@ SMOOTHED_STEPS = 5
 
 def main(run: Path, target: Path) -> None:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    figure, axes = new_figure(2.6)
+    figure, axes = new_figure(2.6, x="step", y="solved %")
     trained = [(row["step"], 100 * row["success/mean"]) for row in rows if "success/mean" in row]
     steps = [step for step, _ in trained]
     windows = [trained[max(0, end - SMOOTHED_STEPS) : end] for end in range(1, len(trained) + 1)]
@@ -29,7 +29,7 @@ def main(run: Path, target: Path) -> None:
         errors = [[abs(bound - value) for bound, value in zip(side, values, strict=True)] for side in bounds]
         style = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1, "elinewidth": 0.8, "capsize": 2}
         axes.errorbar([row["step"] for row in held_out], values, yerr=errors, label=f"held-out tasks, {label}", **style)
-    axes.set(xlabel="step", ylabel="solved %", ylim=(0, 100))
+    axes.set(ylim=(0, 100))
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     target.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)

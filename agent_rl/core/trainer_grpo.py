@@ -210,7 +210,7 @@ class GRPOTrainer(Closing):
         self._sync.offload()
         with deferred_interrupt():
             with clock.stage("update"):
-                update = self._update(batch.train_groups)
+                update = self.update(batch.train_groups)
             self._source.commit()
             with clock.stage("write"):
                 self._episode_log.write(self.step, batch.groups, update, report=output.message)
@@ -268,15 +268,12 @@ class GRPOTrainer(Closing):
         output.rewind(self.step)
         output.message(f"back to step {self.step}, from there with half the learning rate")
 
-    def update(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    def update(self, groups: Sequence[TrajectoryGroup]) -> UpdateResult:
         """One step: advantages, loss, optimizer, new weights for the sampler. Counts as a step even when skipped.
 
         Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
         `optim/skipped` is 1 when nothing was learned: all groups had zero variance, or loss or gradient was not finite.
         """
-        return self._update(groups).metrics
-
-    def _update(self, groups: Sequence[TrajectoryGroup]) -> UpdateResult:
         result = self._updater.update(groups, step=self.step, rate_factor=self._rate_factor)
         self.step += 1
         return replace(result, metrics=result.metrics | self._sync.sync_weights(self.step))

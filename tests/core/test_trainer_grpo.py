@@ -24,6 +24,7 @@ from agent_rl.distributed.checkpoint import verify_checkpoint
 from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.errors import AgentRLError, CheckpointError, ConfigError, DataError, SandboxError
 from agent_rl.learning.optimizer import learning_rate_at
+from agent_rl.learning.update import UpdateResult
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 
@@ -92,11 +93,25 @@ def test_the_gradient_is_that_of_the_sampled_ids_alone(folder: Path) -> None:
         make_trainer(folder, policy={"temperature": 0.7}, train={"max_grad_norm": 1e6}) as trainer,
         recorded_gradients() as steps,
     ):
-        metrics = trainer.update([group(good, bad)])
+        metrics = trainer.update([group(good, bad)]).metrics
     assert metrics["batch/num_loss_tokens"] == 6
     assert metrics["loss/abs_log_ratio_max"] < 1e-5
     for got, wanted in zip(steps[0], expected, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-6, rtol=1e-4)
+
+
+def test_training_learns_from_what_a_subclass_makes_of_the_groups(folder: Path) -> None:
+    seen: list[int] = []
+
+    class Watching(GRPOTrainer):
+        def update(self, groups: Sequence[TrajectoryGroup]) -> UpdateResult:
+            seen.append(len(groups))
+            return super().update(groups)
+
+    config = tiny_config(folder, train={"steps": 2}, rollout={"groups_per_step": 3})
+    with Watching.from_config(config, env_factory=LetterEnv, train_tasks=LETTER_TASKS) as trainer:
+        trainer.train()
+    assert seen == [3, 3]
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
@@ -111,7 +126,7 @@ def test_the_gradient_is_the_same_for_any_micro_batch(folder: Path, aggregation:
     for max_tokens in (1, 5, 10_000):
         sections = {"train": {"micro_batch_tokens": max_tokens}, "algorithm": {"aggregation": aggregation}}
         with make_trainer(folder, **sections) as trainer, recorded_gradients() as steps:
-            num_batches.append(trainer.update(groups)["batch/num_micro_batches"])
+            num_batches.append(trainer.update(groups).metrics["batch/num_micro_batches"])
         gradients.append(steps[0])
     assert num_batches[0] == 8
     assert num_batches[2] == 1
@@ -133,7 +148,7 @@ def test_a_step_without_signal_changes_no_weight_but_counts(folder: Path) -> Non
     same = episode(1.0, turn((7,), (8, 2), (-1.0, -1.0)))
     with make_trainer(folder) as trainer:
         before = weights_of(trainer)
-        metrics = trainer.update([group(same, same)])
+        metrics = trainer.update([group(same, same)]).metrics
         assert is_unchanged(trainer, before)
         assert (metrics["optim/skipped"], metrics["batch/num_samples"]) == (1.0, 2.0)
         assert (trainer.step, trainer.policy.weight_version) == (1, 1)
@@ -162,10 +177,10 @@ def test_a_gradient_that_is_not_finite_is_not_applied_and_three_in_a_row_end_the
     with make_trainer(folder) as trainer:
         before = weights_of(trainer)
         for _ in range(2):
-            metrics = trainer.update([poisoned_group()])
+            metrics = trainer.update([poisoned_group()]).metrics
             assert (metrics["optim/skipped"], metrics["optim/nonfinite"]) == (1.0, 1.0)
         assert is_unchanged(trainer, before)
-        assert trainer.update([healthy])["optim/skipped"] == 0.0
+        assert trainer.update([healthy]).metrics["optim/skipped"] == 0.0
         assert not is_unchanged(trainer, before)
         for _ in range(2):
             trainer.update([poisoned_group()])

@@ -1,0 +1,105 @@
+"""The commands that made the figures of docs/benchmarks.md and docs/results.md still run, each block at a tiny size.
+
+Blocks run as they are written, in a folder that looks like the checkout. Only `python` and `agent-rl` are replaced:
+they add what makes a program small, and a model that a block makes is written elsewhere than over the shipped one.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = "train.steps=1 rollout.group_size=2 rollout.groups_per_step=2 data.max_eval_tasks=1 checkpoint.every=1"
+SMALL_POLICY = "policy.max_new_tokens=8"
+SFT = "--num-demonstrations 16"
+TINY = {
+    "benchmarks/ablations.py": f"{TRAIN} {SMALL_POLICY} --seeds 0 --variants=RLOO",
+    "benchmarks/async_simulation.py": "--steps 20",
+    "benchmarks/controls.py": TRAIN,
+    "benchmarks/generation.py": "--repeats 1 --new-tokens 2 --batch-sizes 1,2 --no-tools",
+    "-m benchmarks.generation_memory": "--width 8",
+    "benchmarks/hostile/weak_cases.py": "--limit 2 --fresh 20",
+    "benchmarks/over_seeds.py": "",
+    "benchmarks/recheck.py": "--num 1",
+    "benchmarks/sandbox.py": "--rounds 1 --calls 1",
+    "benchmarks/step_time.py": f"{TRAIN} {SMALL_POLICY}",
+    "benchmarks/train_step.py": "--repeats 1 --steps 1 --prompts 1 --group-size 4 --new-tokens 24",
+    "benchmarks/train_step_update.py": "--steps 1",
+    "scripts/plot_success.py": "",
+    "agent_rl/scripts/train_sft.py": SFT,
+    "agent_rl/scripts/train_nat_agent.py": f"{TRAIN} {SMALL_POLICY}",
+    "agent_rl/scripts/train_math_agent.py": TRAIN,
+    "agent_rl/scripts/train_search_agent.py": f"{TRAIN} {SMALL_POLICY}",
+    "agent_rl/scripts/train_code_exec_agent.py": f"{TRAIN} {SMALL_POLICY}",
+    "agent-rl eval": "data.max_eval_tasks=4",
+    "agent-rl sft": SFT,
+    "agent-rl train": TRAIN,
+}
+"""Start of a command -> what is added to it."""
+IN_PLACE_OF = {
+    "step_00080": "step_00001",
+    "--minutes 30": "--minutes 0.6",
+    "in 0 1 2": "in 0",
+    ",runs/rl-1,runs/rl-2": "",
+    ",runs/rejection-1,runs/rejection-2": "",
+    "--output-dir model/": "--output-dir runs/made/",
+}
+SHIM = """#!{python}
+import os, sys
+tiny = {tiny!r}
+words = [{name!r}, *sys.argv[1:]] if {name!r} == "agent-rl" else sys.argv[1:]
+known = [start for start in tiny if words[: len(start.split())] == start.split()]
+if len(known) != 1:
+    sys.exit(f"no tiny size is known for {{words}}")
+command = ["-m", "agent_rl.scripts.cli", *words[1:]] if words[0] == "agent-rl" else words
+os.execv(sys.executable, [sys.executable, *command, *tiny[known[0]].split()])
+"""
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+PAGES = ("docs/benchmarks.md", "docs/results.md")
+BLOCKS = [pytest.param(block, id=f"{Path(page).stem}-{i}") for page in PAGES for i, block in enumerate(blocks(page))]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder with the checkout's files, in which what a command writes is its own."""
+    for name in ("agent_rl", "benchmarks", "configs", "dataset", "scripts", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    for name in (".venv-nat", ".venv-trl"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "model").mkdir()
+    for path in (ROOT / "model").iterdir():
+        (tmp_path / "model" / path.name).symlink_to(path)
+    (tmp_path / "docs/images").mkdir(parents=True)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("python", "agent-rl"):
+        (programs / name).write_text(SHIM.format(python=sys.executable, tiny=TINY, name=name), encoding="utf-8")
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_documented_block_runs_at_a_tiny_size(block: str, checkout: Path) -> None:
+    for text, tiny in IN_PLACE_OF.items():
+        block = block.replace(text, tiny)
+    environment = {**os.environ, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    command = [shutil.which("bash"), "-euo", "pipefail", "-c", block]
+    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+
+
+def test_every_tiny_size_belongs_to_a_documented_command() -> None:
+    documented = "\n".join(block for page in PAGES for block in blocks(page))
+    assert [start for start in TINY if start not in documented] == []
