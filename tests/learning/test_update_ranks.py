@@ -1,4 +1,7 @@
-"""The same losses and gradient norms from one process and from several, with every way of spreading a model."""
+"""The same losses and gradient norms from one process and from several, with every way of spreading a model.
+
+Several processes compute common prefixes once, the one does not.
+"""
 
 import functools
 import json
@@ -67,7 +70,8 @@ def metrics_of(
         settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": int(kind[-1])}}))
     sections = HUGGING_FACE.get(algorithm) or ALGORITHMS[algorithm]
     folder = folder / "hugging_face" if algorithm in HUGGING_FACE else folder
-    train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens}
+    # One process computes every sample alone, several compute trees of their common prefixes.
+    train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens, "share_prefixes": kind != "plain"}
     ranks = start_ranks(
         report, folder, out, sections | {"train": train}, group_size, folder=out, num=num, deepspeed_config=settings
     )
