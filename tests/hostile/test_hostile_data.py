@@ -86,6 +86,12 @@ TOML = {
     "deep lists": "a = " + "[" * 20_000,
     "deep tables": "a = " + "{a = " * 10_000,
     "deep dotted key": "a" + ".a" * 20_000 + " = 1",
+    "deep quoted key": '"a b"' + " . 'a b'" * 8_000 + " = 1",
+    "deep table": "[[" + "a." * 20_000 + "a]]",
+    "deep key in a table": "a = {" + "a." * 20_000 + "a = 1}",
+    "half a deep key": ("a." * 60 + "a = 1\n") * 500,
+    "long word": "a" * 60_000,
+    "many quotes": "\"'" * 30_000,
     "double key": "a = 1\na = 2",
     "double table": "[a]\n[a]",
     "huge number": "a = " + "9" * 60_000,
@@ -111,6 +117,9 @@ PYTHON = {
     "many parameters": f"def f({', '.join(f'a{i}' for i in range(9_000))}): pass",
     "many handlers": "try: x\nexcept: x\n" * 2_500,
 }
+NESTED: dict[str, Any] = {"i": "1.2.3.4, www.example.com. A. B. C."}
+for letter in "hgfedcba":
+    NESTED = {letter: NESTED}
 EITHER = {"deep sums", "deep attributes", "deep calls", "deep unary", "lone surrogate"}
 """Whether Python takes these depends on its version; either answer is right, a crash is not."""
 TEXTS = [
@@ -140,6 +149,7 @@ def test_a_text_made_to_break_its_parser_is_refused_in_time_and_with_a_reason(
     [
         ("yaml", "a: [1, 2.5, x]\nb: {c: null}", {"a": [1, 2.5, "x"], "b": {"c": None}}),
         ("yaml", "a: '<<'\nb: \"*x\"\nd: 2020-01-01", {"a": "<<", "b": "*x", "d": "2020-01-01"}),
+        ("toml", "[a.b.c.d.e.f.g.h]\ni = '1.2.3.4, www.example.com. A. B. C.'", NESTED),
         ("toml", "[a.'b.c']\nd = 'x'\ne = 2020-01-01", {"a": {"b.c": {"d": "x", "e": "2020-01-01"}}}),
         ("json", '{"a": [1, -2.5e3, "\\u00e9"]}', {"a": [1, -2500.0, "é"]}),
     ],

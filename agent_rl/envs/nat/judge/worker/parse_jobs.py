@@ -6,6 +6,7 @@ answer is `{"value": ...}` or `{"refused": why}`; a parser that had to be killed
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,8 @@ MAX_CHARS = 64 * 1024
 _FILES = 8
 """So many times longer may the sources of a whole project be, as one JSON object."""
 _REASON_CHARS = 200
+_DEEP_KEY = re.compile(r"""(?<![\w"'.-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
+"""Of TOML: the parser's time grows with the square of the parts."""
 
 
 class Refused(Exception):
@@ -67,6 +70,8 @@ def read_yaml(text: str) -> Any:
 
 def read_toml(text: str) -> Any:
     """The value of a TOML text, as JSON has it: dates and times as text."""
+    if _DEEP_KEY.search(text):
+        raise Refused("a key has more than 64 parts")
     return json.loads(json.dumps(tomllib.loads(text), default=str))
 
 
