@@ -27,6 +27,7 @@ from agent_rl.sandbox.freeze import Flag, freeze, screen
 
 MIN_USUAL, MAX_USUAL = 2, 12
 """Questions to a build with swapped tools before the first that leads to one of them."""
+SERVER = "mcp_server.py"
 CONSTANT = "errors alone, or one answer for everything, earn nothing"
 
 
@@ -112,7 +113,7 @@ def _run_agent(
         if run.swapped:
             sent["leads"] = [*([] for _ in first), *(leads_of(spec, run, each) for each in run.questions)]
     found = toolkit.run_agent(
-        files,
+        _sources(files, with_server=any("mcp_server" in text for text in _sources(files).values())),
         package=spec.package,
         schemas=list(wanted_schemas(spec)),
         runs=runs,
@@ -298,11 +299,16 @@ def show(value: Any) -> str:
 
 
 def _serve(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: CaseRun) -> McpEvidence | None:
-    if "mcp_server.py" not in files or spec.logic_path not in files:
+    if SERVER not in files or spec.logic_path not in files:
         return None
     calls = [(tool, inputs) for tool, inputs, _ in mcp_calls(spec, run)]
     exchanges = {request: asdict(each) for request, each in run.exchanges.items()}
-    return toolkit.run_mcp(files, server_path="mcp_server.py", calls=calls, exchanges=exchanges)
+    return toolkit.run_mcp(_sources(files, with_server=True), server_path=SERVER, calls=calls, exchanges=exchanges)
+
+
+def _sources(files: Mapping[str, str], *, with_server: bool = False) -> dict[str, str]:
+    """What an agent runs with: projects that differ in their tests or their packaging alone are one to it."""
+    return {path: text for path, text in files.items() if path.startswith("src/") or (with_server and path == SERVER)}
 
 
 def _served(spec: NATSpec, server: McpEvidence | None, run: CaseRun) -> list[Point]:

@@ -35,6 +35,19 @@ def test_a_file_that_the_spec_does_not_list_changes_flags_and_no_run(nat_toolkit
     assert report.flags and (checks - before[0], runs - before[1]) == (1, 0)
 
 
+def test_projects_are_run_again_only_for_what_they_run_with(nat_toolkit: NatToolkit) -> None:
+    check_project(nat_toolkit, SPEC, FILES, seed=104)
+    counts = {}
+    for path in (SPEC.tests_path, "pyproject.toml", "mcp_server.py", SPEC.register_path):
+        before = counted(nat_toolkit)
+        assert check_project(nat_toolkit, SPEC, {**FILES, path: f"{FILES[path]}\n# changed\n"}, seed=104).complete
+        checks, runs = counted(nat_toolkit)
+        counts[path] = (checks - before[0], runs - before[1])
+    # A server runs with the agent's sources; texts of configurations and of the agent are read once more.
+    wanted = {SPEC.tests_path: 1, "pyproject.toml": 1, "mcp_server.py": 1, SPEC.register_path: 3}
+    assert counts == {path: (1, runs) for path, runs in wanted.items()}
+
+
 def test_verdicts_are_those_of_a_toolkit_that_keeps_none(nat_toolkit: NatToolkit) -> None:
     changes = {SPEC.logic_path: FILES[SPEC.logic_path].replace("value *", "2 * value *")}
     with NatToolkit.open(processes=1, reuse_verdicts=False) as anew:
