@@ -140,7 +140,11 @@ def _gloo_threads() -> dict[str, tuple[bool, str]]:
     """Of each thread of a gloo group, whether it sleeps and how often it did so far."""
     threads = {}
     for folder in Path("/proc/self/task").glob("*"):
-        fields = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines() if ":\t" in line)
-        if fields["Name"] == _GLOO_THREAD:
+        try:
+            lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:  # a thread that ended meanwhile
+            continue
+        fields = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        if fields.get("Name") == _GLOO_THREAD:
             threads[folder.name] = (fields["State"].startswith("S"), fields["voluntary_ctxt_switches"])
     return threads

@@ -50,6 +50,7 @@ class Host:
             "HOSTILE_TOKEN": self.token,
             "HOSTILE_OUTSIDE": str(self._outside),
             "HOSTILE_SECRET": str(self._secret),
+            "HOSTILE_HOME": os.path.expanduser("~"),
             "HOSTILE_HEARTBEAT": str(self._heartbeat),
             "HOSTILE_TCP_PORT": ports[0],
             "HOSTILE_UDP_PORT": ports[1],

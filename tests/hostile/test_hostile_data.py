@@ -87,6 +87,7 @@ TOML = {
     "deep tables": "a = " + "{a = " * 10_000,
     "deep dotted key": "a" + ".a" * 20_000 + " = 1",
     "deep quoted key": '"a b"' + " . 'a b'" * 8_000 + " = 1",
+    "deep key after an escape": '"\\""' + ".a" * 20_000 + " = 1",
     "deep table": "[[" + "a." * 20_000 + "a]]",
     "deep key in a table": "a = {" + "a." * 20_000 + "a = 1}",
     "half a deep key": ("a." * 60 + "a = 1\n") * 500,

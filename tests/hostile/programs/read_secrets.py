@@ -3,8 +3,8 @@ import os
 
 from attack import attempt
 
-project, secret = os.environ["HOSTILE_PROJECT"], os.environ["HOSTILE_SECRET"]
-files = [secret, os.environ["HOSTILE_OUTSIDE"], "/etc/shadow", "/etc/sudoers", "/root/.bashrc", "/root/.ssh/id_rsa"]
+project, secret, home = (os.environ[f"HOSTILE_{name}"] for name in ("PROJECT", "SECRET", "HOME"))
+files = [secret, os.environ["HOSTILE_OUTSIDE"], "/etc/shadow", "/etc/sudoers", f"{home}/.bashrc", f"{home}/.ssh/id_rsa"]
 files += [f"{project}/{name}" for name in ("pyproject.toml", "README.md", "agent_rl/errors.py", "tests/conftest.py")]
 files += [f"{project}/agent_rl/sandbox/sandbox.py", f"{project}/.git/config"]
 files += [f"{prefix}{secret}" for prefix in ("/proc/self/root", "/proc/1/root", "/proc/self/cwd/../../../..")]

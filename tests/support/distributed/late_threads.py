@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from agent_rl.distributed.processes import Processes
+from agent_rl.distributed.processes import Processes, _gloo_threads
 
 
 def delay_gloo_threads() -> None:
-    for folder in Path("/proc/self/task").glob("*"):
-        if "gloo_runloop" in (folder / "comm").read_text():
-            os.sched_setscheduler(int(folder.name), os.SCHED_IDLE, os.sched_param(0))
+    threads = _gloo_threads()
+    assert threads, "PyTorch calls them otherwise now"
+    for thread in threads:
+        os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
 
 
 def end_early(rank: int, store: str) -> None:

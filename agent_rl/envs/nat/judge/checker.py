@@ -112,8 +112,9 @@ def _run_agent(
     for sent, first, run in zip(runs, usual, cases, strict=True):
         if run.swapped:
             sent["leads"] = [*([] for _ in first), *(leads_of(spec, run, each) for each in run.questions)]
+    starts_server = any("mcp_server" in text for text in _sources(files).values())
     found = toolkit.run_agent(
-        _sources(files, with_server=any("mcp_server" in text for text in _sources(files).values())),
+        _sources(files, with_server=starts_server),
         package=spec.package,
         schemas=list(wanted_schemas(spec)),
         runs=runs,

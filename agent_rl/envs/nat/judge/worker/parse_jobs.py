@@ -19,7 +19,7 @@ MAX_CHARS = 64 * 1024
 _FILES = 8
 """So many times longer may the sources of a whole project be, as one JSON object."""
 _REASON_CHARS = 200
-_DEEP_KEY = re.compile(r"""(?<![\w"'.-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
+_DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 """Of TOML: the parser's time grows with the square of the parts."""
 
 
