@@ -61,6 +61,10 @@ class SamplingParams:
     """Any of these ends the completion and is its last id."""
     seed: int = 0
     """The tokens depend on this seed and the prompt alone, not on what else is in the batch (up to rounding)."""
+    session: int | None = None
+    """The conversation, for engines that keep its prefix; it changes no token. None: none."""
+    group: int | None = None
+    """Conversations that begin alike, as the episodes of one task; it changes no token. None: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,18 @@
 """Log-probs, entropies and exact KLs of sampled ids, chunk by chunk, so that logits of all rows never exist together.
 
+`token_scores` calls a head once a chunk, whatever the head is; `head_scores` computes all chunks of a linear head by
+itself, so that a module around it is called once in each direction.
+
 Not here: the model up to its hidden states, the shift between logits and ids, estimators of the KL (`kl.py`).
 Shape suffixes: `_N` trained token, `_d` hidden width, `_V` vocabulary.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from agent_rl.algorithms.kl import kl_penalty
@@ -70,7 +75,105 @@ def _chunk_scores(
     temperature: float,
     entropy_gradient: bool,
 ) -> TokenScores:
-    log_softmax = _log_softmax(hidden, logits_of, temperature)
+    log_softmax = _log_softmax(logits_of(hidden), temperature)
+    logprobs, entropies = _scores(log_softmax, targets, entropy_gradient)
+    full_kl = None
+    if ref_head is not None:
+        with torch.no_grad():
+            ref_log_softmax = _log_softmax(ref_head(ref_hidden), temperature)
+        full_kl = kl_penalty(log_softmax, ref_log_softmax, "full")
+    return TokenScores(logprobs, entropies, full_kl)
+
+
+def head_scores(
+    hidden_rows_Nd: torch.Tensor,
+    weight_Vd: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    targets_N: torch.Tensor,
+    *,
+    temperature: float,
+    chunk_size: int,
+    entropy_gradient: bool = False,
+) -> TokenScores:
+    """As `token_scores` for the head `hidden @ weight.T + bias`, without a reference.
+
+    The backward pass computes each chunk's logits again and adds the weight's gradient up in one tensor. Products are
+    in autocast's number format if on, else in the weight's.
+    """
+    device = hidden_rows_Nd.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype
+    how = (temperature, chunk_size, entropy_gradient, dtype)
+    return TokenScores(*_HeadScores.apply(hidden_rows_Nd, weight_Vd, bias_V, targets_N, how), None)
+
+
+class _HeadScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        how: tuple[float, int, bool, torch.dtype],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(hidden, weight, bias, targets)
+        ctx.how = how
+        temperature, chunk_size, entropy_gradient, dtype = how
+        parts = [
+            _scores(_log_softmax(logits, temperature), ids, entropy_gradient)
+            for _, logits, ids in _chunks(hidden, weight, bias, targets, chunk_size, dtype)
+        ]
+        logprobs, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies)
+        return logprobs, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets = ctx.saved_tensors
+        temperature, chunk_size, entropy_gradient, dtype = ctx.how
+        needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        grad_weight = torch.zeros_like(weight) if needs_weight else None
+        grad_bias = torch.zeros_like(bias) if needs_bias else None
+        with torch.autocast(hidden.device.type, enabled=False):
+            for first, logits, ids in _chunks(hidden, weight, bias, targets, chunk_size, dtype):
+                rows = slice(first, first + len(ids))
+                with torch.enable_grad():
+                    logits.requires_grad_()
+                    scores = _scores(_log_softmax(logits, temperature), ids, entropy_gradient)
+                num = 2 if entropy_gradient else 1
+                (grad_logits,) = torch.autograd.grad(scores[:num], logits, [grad[rows] for grad in grads[:num]])
+                if needs_hidden:
+                    grad_hidden[rows] = grad_logits @ weight.to(dtype)
+                if needs_weight and dtype == weight.dtype:
+                    grad_weight.addmm_(grad_logits.t(), hidden[rows].to(dtype))
+                elif needs_weight:
+                    grad_weight += grad_logits.t() @ hidden[rows].to(dtype)
+                if needs_bias:
+                    grad_bias += grad_logits.sum(dim=0)
+        return grad_hidden, grad_weight, grad_bias, None, None
+
+
+def _chunks(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    chunk_size: int,
+    dtype: torch.dtype,
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """First row, logits and targets of each chunk, without gradient."""
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    for first in range(0, len(hidden), chunk_size):
+        rows = slice(first, first + chunk_size)
+        yield first, F.linear(hidden[rows].to(dtype), weight, bias), targets[rows]
+
+
+def _scores(
+    log_softmax: torch.Tensor, targets: torch.Tensor, entropy_gradient: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs = log_softmax.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     if entropy_gradient:
         # Not `entr`: its gradient at probability 0 is not a number.
@@ -81,15 +184,10 @@ def _chunk_scores(
             # a row that is not a number as a whole stays one.
             entropies = -log_softmax.exp().mul_(log_softmax).nansum(dim=-1)
             entropies.masked_fill_(log_softmax[:, 0].isnan(), torch.nan)
-    full_kl = None
-    if ref_head is not None:
-        with torch.no_grad():
-            ref_log_softmax = _log_softmax(ref_hidden, ref_head, temperature)
-        full_kl = kl_penalty(log_softmax, ref_log_softmax, "full")
-    return TokenScores(logprobs, entropies, full_kl)
+    return logprobs, entropies
 
 
-def _log_softmax(hidden: torch.Tensor, logits_of: Head, temperature: float) -> torch.Tensor:
+def _log_softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
     # To float32 first: a division in bf16 would round again.
-    logits = logits_of(hidden).float()
+    logits = logits.float()
     return torch.log_softmax(logits if temperature == 1.0 else logits / temperature, dim=-1)

@@ -53,6 +53,8 @@ class EngineCapabilities:
     """Folder of these files; None: `weights` in the run's folder."""
     needs_gpus: bool = False
     """It runs on GPUs only, with these settings."""
+    dtype: str = "float32"
+    """Number format that it samples in."""
     sleeps: bool = False
     """It frees its GPU memory while the trainer updates."""
     gpu_memory_share: float = 0.0

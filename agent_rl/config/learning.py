@@ -194,6 +194,9 @@ class TrainConfig(Section):
     """Gradient clipping by total norm, a critic's gradient included."""
     micro_batch_tokens: Positive = 8192
     """Most tokens in one forward and backward pass of one process; a longer sample gets a pass of its own."""
+    sequence_parallel: Positive = 1
+    """Processes that share every micro-batch, each with a part of its tokens, for samples too long for one GPU. It
+    divides their number and the attention heads."""
     share_prefixes: bool = True
     """Compute once what samples of a micro-batch have in common from their start on."""
     autocast: Literal["none", "bfloat16"] = "none"

@@ -55,7 +55,9 @@ class Config(Section):
     def engine(self) -> EngineCapabilities:
         """What the inference engine of `policy.type` can do."""
         section = getattr(self, self.policy.type, None)
-        return section.capabilities(self) if isinstance(section, EngineSection) else EngineCapabilities()
+        if isinstance(section, EngineSection):
+            return section.capabilities(self)
+        return EngineCapabilities(dtype=self.model.dtype)
 
     @property
     def max_logprob_gap(self) -> float:
@@ -63,8 +65,8 @@ class Config(Section):
 
         Both are for temperature 1; below it, logits and their rounding are divided by it.
         """
-        is_half = "bfloat16" in (self.model.dtype, self.train.autocast)
-        at_one = self.engine.max_logprob_gap or (0.5 if is_half else 1e-3)
+        is_half = "bfloat16" in (self.model.dtype, self.engine.dtype, self.train.autocast)
+        at_one = self.engine.max_logprob_gap or (0.1 if is_half else 1e-4)
         return at_one / min(1.0, self.policy.temperature)
 
     def keys_without_effect(self) -> Mapping[str, str]:
@@ -117,6 +119,11 @@ class Config(Section):
             raise ValueError(
                 f"train.minibatches is {self.train.minibatches} but rollout.groups_per_step only "
                 f"{self.rollout.groups_per_step}: a minibatch holds whole groups"
+            )
+        if self.model.lora.rank and self.model.dtype == "bfloat16" and self.train.autocast == "none":
+            raise ValueError(
+                "model.lora with model.dtype 'bfloat16' needs train.autocast=bfloat16: adapters are float32, and would "
+                "be multiplied in float32, at a tenth of a GPU's speed"
             )
         if self.model.attention == "flash_attention_2" and "bfloat16" not in (self.model.dtype, self.train.autocast):
             raise ValueError("model.attention 'flash_attention_2' computes in bfloat16 only; set model.dtype to it")

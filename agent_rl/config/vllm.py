@@ -28,14 +28,16 @@ class VLLMConfig(EngineSection):
     for. Adapters always go as files."""
     weight_folder: Path | None = None
     """Folder for these files, seen by trainer and servers; null: `weights` in the run's folder."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Number format of generation; weights are converted as they are sent. null: `model.dtype`."""
     gpu_memory_share: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Of a GPU, for the weights and cache of an engine inside the process, where `policy.max_cached_tokens` is null."""
     sleep: bool = True
     """An engine inside the process frees its GPU memory while the trainer updates."""
     max_logprob_gap: Annotated[float, Field(gt=0.0)] | None = None
-    """Largest difference of a probe token's log-prob between trainer and engine after new weights were sent, beyond
-    which the run stops, at temperature 1 (below it the limit is divided by it); null: 1e-3 in float32, 0.5 in
-    bfloat16."""
+    """How far the log-probs of probe tokens of trainer and engine may be apart after new weights were sent, else the run
+    stops: on average, and ten times as far for one of them. At temperature 1 (below it the limit is divided by it);
+    null: 1e-4 in float32, 0.1 in bfloat16."""
     request_timeout_s: Seconds = 1800.0
     """Longest wait for one completion, the server's queue included."""
     start_timeout_s: Seconds = 900.0
@@ -54,6 +56,7 @@ class VLLMConfig(EngineSection):
             servers=self.servers,
             sends_files=bool(self.servers) and (self.weight_transfer == "files" or config.model.lora.rank > 0),
             weight_folder=self.weight_folder,
+            dtype=self.dtype or config.model.dtype,
             needs_gpus=self.weight_transfer == "nccl",
             sleeps=self.sleep and not self.servers and not config.rollout.max_staleness,
             gpu_memory_share=self.gpu_memory_share,

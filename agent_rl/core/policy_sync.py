@@ -4,7 +4,8 @@ Not here: gathering, sending and verifying (`distributed/weight_sync.py`), when 
 """
 
 import copy
-import random
+import inspect
+import textwrap
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -86,7 +87,7 @@ class RemoteWeights:
         self._sync = WeightSync(
             backend,
             engine,
-            dtype=getattr(torch, config.model.dtype),
+            dtype=getattr(torch, config.engine.dtype),
             probe_ids=probe_prompt(model.tokenizer, config.policy.max_context),
             temperature=config.policy.temperature,
             max_gap=config.max_logprob_gap,
@@ -111,10 +112,13 @@ class RemoteWeights:
 
 
 def probe_prompt(tokenizer: "PreTrainedTokenizerBase", max_context: int) -> tuple[int, ...]:
-    """Ordinary ids of the tokenizer, always the same, with room for the probe tokens after them."""
-    special = set(tokenizer.all_special_ids)
-    ordinary = [token for token in range(tokenizer.vocab_size) if token not in special]
-    return tuple(random.Random(0).choices(ordinary, k=max(1, min(PROBE_PROMPT, max_context - NUM_PROBE_TOKENS))))
+    """Ids of an ordinary text, always the same, with room for the probe tokens after them.
+
+    Ordinary, because after random ids a model's log-probs depend on rounding much more than in training.
+    """
+    num_ids = max(1, min(PROBE_PROMPT, max_context - NUM_PROBE_TOKENS))
+    ids = tokenizer.encode(inspect.getsource(textwrap), add_special_tokens=False)
+    return tuple(ids[:num_ids])
 
 
 def make_policy_sync(

@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 
 from agent_rl.distributed.backend import Backend
 
+_SHARES = {"rollout/prefix_hit_rate": ("rollout/prompt_tokens_cached", "rollout/prompt_tokens_read")}
+"""What is reported beside the counters: one of them as a share of another."""
+
 
 class WorkCounters:
     """`work.start()` before a step, `work.metrics()` after it; names get their source's prefix."""
@@ -25,7 +28,8 @@ class WorkCounters:
         total: Counter[str] = Counter()
         for share in self._backend.all_gather_object(grown):
             total.update(share)
-        return dict(total)
+        shares = {name: total[part] / total[whole] for name, (part, whole) in _SHARES.items() if total[whole]}
+        return dict(total) | shares
 
     def _read(self) -> dict[str, float]:
         return {f"{prefix}/{name}": value for prefix, read in self._sources.items() for name, value in read().items()}

@@ -24,11 +24,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from agent_rl.distributed import zero
 from agent_rl.distributed.allocator import keep_freed_memory
+from agent_rl.distributed.mapped_state import copied_state
 from agent_rl.distributed.processes import Processes
+from agent_rl.distributed.sequence import SequenceGroup
 from agent_rl.errors import CheckpointError, ConfigError
 from agent_rl.modeling.tensor_files import load_tensors, save_tensors
 
 OPTIMIZER_FOLDER = "optimizer"
+NCCL_TIMEOUT_S = 600.0
+"""Longest wait for gradients or weights of other GPUs, where `run.timeout_s` is not shorter: processes come to an
+update together, so that a longer one is a hang."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +94,7 @@ class Backend(Processes):
                 return self._accelerator.prepare(module, optimizer)
         zero.fit_to(self._plugin.deepspeed_config, module)
         zero.check_offload(self._plugin.deepspeed_config)
+        self.barrier()  # loading took each its own time, and DeepSpeed's own waits are short
         with self.waiting_for("all processes to set up their shards"):
             self._engine, optimizer = self._accelerator.prepare(module, optimizer)
         return self._engine, optimizer
@@ -120,6 +126,18 @@ class Backend(Processes):
             self._plugin is not None and zero.is_engine(module)
         )
         return module.module if is_wrapped else module
+
+    def sequence_group(self, size: int) -> SequenceGroup | None:
+        """The processes that share a micro-batch with this one, `size` in all; None for 1. Collective.
+
+        ConfigError when the processes cannot be divided into groups of that size.
+        """
+        if self.num_processes % size:
+            raise ConfigError(
+                f"train.sequence_parallel = {size}: this run has {self.num_processes} processes, which are no multiple "
+                "of it; start as many, or lower it"
+            )
+        return None if size == 1 else SequenceGroup(size)
 
     def autocast(self, number_format: str) -> AbstractContextManager:
         """Matrix products in `bfloat16`, or as they are for `none`."""
@@ -234,12 +252,13 @@ class Backend(Processes):
                 f"{place} was saved by {_describe(saved)}, and this run is {_describe(self._layout())}; launch it the "
                 "same way, or begin a new run from the checkpoint's model folder"
             )
-        state = load_tensors(place / self._shard_name())
+        state = load_tensors(place / self._shard_name(), mapped=True)  # it may be larger than what is left of memory
         if self.kind == "deepspeed":
             with self.waiting_for("the other processes to load their shards"):
                 zero.load_optimizer_state(module, state)
         else:
-            optimizer.load_state_dict(state)
+            with copied_state(optimizer):
+                optimizer.load_state_dict(state)
 
     def _layout(self) -> dict[str, int]:
         return {"num_processes": self.num_processes, "zero_stage": self.zero_stage}
@@ -276,7 +295,8 @@ def _accelerator(wanted: torch.device, plugin: Any, timeout_s: float) -> Acceler
     handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]
     if is_launched:
         backend = "gloo" if wanted.type == "cpu" else "nccl"
-        handlers.append(InitProcessGroupKwargs(backend=backend, timeout=timedelta(seconds=timeout_s)))
+        limit_s = timeout_s if backend == "gloo" else min(timeout_s, NCCL_TIMEOUT_S)
+        handlers.append(InitProcessGroupKwargs(backend=backend, timeout=timedelta(seconds=limit_s)))
     return Accelerator(
         # Accelerate ignores DeepSpeed if its device is `cpu`.
         cpu=wanted.type == "cpu" and plugin is None,

@@ -2,12 +2,15 @@
 
 Every function here is collective: all processes call it, in the same order. In a run of one process each is the
 identity. A process that died, or does not answer in time, ends the others with one sentence that names what they
-waited for. Not here: starting processes (a launcher's work), gradients, weights.
+waited for. On GPUs too it goes over gloo, through main memory: NCCL would end a process that waits too long by a
+signal, would count a wait for a rollout against the limit of gradients, and would queue behind an update's kernels.
+Not here: starting processes (a launcher's work), gradients, weights.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,11 +37,15 @@ class Processes:
     """The processes of this run, as one of them sees them: `rank` of `num_processes`, working on `device`."""
 
     def __init__(self, *, device: torch.device, timeout_s: float) -> None:
-        """Join the process group if a launcher made one; `timeout_s` is the limit it was made with."""
+        """Join the process group if a launcher made one; a process waits `timeout_s` for the others. Collective."""
         self.device = device
         self.timeout_s = timeout_s
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.num_processes = dist.get_world_size() if dist.is_initialized() else 1
+        self._control: dist.ProcessGroup | None = None
+        """All processes, over gloo; None: the default group is that, or there is none."""
+        if dist.is_initialized() and dist.get_backend() != "gloo":
+            self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
     @property
     def is_main_process(self) -> bool:
@@ -63,7 +70,7 @@ class Processes:
         """Wait until every process is here."""
         if self.num_processes > 1:
             with self.waiting_for("all processes to get to the same point"):
-                dist.barrier(device_ids=[self.device.index] if self.device.type == "cuda" else None)
+                dist.barrier(group=self._control)
 
     def all_gather_object(self, value: T) -> list[T]:
         """The `value` of every process, by rank; values are pickled."""
@@ -71,7 +78,7 @@ class Processes:
             return [value]
         gathered: list[Any] = [None] * self.num_processes
         with self.waiting_for("a value of every process"):
-            dist.all_gather_object(gathered, value)
+            dist.all_gather_object(gathered, value, group=self._control)
         return gathered
 
     def broadcast_object(self, value: T) -> T:
@@ -80,20 +87,17 @@ class Processes:
             return value
         holder = [value]
         with self.waiting_for("a value of process 0"):
-            dist.broadcast_object_list(holder, src=0)
+            dist.broadcast_object_list(holder, src=0, group=self._control)
         return holder[0]
 
-    def sum(self, value: torch.Tensor | float) -> torch.Tensor | float:
-        """The sum over all processes, the same bits on each; a tensor stays a tensor (new, on `device`)."""
+    def sum(self, value: float) -> float:
+        """The sum over all processes, in float64, the same bits on each."""
         if self.num_processes == 1:
             return value
-        if isinstance(value, torch.Tensor):
-            total = value.to(self.device, copy=True)
-        else:
-            total = torch.tensor(value, dtype=torch.float64, device=self.device)
+        total = torch.tensor(value, dtype=torch.float64)
         with self.waiting_for("a sum over all processes"):
-            dist.all_reduce(total)
-        return total if isinstance(value, torch.Tensor) else float(total)
+            dist.all_reduce(total, group=self._control)
+        return float(total)
 
     def on_main(self, function: Callable[[], T]) -> T:
         """Call `function` on rank 0 only; every process returns its result, or raises its UserError."""
@@ -115,7 +119,7 @@ class Processes:
             # Without it one process can still be sending when the other is gone, and aborts at exit.
             self.barrier()
             # Freed later, the group would join its threads with the interpreter's lock held, which they may want.
-            _closed.append(dist.group.WORLD)
+            _closed.extend((dist.group.WORLD, self._control))
             dist.destroy_process_group()
             _wait_for_idle_threads()
 

@@ -22,7 +22,13 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.processes import ProcessLostError
 from agent_rl.distributed.weight_stream import WeightStream
-from agent_rl.distributed.weight_verification import WeightSyncError, check_gap, check_probes, check_receipts
+from agent_rl.distributed.weight_verification import (
+    ProbeGapError,
+    WeightSyncError,
+    check_gap,
+    check_probes,
+    check_receipts,
+)
 from agent_rl.errors import AgentRLError, EngineError
 from agent_rl.inference.base import Probe, Receipt, WeightReceiver
 
@@ -33,6 +39,8 @@ TrainerLogprobs = Callable[[Sequence[ProbeSample]], list[list[float]]]
 """The trainer's log-probs of the sampled ids at the sampling temperature; collective."""
 
 NUM_PROBE_TOKENS = 16
+AGAIN = 2**32
+"""What the seed of a second probe has more."""
 
 
 class WeightSync:
@@ -52,10 +60,11 @@ class WeightSync:
         temperature: float,
         max_gap: float,
     ) -> None:
-        """`dtype` is the engine's, `max_gap` is in nats.
+        """`dtype` is the engine's, `max_gap` is in nats (`weight_verification.gap_of`).
 
         `probe_ids` is a prompt that is long enough to be cached (128 tokens on a CPU), with first tokens that no
-        episode begins with: tokens sampled between `resume` and the probe would count as cached.
+        episode begins with: tokens sampled between `resume` and the probe would count as cached. Where log-probs are
+        too far apart, other tokens sampled after it decide: one may be where rounding matters most.
         """
         self._backend = backend
         self._receiver = receiver
@@ -68,8 +77,8 @@ class WeightSync:
         """Send the weights of `module`, the model inside the prepared module, as `version`, and verify it.
 
         Metrics: `sync/total_s` (all of it), `sync/load_s` (gather, send, load), `sync/gather_s` (of it, until
-        shards were gathered on process 0), `sync/gigabytes`, `sync/num_buckets`, `sync/probe_gap` (largest difference
-        of a probe token's log-prob between engine and trainer, in nats).
+        shards were gathered on process 0), `sync/gigabytes`, `sync/num_buckets`, `sync/probe_gap` (how far the
+        log-probs of probe tokens of engine and trainer are apart, in nats).
         Raises WeightSyncError for weights that differ, EngineError when the engine fails; on all processes.
         """
         started = time.perf_counter()
@@ -166,9 +175,26 @@ class WeightSync:
         check_receipts(receipts, checksums, version=version)
         self._direct(self._receiver.flush)
         self.together(lambda: self._receiver.resume(version))
+        try:
+            gap = self._probe(receipts, version, trainer_logprobs, seed=version)
+        except ProbeGapError:  # on every process: they compare the same numbers
+            gap = self._probe(receipts, version, trainer_logprobs, seed=version + AGAIN, is_first=False)
+        self.together(self._receiver.release)
+        return gap
+
+    def _probe(
+        self,
+        receipts: list[Receipt],
+        version: int,
+        trainer_logprobs: TrainerLogprobs,
+        *,
+        seed: int,
+        is_first: bool = True,
+    ) -> float:
+        """The largest gap of all engines; WeightSyncError when one fails. After the first, the prompt is cached."""
         probes: list[Probe] = self._direct(
             lambda: self._receiver.probe(
-                self._probe_ids, num_tokens=NUM_PROBE_TOKENS, temperature=self._temperature, seed=version
+                self._probe_ids, num_tokens=NUM_PROBE_TOKENS, temperature=self._temperature, seed=seed
             )
         )
         check_probes(
@@ -177,14 +203,13 @@ class WeightSync:
             version=version,
             num_tokens=NUM_PROBE_TOKENS,
             may_be_lost=self._receiver.is_shared,
+            may_be_cached=not is_first,
         )
         # Engines with the same weights sample the same tokens, which are scored once.
         sampled = list(dict.fromkeys(probe.token_ids for probe in probes))
         scored = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in sampled])
         logprobs = dict(zip(sampled, scored, strict=True))
-        gap = max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
-        self.together(self._receiver.release)
-        return gap
+        return max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
 
     def _direct(self, call: Callable[[], list[T] | None]) -> list[T]:
         """`together` of the processes that direct an engine: process 0 alone where they are shared."""

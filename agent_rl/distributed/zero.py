@@ -21,6 +21,7 @@ import torch
 from accelerate.utils import DeepSpeedPlugin, is_deepspeed_available
 
 from agent_rl.config.yaml_text import settings_text
+from agent_rl.distributed.mapped_state import copied_state
 from agent_rl.errors import ConfigError
 
 MAX_REDUCE_ELEMENTS = 500_000_000
@@ -134,8 +135,9 @@ def load_whole() -> None:
 
 def fit_to(settings: dict[str, Any], module: torch.nn.Module) -> None:
     """Fill in what depends on the module: its number format, and buckets no larger than it is."""
-    formats = {parameter.dtype for parameter in module.parameters()}
     stage = settings["zero_optimization"]["stage"]
+    _narrow_adapters(module)
+    formats = {parameter.dtype for parameter in module.parameters()}
     if len(formats) > 1:
         names = ", ".join(sorted(str(dtype) for dtype in formats))
         raise ConfigError(
@@ -146,6 +148,9 @@ def fit_to(settings: dict[str, Any], module: torch.nn.Module) -> None:
         raise ConfigError("ZeRO stage 1 shards float32 weights only and the model has bfloat16; use stage 2 or 3")
     # A bad gradient must be noticed before it is applied; DeepSpeed checks bfloat16 only on request.
     settings["bf16"] = {"enabled": is_bf16, "check_grad_overflow": True} if is_bf16 else {"enabled": False}
+    # In the model's bfloat16, what a micro-batch adds below 1/256 of the sum so far would vanish.
+    settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    settings["communication_data_type"] = "fp32"
     zero = settings["zero_optimization"]
     num_elements = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in module.parameters())
     sizes = {
@@ -157,6 +162,15 @@ def fit_to(settings: dict[str, Any], module: torch.nn.Module) -> None:
     for key, size in sizes.items():
         if zero.get(key) == "auto":
             zero[key] = max(size, 1)
+
+
+def _narrow_adapters(module: torch.nn.Module) -> None:
+    """Adapters beside frozen bfloat16 weights become bfloat16 too, in place; the optimizer keeps them in float32."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    frozen = {parameter.dtype for parameter in module.parameters() if not parameter.requires_grad}
+    if frozen == {torch.bfloat16} and trained:
+        for parameter in trained:
+            parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def check_offload(settings: dict[str, Any]) -> None:
@@ -232,13 +246,14 @@ def load_optimizer_state(engine: Any, state: dict[str, Any]) -> None:
     unsaved = {key: value for key, value in optimizer.state_dict().items() if key in _NOT_SAVED}
     by_rank: list[Any] = [None] * torch.distributed.get_world_size()
     by_rank[torch.distributed.get_rank()] = state | unsaved
-    if engine.zero_optimization_stage() == 3:
-        optimizer.checkpoint_event_prologue()
-        optimizer.load_state_dict(by_rank)
-        optimizer.checkpoint_event_epilogue()
-    else:
-        optimizer.load_state_dict(by_rank, load_from_fp32_weights=True)
-        optimizer.update_lp_params()
+    with copied_state(optimizer.optimizer):
+        if engine.zero_optimization_stage() == 3:
+            optimizer.checkpoint_event_prologue()
+            optimizer.load_state_dict(by_rank)
+            optimizer.checkpoint_event_epilogue()
+        else:
+            optimizer.load_state_dict(by_rank, load_from_fp32_weights=True)
+            optimizer.update_lp_params()
     if hasattr(optimizer.optimizer, "ds_opt_adam"):
         _replay_bias_correction(optimizer.optimizer)
 

@@ -29,6 +29,9 @@ class InferenceEngine(Protocol):
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """Generate one completion; blocks. EngineError when the engine fails."""
 
+    def counters(self) -> Mapping[str, float]:
+        """Work so far, by name (`BasePolicy.counters`)."""
+
     def close(self) -> None:
         """Free the engine's resources."""
 

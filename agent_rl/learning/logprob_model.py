@@ -8,14 +8,17 @@ Not here: the loss, where the ids come from, generation.
 
 import copy
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_rl.algorithms.logprobs import Head, token_scores
+from agent_rl.algorithms.logprobs import Head, TokenScores, head_scores, token_scores
 from agent_rl.config import Config
+from agent_rl.distributed.sequence import SequenceGroup
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.hf_causal_lm import CausalParts, split_causal_lm
 from agent_rl.modeling.minimind import MiniMindForCausalLM
@@ -47,13 +50,14 @@ class Scores(NamedTuple):
 
 
 class FlatModel:
-    """`FlatModel(model).hidden_states(batch)`; holds the model, is none, so that names of weights stay the model's."""
+    """`FlatModel(model).hidden_rows(batch)`; holds the model, is none, so that names of weights stay the model's."""
 
-    def __init__(self, model: nn.Module, *, packed: bool | None = None) -> None:
-        """`packed` None: flat where the model can; False: always padded rows.
+    def __init__(self, model: nn.Module, *, packed: bool | None = None, sequence: SequenceGroup | None = None) -> None:
+        """`packed` None: flat where the model can; False: always padded rows. `sequence`: who shares a micro-batch.
 
         ConfigError for a model whose logits are not those of a head on its backbone, or that cannot run flat but must.
         """
+        self.sequence = sequence
         self._parts: CausalParts | None = None
         if isinstance(model, MiniMindForCausalLM):
             self._minimind, self.backbone, self.head = model, model.model, model.lm_head
@@ -66,8 +70,13 @@ class FlatModel:
             self.backbone, self.head = self._parts.backbone, self._parts.head
             can = can_pack(self._parts.model)
             exchange_layers(self.backbone)
+        if sequence is not None:
+            packed = True
+            shape = model.config if self._parts is None else self._parts.model.config.get_text_config()
+            sequence.check_heads(shape.num_attention_heads, shape.num_key_value_heads)
         if packed and not can:
-            raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out packed=True")
+            wanted = "train.sequence_parallel" if sequence is not None else "packed=True"
+            raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out {wanted}")
         self.is_packed = can if packed is None else packed
         """False: a micro-batch costs its rows padded to the longest, nothing is shared; plan for that."""
         if self.is_packed and self._parts is not None:
@@ -76,19 +85,80 @@ class FlatModel:
             enable_packing(self._parts.model)
         exchange_linear_layers(model)
         self.vocab_size, self.hidden_size = full_shape(self.head.weight)
+        softcap = None if self._parts is None else self._parts.softcap
+        self._is_linear = isinstance(self.head, nn.Linear) and softcap is None
 
-    def hidden_states(self, batch: Batch) -> Tensor:
-        """The normalised last hidden state of every token, [T, d]."""
+    @property
+    def scores_in_one_call(self) -> bool:
+        """Whether `scores` calls the head's module once, however many rows there are.
+
+        On a CPU only where weights are shards: every call gathers them, and DeepSpeed fetches ahead only as long as
+        calls come in the same order. Without shards the chunks of `token_scores` are faster there (`onednn.py`).
+        """
+        weight = self.head.weight
+        return self._is_linear and (weight.device.type != "cpu" or hasattr(weight, "ds_shape"))
+
+    def scores(self, hidden_rows: Tensor, targets: Tensor, **options: Any) -> TokenScores:
+        """`token_scores` of these rows by the model's own head; `options` are those of `head_scores`."""
+        if not self.scores_in_one_call or len(targets) <= options["chunk_size"]:
+            return token_scores(hidden_rows, self.logits, targets, **options)
+
+        def forward(hidden: Tensor) -> TokenScores:
+            return head_scores(hidden, self.head.weight, self.head.bias, targets, **options)
+
+        # Through the module's own call, around which DeepSpeed gathers its weights.
+        own = vars(self.head).get("forward")
+        self.head.forward = forward
+        try:
+            return self.head(hidden_rows)
+        finally:
+            del self.head.forward
+            if own is not None:
+                self.head.forward = own
+
+    def hidden_rows(self, batch: Batch) -> tuple[Tensor, Tensor, list[int]]:
+        """The normalised last hidden states [P, d] of the batch's sources, and their targets.
+
+        Where processes share the batch, of the sources in this one's part; the last list is how many each process has.
+        """
+        sources, targets = batch.sources, batch.targets
+        if self.sequence is None:
+            return self._hidden_states(batch)[sources], targets, [len(targets)]
+        num_tokens = len(batch.token_ids) + self._num_spare(len(batch.token_ids))
+        ends = torch.tensor([self.sequence.span(num_tokens, rank)[1] for rank in range(self.sequence.size)])
+        # Sources are in order.
+        places = [0, *torch.searchsorted(sources, ends.to(sources.device)).tolist()]
+        own = slice(*places[self.sequence.rank : self.sequence.rank + 2])
+        first, _ = self.sequence.span(num_tokens)
+        counts = [end - start for start, end in pairwise(places)]
+        return self._hidden_states(batch)[sources[own] - first], targets[own], counts
+
+    def gathered(self, columns: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """Columns of `hidden_rows`' rows as those of the whole batch."""
+        if self.sequence is None:
+            return list(columns)
+        return list(self.sequence.gather(torch.stack(list(columns), dim=1), counts).unbind(dim=1))
+
+    def _hidden_states(self, batch: Batch) -> Tensor:
+        """Of every token [T, d], or of those of this process's part."""
         if not self.is_packed:
             tokens_SL, place_T = PackedLayout(batch.segments).padded(batch.token_ids.device)
             return self._rows(batch.token_ids[tokens_SL]).flatten(0, 1)[place_T]
         ids, positions, segments = batch.token_ids, batch.position_ids, batch.segments
-        if num_spare := self.num_spare_rows(len(ids)):
+        if num_spare := self._num_spare(len(ids)):
             # A segment that is never read; its positions begin at 0 like any other's.
             ids = F.pad(ids, (0, num_spare))
             positions = torch.cat([positions, torch.arange(num_spare, device=positions.device)])
             segments = (*segments, Segment(len(batch.token_ids), num_spare))
-        return self._packed(ids, positions, PackedLayout(segments))[: len(batch.token_ids)]
+        if self.sequence is not None:
+            own = slice(*self.sequence.span(len(ids)))
+            ids, positions = ids[own], positions[own]
+        return self._packed(ids, positions, PackedLayout(segments, self.sequence))
+
+    def _num_spare(self, num_tokens: int) -> int:
+        if self.sequence is not None:
+            return -num_tokens % self.sequence.size
+        return self.num_spare_rows(num_tokens)
 
     def num_spare_rows(self, num_rows: int) -> int:
         """How many rows to add to so many, for fast products of the model's layers; never more than a quarter."""
@@ -132,11 +202,11 @@ class ValueHead(nn.Module):
 class Critic(nn.Module):
     """A value head on a model of its own, as a rule a copy of the policy: `Critic(model)(batch)`."""
 
-    def __init__(self, model: nn.Module, *, packed: bool | None = None) -> None:
+    def __init__(self, model: nn.Module, *, packed: bool | None = None, sequence: SequenceGroup | None = None) -> None:
         """Takes the model over; its output head is frozen unless its weights are the embedding's as well."""
         super().__init__()
         self.model = model
-        self._flat = FlatModel(model, packed=packed)
+        self._flat = FlatModel(model, packed=packed, sequence=sequence)
         self.value_head = ValueHead(self._flat.hidden_size).to(self._flat.head.weight.device)
         used = {id(parameter) for parameter in self._flat.backbone.parameters()}
         for parameter in self._flat.head.parameters():
@@ -144,7 +214,9 @@ class Critic(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Values of the batch's trained tokens, float32 [N]."""
-        return self.value_head(self._flat.hidden_states(batch)[batch.sources])[batch.predictions]
+        hidden, _, counts = self._flat.hidden_rows(batch)
+        (values,) = self._flat.gathered([self.value_head(hidden)], counts)
+        return values[batch.predictions]
 
 
 class LogprobModel(nn.Module):
@@ -158,15 +230,17 @@ class LogprobModel(nn.Module):
         critic: ValueHead | Critic | None = None,
         entropy_gradient: bool = False,
         packed: bool | None = None,
+        sequence: SequenceGroup | None = None,
     ) -> None:
         """A `ValueHead` reads the policy's hidden states, a `Critic` has a model of its own.
 
-        `packed` as in `FlatModel`. ConfigError for a model whose logits are not those of a head on its backbone.
+        `packed` and `sequence` as in `FlatModel`. ConfigError for a model whose logits are not those of a head on its
+        backbone.
         """
         super().__init__()
         self.model = model
         self.critic = critic
-        self._flat = FlatModel(model, packed=packed)
+        self._flat = FlatModel(model, packed=packed, sequence=sequence)
         self._temperature = temperature
         self._entropy_gradient = entropy_gradient
 
@@ -189,44 +263,46 @@ class LogprobModel(nn.Module):
         """Scores of the batch's trained tokens; all tensors of the batch are on the model's device.
 
         The entropy carries a gradient only when requested at construction. `ref` is what `rows` of a reference gave; it
-        is read at this scorer's temperature. All ranks call the head equally often, whatever their share of trained
-        tokens, because sharded weights are gathered by all at once; with none, gradients are 0 and not absent.
+        is read at this scorer's temperature. Where its weights are shards, all ranks call the head equally often in
+        every micro-batch, whatever their share of trained tokens; with none, gradients are 0 and not absent.
         """
-        num_predicted = len(batch.targets)
-        most_rows = max(1, logits_at_a_time(batch.token_ids.device.type) // self._flat.vocab_size)
-        num_calls = max(1, math.ceil(batch.most_trained / most_rows))
+        hidden_Pd, targets, counts = self._flat.hidden_rows(batch)
+        num_predicted = len(targets)
+        most_rows = max(1, logits_at_a_time(hidden_Pd.device.type) // self._flat.vocab_size)
+        # Every call of a head that is not computed in one gathers its shards.
+        is_gathered = hasattr(self._flat.head.weight, "ds_shape") and (ref or not self._flat.scores_in_one_call)
+        num_calls = max(1, math.ceil((batch.most_trained if is_gathered else num_predicted) / most_rows))
         chunk_size = max(1, math.ceil(num_predicted / num_calls))
         chunk_size += self._flat.num_spare_rows(chunk_size)
-        # Rows up to whole chunks: copies of the first token, never read below.
-        num_extra = num_calls * chunk_size - num_predicted
-        hidden_Pd = self._flat.hidden_states(batch)[F.pad(batch.sources, (0, num_extra))]
-        scores = token_scores(
-            hidden_Pd,
-            self._flat.logits,
-            F.pad(batch.targets, (0, num_extra)),
-            temperature=self._temperature,
-            chunk_size=chunk_size,
-            entropy_gradient=self._entropy_gradient,
-            ref=None if ref is None else (F.pad(ref[0], (0, 0, 0, num_extra)), ref[1]),
-        )
-        values = None
-        if self.critic is not None:
-            is_head = isinstance(self.critic, ValueHead)
-            values = self.critic(hidden_Pd[:num_predicted])[batch.predictions] if is_head else self.critic(batch)
-        return Scores(
-            scores.logprobs[batch.predictions],
-            scores.entropies[batch.predictions],
-            values,
-            None if ref is None else scores.full_kl[batch.predictions],
-        )
+        # Up to whole chunks by rows that are never read below.
+        padding = (0, 0, 0, num_calls * chunk_size - num_predicted)
+        options = {
+            "temperature": self._temperature,
+            "chunk_size": chunk_size,
+            "entropy_gradient": self._entropy_gradient,
+        }
+        rows, targets = F.pad(hidden_Pd, padding), F.pad(targets, padding[2:])
+        if ref is None:
+            scores = self._flat.scores(rows, targets, **options)
+        else:
+            padded = (F.pad(ref[0], padding), ref[1])
+            scores = token_scores(rows, self._flat.logits, targets, ref=padded, **options)
+        columns = {name: column[:num_predicted] for name, column in scores._asdict().items() if column is not None}
+        if isinstance(self.critic, ValueHead):
+            columns["values"] = self.critic(hidden_Pd)
+        whole = dict(zip(columns, self._flat.gathered(list(columns.values()), counts), strict=True))
+        found = {name: column[batch.predictions] for name, column in whole.items()}
+        if isinstance(self.critic, Critic):
+            found["values"] = self.critic(batch)
+        return Scores(found["logprobs"], found["entropies"], found.get("values"), found.get("full_kl"))
 
     @torch.no_grad()
     def states_and_head(self, batch: Batch) -> tuple[Tensor, Head]:
-        """As a reference: hidden states [P, d] of the batch's predictions, and the head for them."""
-        return self._flat.hidden_states(batch)[batch.sources], self._flat.logits
+        """As a reference: hidden states [P, d] of the batch's predictions (`hidden_rows`), and the head for them."""
+        return self._flat.hidden_rows(batch)[0], self._flat.logits
 
 
-def make_logprob_model(model: nn.Module, config: Config) -> LogprobModel:
+def make_logprob_model(model: nn.Module, config: Config, sequence: SequenceGroup | None = None) -> LogprobModel:
     """The configured scorer, with a critic where its estimator needs values.
 
     ConfigError when the critic should be a copy of a model that is split.
@@ -239,10 +315,11 @@ def make_logprob_model(model: nn.Module, config: Config) -> LogprobModel:
                 "critic.backbone = 'own' copies the model, which was loaded as shards (policy.type 'vllm' with ZeRO-3) "
                 "and cannot be copied; use 'shared', or ZeRO-2"
             )
-        critic = Critic(copy.deepcopy(model)) if is_own else ValueHead(FlatModel(model).hidden_size)
+        critic = Critic(copy.deepcopy(model), sequence=sequence) if is_own else ValueHead(FlatModel(model).hidden_size)
     return LogprobModel(
         model,
         temperature=config.policy.temperature,
         critic=critic,
         entropy_gradient=config.algorithm.entropy_coef != 0,
+        sequence=sequence,
     )

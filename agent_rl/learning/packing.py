@@ -7,14 +7,14 @@ devices.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 import torch
 
-from agent_rl.learning.prefix_order import PrefixOrder, stretches, tree_size
+from agent_rl.learning.prefix_order import PrefixOrder, stretches
 from agent_rl.records import Batch, Segment, TrainingSample
 
 
@@ -33,47 +33,63 @@ def _rank(row: _Row) -> int:
     return row.rank
 
 
+Cost = Callable[[int], float]
+"""What the first n tokens of a sequence cost; more with every token."""
+
+
+def _num_tokens(num_read: int) -> int:
+    return num_read
+
+
 @dataclass(slots=True)
 class _Bin:
-    """The rows of one micro-batch, in order, and what they cost in computed tokens: each distinct prefix once, or
-    `order` None, every row whole; padded, every row costs as the longest."""
+    """The rows of one micro-batch, in order, and what they cost: each distinct prefix once, or `order` None, every row
+    whole; padded, every row costs as the longest."""
 
     order: PrefixOrder | None
     pad: bool
+    cost: Cost = _num_tokens
     rows: list[_Row] = field(default_factory=list)
-    num_flat: int = 0
+    flat: float = 0
 
     @property
-    def load(self) -> int:
-        return len(self.rows) * max(row.num_read for row in self.rows) if self.pad and self.rows else self.num_flat
+    def load(self) -> float:
+        return len(self.rows) * max(self._of(row) for row in self.rows) if self.pad and self.rows else self.flat
 
-    def load_with(self, rows: Sequence[_Row]) -> int:
+    def load_with(self, rows: Sequence[_Row]) -> float:
         """The load with more rows, given in order."""
         if self.pad:
-            return (len(self.rows) + len(rows)) * max(row.num_read for row in [*self.rows, *rows])
+            return (len(self.rows) + len(rows)) * max(self._of(row) for row in [*self.rows, *rows])
         if self.order is None:
-            return self.num_flat + sum(row.num_read for row in rows)
+            return self.flat + sum(self._of(row) for row in rows)
         place = bisect_left(self.rows, rows[0].rank, key=_rank)
         if place != bisect_left(self.rows, rows[-1].rank, key=_rank):
             return self._size(sorted([*self.rows, *rows], key=_rank))
-        return self.num_flat + self._size(rows) - self._num_shared(rows[0], rows[-1], place, place)
+        return self.flat + self._size(rows) - self._shared_cost(rows[0], rows[-1], place, place)
 
-    def load_without(self, row: _Row) -> int:
+    def load_without(self, row: _Row) -> float:
         if self.pad:
-            return (len(self.rows) - 1) * max((other.num_read for other in self.rows if other is not row), default=0)
+            return (len(self.rows) - 1) * max((self._of(other) for other in self.rows if other is not row), default=0)
         if self.order is None:
-            return self.num_flat - row.num_read
+            return self.flat - self._of(row)
         place = bisect_left(self.rows, row.rank, key=_rank)
-        return self.num_flat - row.num_read + self._num_shared(row, row, place, place + 1)
+        return self.flat - self._of(row) + self._shared_cost(row, row, place, place + 1)
 
     def add(self, rows: Sequence[_Row]) -> None:
-        self.num_flat = self.num_flat if self.pad else self.load_with(rows)
+        self.flat = self.flat if self.pad else self.load_with(rows)
         for row in rows:
             insort(self.rows, row, key=_rank)
 
     def remove(self, row: _Row) -> None:
-        self.num_flat = self.num_flat if self.pad else self.load_without(row)
+        self.flat = self.flat if self.pad else self.load_without(row)
         self.rows.remove(row)
+
+    def measured_by(self, cost: Cost) -> "_Bin":
+        """A bin of the same rows at another cost."""
+        other = _Bin(order=self.order, pad=self.pad, cost=cost)
+        if self.rows:
+            other.add(self.rows)
+        return other
 
     def shared(self, rows: Sequence[_Row]) -> list[int]:
         """How many ids each row has in common with the one before it, 0 for the first."""
@@ -81,17 +97,20 @@ class _Bin:
             return [0] * len(rows)
         return [0, *(self.order.num_common(one.rank, other.rank) for one, other in pairwise(rows))]
 
-    def _size(self, rows: Sequence[_Row]) -> int:
-        return tree_size([row.num_read for row in rows], self.shared(rows))
+    def _of(self, row: _Row) -> float:
+        return self.cost(row.num_read)
 
-    def _num_shared(self, first: _Row, last: _Row, before: int, after: int) -> int:
-        """What rows that lie together have in common with those before place `before` and from `after` on."""
+    def _size(self, rows: Sequence[_Row]) -> float:
+        return sum(self._of(row) for row in rows) - sum(self.cost(num) for num in self.shared(rows)[1:])
+
+    def _shared_cost(self, first: _Row, last: _Row, before: int, after: int) -> float:
+        """Of what rows that lie together have in common with those before place `before` and from `after` on."""
         shared = [0]
         if before > 0:
             shared.append(self.order.num_common(self.rows[before - 1].rank, first.rank))
         if after < len(self.rows):
             shared.append(self.order.num_common(last.rank, self.rows[after].rank))
-        return max(shared)
+        return self.cost(max(shared))
 
 
 def plan_micro_batches(
@@ -103,6 +122,7 @@ def plan_micro_batches(
     num_ranks: int = 1,
     skip_zero_advantage: bool = True,
     padded: bool = False,
+    attention_cost: float = 0.0,
     only_rank: int | None = None,
 ) -> list[list[Batch]]:
     """The micro-batches of each rank, heaviest first, each of at most `max_tokens` computed tokens.
@@ -111,8 +131,9 @@ def plan_micro_batches(
     than `max_tokens` gets a micro-batch of its own. With `share_prefixes`, ids that samples of a micro-batch have in
     common from their start on are computed and counted once. With `padded`, for models that cannot run flat
     (`LogprobModel.is_packed`), every sample counts as many tokens as the longest beside it, and nothing is shared.
-    All ranks get equally many, those that work at the same time alike in cost; where samples do not suffice, a
-    micro-batch holds one token and no trained one, so that collective calls meet. Without anything to train on, none.
+    All ranks get equally many, those that work at the same time alike in cost, where a token that attends to n earlier
+    ones costs as much as `1 + attention_cost * n`; where samples do not suffice, a micro-batch holds one token and no
+    trained one, so that collective calls meet. Without anything to train on, none.
     Samples without a trained token are left out and not counted. With `skip_zero_advantage`, samples whose advantages
     are all 0 are left out, as is right where the loss is the policy's alone; the denominators count them.
     With `only_rank` the whole plan is made, but tensors for that rank alone: the lists of the others stay empty.
@@ -128,15 +149,16 @@ def plan_micro_batches(
     bins = _fill(rows, samples, max_tokens, _Bin(order=order, pad=padded))
     num_turns = -(-len(bins) // num_ranks)
     bins += [_Bin(order=order, pad=padded) for _ in range(num_turns * num_ranks - len(bins))]
-    turns = _balance(bins, num_ranks)
+    turns = _balance(bins, num_ranks, max_tokens, lambda num_read: num_read * (1 + attention_cost * num_read / 2))
     ranks: list[list[Batch]] = [[] for _ in range(num_ranks)]
-    loads = [0] * num_ranks
+    loads = [0.0] * num_ranks
+    # Of the whole plan: where every call of a head gathers shards, all passes call it equally often.
+    most_trained = max((sum(sum(samples[row.index].loss_mask) for row in part.rows) for part in bins), default=0)
     for turn in turns:
-        most_trained = max(sum(sum(samples[row.index].loss_mask) for row in part.rows) for part in turn)
         # The heaviest of a turn goes to the rank that had least so far.
         by_load = sorted(range(num_ranks), key=lambda rank: (loads[rank], rank))
-        for rank, part in zip(by_load, turn, strict=True):
-            loads[rank] += part.load
+        for rank, (part, work) in zip(by_load, turn, strict=True):
+            loads[rank] += work.load
             if only_rank in (None, rank):
                 ranks[rank].append(_batch(part, samples, most_trained=most_trained, counts=counts))
     return ranks
@@ -184,27 +206,35 @@ def _copy(empty: _Bin) -> _Bin:
     return _Bin(order=empty.order, pad=empty.pad)
 
 
-def _balance(bins: list[_Bin], num_ranks: int) -> list[list[_Bin]]:
-    """Turns of one bin a rank, heaviest first; rows move from a turn's heaviest bin to its lightest while it helps."""
+def _balance(bins: list[_Bin], num_ranks: int, max_tokens: int, cost: Cost) -> list[list[tuple[_Bin, _Bin]]]:
+    """Turns of one bin a rank, heaviest first; rows move from a turn's heaviest bin to its lightest while it helps.
 
-    def turns() -> list[list[_Bin]]:
-        ordered = sorted(bins, key=lambda part: -part.load)
+    Every bin comes with its twin, measured by `cost`.
+    """
+    twins = [(part, part.measured_by(cost)) for part in bins]
+
+    def turns() -> list[list[tuple[_Bin, _Bin]]]:
+        ordered = sorted(twins, key=lambda twin: -twin[1].load)
         return [ordered[start : start + num_ranks] for start in range(0, len(ordered), num_ranks)]
 
     # Every move makes one load smaller and no other as large, so the search ends.
-    while move := next((move for turn in turns() if (move := _best_move(turn[0], turn[-1]))), None):
+    while move := next((move for turn in turns() if (move := _best_move(turn[0], turn[-1], max_tokens))), None):
         heavy, light, row = move
-        heavy.remove(row)
-        light.add([row])
+        for part in heavy:
+            part.remove(row)
+        for part in light:
+            part.add([row])
     return turns()
 
 
-def _best_move(heavy: _Bin, light: _Bin) -> tuple[_Bin, _Bin, _Row] | None:
+def _best_move(
+    heavy: tuple[_Bin, _Bin], light: tuple[_Bin, _Bin], max_tokens: int
+) -> tuple[tuple[_Bin, _Bin], tuple[_Bin, _Bin], _Row] | None:
     """The move that leaves the heavier of both lightest; None where none does, as between a bin and itself."""
-    best, lowest = None, heavy.load
-    for row in heavy.rows if heavy is not light else ():
-        worst = max(heavy.load_without(row), light.load_with([row]))
-        if worst < lowest:
+    best, lowest = None, heavy[1].load
+    for row in heavy[0].rows if heavy is not light else ():
+        worst = max(heavy[1].load_without(row), light[1].load_with([row]))
+        if worst < lowest and light[0].load_with([row]) <= max(max_tokens, heavy[0].load):
             best, lowest = (heavy, light, row), worst
     return best
 

@@ -48,13 +48,8 @@ def _num_common(first: np.ndarray, second: np.ndarray) -> int:
     return int(differs[0]) if len(differs) else length
 
 
-def tree_size(lengths: Sequence[int], shared: Sequence[int]) -> int:
-    """Distinct positions of rows in order, of so many ids each, that share so many with the row before."""
-    return sum(lengths) - sum(shared[1:])
-
-
 def stretches(lengths: Sequence[int], shared: Sequence[int]) -> Iterator[Stretch]:
-    """The parts of the tree, each once and after what comes before it: rows in order as for `tree_size`.
+    """The parts of the tree, each once and after what comes before it; each row shares so many ids with the one before.
 
     Rows (1, 2, 5), (1, 2, 6) have lengths (3, 3) and share (0, 2): stretches 0 to 2 of both, 2 to 3 of each.
     """

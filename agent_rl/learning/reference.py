@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from agent_rl.algorithms.logprobs import Head
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.sequence import SequenceGroup
 from agent_rl.errors import ConfigError
 from agent_rl.learning.logprob_model import LogprobModel
 from agent_rl.learning.packing import move_batch
@@ -21,7 +22,14 @@ from agent_rl.records import Batch
 class Reference:
     """`Reference(model, ...).logprobs(batch)`; never changes."""
 
-    def __init__(self, trained: nn.Module, frozen: nn.Module | None, config: Config, backend: Backend) -> None:
+    def __init__(
+        self,
+        trained: nn.Module,
+        frozen: nn.Module | None,
+        config: Config,
+        backend: Backend,
+        sequence: SequenceGroup | None = None,
+    ) -> None:
         """`frozen` is the reference; without one it is `trained`, a PeftModel, with its adapters switched off.
 
         Make it before the trained module is prepared, and prepare it afterwards. Raises ConfigError when
@@ -38,7 +46,7 @@ class Reference:
             )
         self._trained = None if frozen is not None else trained
         whole = frozen if frozen is not None else trained
-        self._logprob_model: nn.Module = LogprobModel(whole, temperature=config.policy.temperature)
+        self._logprob_model: nn.Module = LogprobModel(whole, temperature=config.policy.temperature, sequence=sequence)
         self._backend = backend
         self._autocast = lambda: backend.autocast(config.train.autocast)
 

@@ -193,6 +193,12 @@ class Throughput:
         self._dtype = torch.bfloat16 if is_half else torch.float32
         self._backend = backend
 
+    @property
+    def attention_cost(self) -> float:
+        """What it costs a token to attend to one earlier token, forward and backward, in tokens without attention."""
+        per_token = 6 * self._num_trained + 4 * self._num_frozen
+        return 12 * self._num_layers * self._num_heads * self._head_dim / per_token
+
     def metrics(self, stats: StepStats, seconds: float) -> dict[str, float]:
         """Of what all processes computed with gradients in `seconds`."""
         flops = train_flops(

@@ -75,11 +75,14 @@ class PolicyUpdater:
         self._kl = KLController(
             config.algorithm.kl.coef, target=config.algorithm.kl.target, horizon=config.algorithm.kl.horizon
         )
-        logprob_model = make_logprob_model(model, config)
+        self._sequence = backend.sequence_group(config.train.sequence_parallel)
+        logprob_model = make_logprob_model(model, config, self._sequence)
         optimizer, self._rates = make_optimizer(logprob_model, config)
         self._is_packed = logprob_model.is_packed
         self._throughput = Throughput(logprob_model, config, backend)
-        self._reference = Reference(model, reference_model, config, backend) if self._objective.needs_ref else None
+        self._reference: Reference | None = None
+        if self._objective.needs_ref:
+            self._reference = Reference(model, reference_model, config, backend, self._sequence)
         self.module, self._optimizer = backend.prepare(logprob_model, optimizer)
         """The trained `LogprobModel`, wrapped as the processes need it."""
         if self._reference is not None:
@@ -230,8 +233,9 @@ class PolicyUpdater:
 
         With `num_ranks` 1 every process has all of them.
         """
-        num_ranks = num_ranks or self._backend.num_processes
-        rank = self._backend.rank % num_ranks
+        sharing = self._config.train.sequence_parallel
+        num_ranks = num_ranks or self._backend.num_processes // sharing
+        rank = self._backend.rank // sharing % num_ranks
         return plan_micro_batches(
             samples,
             indices,
@@ -240,6 +244,7 @@ class PolicyUpdater:
             skip_zero_advantage=skip_zero_advantage,
             padded=not self._is_packed,
             share_prefixes=self._config.train.share_prefixes,
+            attention_cost=self._throughput.attention_cost,
             only_rank=rank,
         )[rank]
 
@@ -292,7 +297,8 @@ class PolicyUpdater:
             is_critic_alone=is_critic_alone,
         )
         self._backend.backward(loss)
-        stats.add(batch, scores, parts)
+        if self._sequence is None or self._sequence.rank == 0:  # else it is in the statistics of another
+            stats.add(batch, scores, parts)
         return loss.detach()
 
     def _metrics(self, stats: StepStats, inputs: Sequence[LossInputs], before: ScoresBefore) -> dict[str, float]:

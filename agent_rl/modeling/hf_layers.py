@@ -32,7 +32,7 @@ def _gated(module: nn.Module, x: Tensor) -> Tensor:
 
 
 def _norm(module: nn.Module, hidden_states: Tensor) -> Tensor:
-    # On a GPU, and where number formats mix, the model's own rounding counts.
-    if hidden_states.device.type != "cpu" or hidden_states.dtype != module.weight.dtype:
+    # Where number formats mix, the model's own rounding counts.
+    if hidden_states.dtype != module.weight.dtype:
         return type(module).forward(module, hidden_states)
     return rms_norm(hidden_states, module.weight, module.variance_epsilon)

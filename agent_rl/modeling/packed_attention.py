@@ -1,17 +1,16 @@
 """Causal attention over segments that lie one after the other, so that no layer ever computes padding.
 
 A segment may continue another one, its prefix, and that one another: its queries read the keys of all of them and their
-own. Every segment is
-one call of PyTorch's fused attention. No T x T mask exists: a causal segment needs none, one with a prefix needs its
-own rows only. Measured on one CPU thread with torch 2.13 (8 continuations of 200 to 400 tokens, forward and backward):
-segments padded to one rectangle take 1.4 times as long, reading the prefix anew for each continuation 1.4 times (2.2
-with a prefix of 1000 tokens), and two partial results merged by log-sum-exp are no faster, but need private functions
-of PyTorch.
+own. Every segment is one call of PyTorch's fused attention; on a GPU and in half precision all of them are one. No
+T x T mask exists: a causal segment needs none, one with a prefix needs its own rows only. Measured on one CPU thread
+with torch 2.13 (8 continuations of 200 to 400 tokens, forward and backward): segments padded to one rectangle take 1.4
+times as long, reading the prefix anew for each continuation 1.4 times (2.2 with a prefix of 1000 tokens), and two
+partial results merged by log-sum-exp are no faster, but need private functions of PyTorch.
 Not here: positions, projections, what a segment is for (`agent_rl/learning/packing.py`).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +20,28 @@ if TYPE_CHECKING:
     from agent_rl.records import Segment
 
 
+_VARLEN_FORMATS = (torch.bfloat16, torch.float16)
+
+
+class HeadExchange(Protocol):
+    """Processes that share a pass, each with a part of its tokens."""
+
+    def to_heads(self, x_CHD: Tensor) -> Tensor:
+        """All tokens [T, heads of this process, D] of this process's tokens [C, heads, D] and those of the others."""
+
+    def to_tokens(self, x_THD: Tensor) -> Tensor:
+        """The reverse."""
+
+
 class PackedLayout:
     """Which tokens see which in a flat pass: `PackedLayout(batch.segments)`; one object serves all layers of a pass."""
 
-    def __init__(self, segments: Sequence["Segment"]) -> None:
-        """Raises ValueError unless the segments follow one another, each prefix before what continues it."""
+    def __init__(self, segments: Sequence["Segment"], exchange: HeadExchange | None = None) -> None:
+        """The segments of the whole pass; with `exchange` a process computes a part of their tokens.
+
+        Raises ValueError unless the segments follow one another, each prefix before what continues it.
+        """
+        self.exchange = exchange
         self.segments = tuple(segments)
         self.lengths = [segment.length for segment in self.segments]
         self.paths: list[list[int]] = []
@@ -43,6 +59,7 @@ class PackedLayout:
         self.num_read = [sum(self.lengths[part] for part in path) for path in self.paths]
         """Keys that the last token of each segment sees."""
         self._masks: dict[tuple[int | None, torch.dtype, torch.device], Tensor] = {}
+        self._ends: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property
     def num_tokens(self) -> int:
@@ -65,6 +82,14 @@ class PackedLayout:
             self._masks[key] = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
         num_keys, length = self.num_read[index], self.lengths[index]
         return self._masks[key][num_keys - length - first : num_keys - first, :num_keys]
+
+    def ends(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where each segment's queries and its keys end when both lie one after the other, after a 0; int32 [S + 1]."""
+        if device not in self._ends:
+            counts = torch.tensor([[0, *self.lengths], [0, *self.num_read]], dtype=torch.int32, device=device)
+            queries, keys = counts.cumsum(dim=1, dtype=torch.int32)
+            self._ends[device] = (queries, keys)
+        return self._ends[device]
 
     def padded(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Every sequence as a row, prefixes repeated: for models that cannot run flat.
@@ -104,12 +129,30 @@ def packed_attention(
     queries [T, heads, D]; keys and values [T, kv_heads, D], where query head h reads key head h // (heads / kv_heads).
     `scale` multiplies the scores (None: 1 / sqrt(D)). With a `window` a token sees that many tokens, itself the last.
     `softcap` caps scores to `softcap * tanh(scores / softcap)` (Gemma 2). Computes in autocast's format if on.
+    With the layout's `exchange`, tokens are those of this process on both sides.
     """
+    if layout.exchange is not None:
+        by_heads = (layout.exchange.to_heads(x) for x in (queries_THD, keys_TKD, values_TKD))
+        return layout.exchange.to_tokens(_attend(*by_heads, layout, scale, window, softcap))
+    return _attend(queries_THD, keys_TKD, values_TKD, layout, scale, window, softcap)
+
+
+def _attend(
+    queries_THD: Tensor,
+    keys_TKD: Tensor,
+    values_TKD: Tensor,
+    layout: PackedLayout,
+    scale: float | None,
+    window: int | None,
+    softcap: float | None,
+) -> Tensor:
     device = queries_THD.device
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else queries_THD.dtype
     # Autocast does not reach the kernels below `causal_lower_right`.
     queries, keys, values = (x.to(dtype).split(layout.lengths) for x in (queries_THD, keys_TKD, values_TKD))
     scale = queries_THD.shape[-1] ** -0.5 if scale is None else scale
+    if device.type == "cuda" and dtype in _VARLEN_FORMATS and softcap is None:
+        return _in_one_call(queries_THD.to(dtype), keys, values, layout, scale, window)
     outputs: list[Tensor] = []
     for index, path in enumerate(layout.paths):
         q = queries[index].transpose(0, 1)[None]
@@ -122,6 +165,34 @@ def packed_attention(
             out = _fused(q, k, v, layout, index, scale, seen)
         outputs.append(out[0].transpose(0, 1))
     return torch.cat(outputs)
+
+
+def _in_one_call(
+    queries_THD: Tensor,
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    layout: PackedLayout,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """All segments by one kernel, for which keys that several of them read are repeated."""
+    from torch.nn.attention.varlen import varlen_attn  # a second of imports that a CPU does not need
+
+    k_RHD, v_RHD = (torch.cat([x[part] for path in layout.paths for part in path]) for x in (keys, values))
+    query_ends, key_ends = layout.ends(queries_THD.device)
+    # A window is what a token sees to its left, and causal: the last query sees the last key.
+    return varlen_attn(
+        queries_THD,
+        k_RHD,
+        v_RHD,
+        query_ends,
+        key_ends,
+        max(layout.lengths),
+        max(layout.num_read),
+        scale=scale,
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=queries_THD.shape[1] != k_RHD.shape[1],
+    )
 
 
 def _fused(

@@ -37,9 +37,11 @@ def save_tensors(value: Any, path: Path) -> None:
         torch.save(value, file)
 
 
-def load_tensors(path: Path) -> Any:
+def load_tensors(path: Path, *, mapped: bool = False) -> Any:
     """Tensors on the CPU, and plain values; FileNotFoundError when there is no file.
 
+    With `mapped`, tensors are private views of the file, which are read when they are needed: take no such tensor over,
+    copy it.
     CheckpointError for a file that is torn, holds more than plain values, or takes more memory than it has bytes.
     """
     refused = CheckpointError(
@@ -48,7 +50,7 @@ def load_tensors(path: Path) -> Any:
     )
     try:
         _refuse_packed(path)
-        value = torch.load(path, map_location="cpu", weights_only=True)
+        value = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise
     except (pickle.UnpicklingError, RecursionError):

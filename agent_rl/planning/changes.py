@@ -56,13 +56,14 @@ def _changes(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
     yield from _servers(run)
     yield from _keys(run, _caches(config))
     if config.policy.type != "minimind" and not config.model.lora.rank:
-        yield from _keys(run, ["model.lora.rank=32"])
+        is_half = config.model.dtype == "bfloat16"
+        yield from _keys(run, ["model.lora.rank=32" + " train.autocast=bfloat16" * is_half])
     yield from _more(run)
 
 
 def _keys(run: "PlannedRun", settings: Sequence[str]) -> Iterator[tuple[str, "PlannedRun"]]:
     for setting in settings:
-        yield setting, replace(run, overrides=(*run.overrides, setting))
+        yield setting, replace(run, overrides=(*run.overrides, *setting.split()))
 
 
 def _halves(config: Config, key: str, tokens: int) -> list[str]:

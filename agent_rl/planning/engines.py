@@ -19,16 +19,16 @@ def engine_items(job: Job, gpu: Gpu | None) -> list[Item]:
         return []
     if not config.engine.has_own_weights:
         items = [
-            Item("key/value cache", cached_tokens(job.config) * shape.cache_bytes(job.width)),
+            Item("key/value cache", cached_tokens(job.config) * shape.cache_bytes(job.engine_width)),
             Item("logits of a batch", 3 * 4 * config.policy.max_batch_size * shape.vocab_size),
         ]
         return [*replica_items(job), *items]
-    weights = Item("weights of vLLM", shape.num_weights * job.width)
+    weights = Item("weights of vLLM", shape.num_weights * job.engine_width)
     if gpu is not None and config.policy.max_cached_tokens is None:
         share = config.engine.gpu_memory_share * gpu.memory
         rest = Item("cache and workspace of vLLM", max(share - weights.num_bytes, 0.0))
         return [weights, rest]
-    cache = Item("key/value cache of vLLM", cached_tokens(job.config) * shape.cache_bytes(job.width))
+    cache = Item("key/value cache of vLLM", cached_tokens(job.config) * shape.cache_bytes(job.engine_width))
     return [weights, cache] if gpu is None else [weights, cache, Item("workspace of vLLM", WORKSPACE)]
 
 
@@ -39,14 +39,14 @@ def engine_in_update(job: Job, gpu: Gpu | None) -> list[Item]:
         return engine_items(job, gpu)
     if not config.model.lora.rank:
         return []
-    return [Item("weights of vLLM, asleep", job.shape.num_weights * job.width, "machine")]
+    return [Item("weights of vLLM, asleep", job.shape.num_weights * job.engine_width, "machine")]
 
 
 def replica_items(job: Job) -> list[Item]:
     """Whole weights beside the shards, for an engine without weights of its own."""
     if job.layout.zero_stage < 3 or job.config.engine.has_own_weights:
         return []
-    return [Item("whole weights for generation", job.shape.num_weights * job.width)]
+    return [Item("whole weights for generation", job.shape.num_weights * job.engine_width)]
 
 
 def cached_tokens(config: Config) -> int:
@@ -59,15 +59,15 @@ def engine_tokens(job: Job, gpu: Gpu) -> int:
     """Tokens that the cache of an engine inside a process holds; below 0 if not even its weights fit."""
     if not job.config.engine.has_own_weights or job.config.policy.max_cached_tokens is not None:
         return cached_tokens(job.config)
-    weights = job.shape.num_weights * job.width
+    weights = job.shape.num_weights * job.engine_width
     left = job.config.engine.gpu_memory_share * gpu.memory - weights - WORKSPACE
-    return int(left / job.shape.cache_bytes(job.width))
+    return int(left / job.shape.cache_bytes(job.engine_width))
 
 
 def server_items(job: Job, gpu: Gpu) -> list[Item]:
     """Items on each GPU of a server: vLLM takes its whole share, and the cache fills the rest of it."""
     layout = job.layout
-    weights = job.shape.num_weights * job.width / layout.tensor_parallel
+    weights = job.shape.num_weights * job.engine_width / layout.tensor_parallel
     others = WORKSPACE + job.overhead
     cache = max(layout.server_share * gpu.memory - weights - others, 0.0)
     return [Item("weights", weights), Item("libraries and workspace", others), Item("key/value cache", cache)]
@@ -76,7 +76,9 @@ def server_items(job: Job, gpu: Gpu) -> list[Item]:
 def server_tokens(job: Job, gpu: Gpu) -> int:
     """Tokens that the cache of one server holds; its GPUs split the heads, or hold copies of them."""
     cache = next(item.num_bytes for item in server_items(job, gpu) if item.name == "key/value cache")
-    return int(cache * min(job.layout.tensor_parallel, job.shape.num_kv_heads) / job.shape.cache_bytes(job.width))
+    return int(
+        cache * min(job.layout.tensor_parallel, job.shape.num_kv_heads) / job.shape.cache_bytes(job.engine_width)
+    )
 
 
 def receiving(job: Job) -> list[Item]:
@@ -84,4 +86,4 @@ def receiving(job: Job) -> list[Item]:
     if job.config.model.lora.rank:
         return []
     elements = 2 * job.shape.largest_weight + job.shape.largest_layer
-    return [Item("new weights in flight", job.width * elements)]
+    return [Item("new weights in flight", job.engine_width * elements)]

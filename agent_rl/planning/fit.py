@@ -171,10 +171,5 @@ def _refuse(job: Job) -> None:
         return
     if stage == 1:
         raise ConfigError("ZeRO stage 1 shards float32 weights only and model.dtype is bfloat16; use stage 2 or 3")
-    if job.config.model.lora.rank:
-        raise ConfigError(
-            "adapters are float32 and model.dtype is bfloat16, two number formats, of which DeepSpeed shards one; use "
-            "no ZeRO, or set model.lora.rank to 0"
-        )
     if job.config.algorithm.advantage == "gae":
         raise ConfigError("a critic of a bfloat16 model has two number formats, of which DeepSpeed shards one")

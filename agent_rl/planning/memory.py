@@ -15,6 +15,8 @@ from agent_rl.planning.layout import Layout
 from agent_rl.planning.machine import GIB
 from agent_rl.planning.shapes import ModelShape
 
+GRADIENT_WIDTH = 4
+"""Bytes of a number of a gradient that ZeRO reduces and adds up (`distributed/zero.py`)."""
 SUB_GROUP = 1_000_000_000
 """Elements of a shard whose gradient DeepSpeed widens to float32 at a time."""
 LOGIT_COPIES = 4
@@ -54,6 +56,16 @@ class Job:
         return 2 if self.config.model.dtype == "bfloat16" else 4
 
     @property
+    def engine_width(self) -> int:
+        """Bytes of a weight of the inference engine, and of a number in its cache."""
+        return 2 if self.config.engine.dtype == "bfloat16" else 4
+
+    @property
+    def trained_width(self) -> int:
+        """Bytes of a trained weight: adapters are float32, but under ZeRO, which shards one format, as the model."""
+        return 4 if self.config.model.lora.rank and not self.layout.zero_stage else self.width
+
+    @property
     def num_trained(self) -> int:
         lora = self.config.model.lora
         if lora.rank:
@@ -83,20 +95,19 @@ def resident(job: Job) -> list[Item]:
     on_host = "machine" if layout.offload_optimizer else "device"
     items = [Item("weights", weights, "machine" if layout.offload_weights else "device")]
     if job.config.model.lora.rank:
-        items.append(Item("adapters (float32)", 4 * job.num_trained))
-    trained_width = 4 if job.config.model.lora.rank else width
+        items.append(Item("adapters", job.trained_width * job.num_trained / (shards if stage == 3 else 1)))
     if stage == 0:
-        items.append(Item("AdamW's moments", 2 * trained_width * job.num_trained))
+        items.append(Item("AdamW's moments", 2 * job.trained_width * job.num_trained))
         if shards > 1:
-            items.append(Item("gradient buckets (DDP)", trained_width * job.num_trained))
+            items.append(Item("gradient buckets (DDP)", job.trained_width * job.num_trained))
     else:
         items.append(Item("float32 weights, shard", 4 * job.num_trained / shards, on_host))
         items.append(Item("AdamW's moments, shard", 8 * job.num_trained / shards, on_host))
     if layout.offload_optimizer:
         items.append(Item("float32 gradient, shard", 4 * job.num_trained / shards, "machine"))
     if stage == 3:
-        items.append(Item("gradient, shard", width * job.num_trained / shards, on_host))
-        items.append(Item("gradient bucket", width * _bucket(job)))
+        items.append(Item("gradient, shard", GRADIENT_WIDTH * job.num_trained / shards, on_host))
+        items.append(Item("gradient bucket", GRADIENT_WIDTH * _bucket(job)))
     if job.has_reference:
         reference = shape.num_weights * width / (shards if stage == 3 else 1)
         items.append(Item("reference model", reference))
@@ -107,22 +118,21 @@ def transient(job: Job) -> list[Item]:
     """Items of an update beside the resident ones: gradients, gathered weights, activations, logits."""
     shape, layout, width = job.shape, job.layout, job.width
     stage, shards = layout.zero_stage, job.layout.num_processes
-    trained_width = 4 if job.config.model.lora.rank else width
     items: list[Item] = []
     if stage < 2:
-        items.append(Item("gradient", trained_width * job.num_trained))
+        items.append(Item("gradient", job.trained_width * job.num_trained))
     if stage in (1, 2):
         on_host = "machine" if layout.offload_optimizer else "device"
         copies = 2 if stage == 2 else 1
-        items.append(Item("gradient, shard", copies * width * job.num_trained / shards, on_host))
+        items.append(Item("gradient, shard", copies * GRADIENT_WIDTH * job.num_trained / shards, on_host))
         # Under ZeRO-1 a bucket that holds all gradients takes their place.
         bucket = _bucket(job) if stage == 2 or job.num_trained > _bucket(job) else 0
-        items.append(Item("gradient bucket", width * bucket * (2 if layout.overlap else 1)))
+        items.append(Item("gradient bucket", GRADIENT_WIDTH * bucket * (2 if layout.overlap else 1)))
     if stage == 3:
         live = min(shape.num_weights, layout.live_elements + layout.prefetch_elements + shape.largest_layer)
         items.append(Item("gathered weights", width * live))
         sent = max(min(_bucket(job), job.num_trained), shape.largest_weight)
-        items.append(Item("bucket being sent", width * sent))
+        items.append(Item("bucket being sent", GRADIENT_WIDTH * sent))
         if layout.overlap and not job.is_cpu:
             items.append(Item("gradients of a layer, waiting", width * shape.largest_layer))
     if not job.config.model.lora.rank:
@@ -218,7 +228,7 @@ def weight_file_bytes(job: Job) -> float:
     """Of one version of the weights, written for servers; their folder holds two while they are sent."""
     if not job.config.engine.sends_files:
         return 0.0
-    return 4.0 * job.num_trained if job.config.model.lora.rank else float(job.shape.num_weights * job.width)
+    return 4.0 * job.num_trained if job.config.model.lora.rank else float(job.shape.num_weights * job.engine_width)
 
 
 def num_checkpoints(config: Config) -> int:

@@ -10,7 +10,7 @@ from agent_rl.config import Config
 from agent_rl.planning.engines import engine_tokens, server_tokens
 from agent_rl.planning.gpus import Gpu
 from agent_rl.planning.machine import Machine
-from agent_rl.planning.memory import Job, checkpoint_bytes
+from agent_rl.planning.memory import GRADIENT_WIDTH, Job, checkpoint_bytes
 from agent_rl.telemetry.flops import train_flops
 
 GB = 1e9
@@ -137,7 +137,7 @@ def _update_s(job: Job, gpu: Gpu, assumed: Machine, tokens: Tokens, flops: float
     peak = gpu.peak if is_half else gpu.peak_float32
     computing = flops * again / (layout.num_processes * peak * assumed.mfu)
     num_passes = tokens.num_micro_batches * config.train.epochs
-    weights, trained = job.shape.num_weights * job.width, job.num_trained * job.width
+    weights, trained = job.shape.num_weights * job.width, job.num_trained * GRADIENT_WIDTH
     moving = copying = 0.0
     if layout.zero_stage == 3:
         # Gathered forward and backward, and once more where activations are computed again; gradients reduced once.
@@ -170,11 +170,11 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Machine, tokens: Tokens) -> tuple
     slots = max(1.0, min(most))
     busy = max(1.0, slots * assumed.busy)
     context = assumed.prompt_tokens + (assumed.new_tokens + assumed.tool_tokens) / 2
-    reading = (shape.num_weights * job.width + busy * context * shape.cache_bytes(job.width)) / (
+    reading = (shape.num_weights * job.engine_width + busy * context * shape.cache_bytes(job.engine_width)) / (
         width * gpu.bandwidth * assumed.hbm
     )
     products = 2 * (shape.num_matmul_weights + shape.num_head_weights)
-    peak = gpu.peak if job.width == 2 else gpu.peak_float32
+    peak = gpu.peak if job.engine_width == 2 else gpu.peak_float32
     computing = products * busy / (width * peak * assumed.mfu)
     decoding = tokens.generated / num_engines / busy * max(reading, computing)
     # A group's prompt is computed once, and tool replies once for each episode; the rest is cached, unless the cache is
@@ -188,10 +188,11 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Machine, tokens: Tokens) -> tuple
 
 def _sync_s(job: Job, assumed: Machine) -> float:
     """New weights for the inference engine: gathered from the shards, then sent."""
-    weights = job.shape.num_weights * job.width
+    weights = job.shape.num_weights * job.engine_width
     if job.config.model.lora.rank:
         return 4 * job.num_trained / (GB * assumed.sync_gb_s)
-    gathering = weights / (GB * assumed.link_gb_s) if job.layout.zero_stage == 3 else 0.0
+    whole = job.shape.num_weights * job.width
+    gathering = whole / (GB * assumed.link_gb_s) if job.layout.zero_stage == 3 else 0.0
     if not job.config.engine.has_own_weights:
         return gathering
     if job.config.engine.sends_files:

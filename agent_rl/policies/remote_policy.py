@@ -4,7 +4,7 @@ Not here: the engine (`inference/vllm`), sending weights (`distributed/weight_sy
 (`core/policy_sync.py`), training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -63,6 +63,9 @@ class RemotePolicy(BasePolicy):
                 return join_completions([*parts[:-1], replace(part, finish_reason=FinishReason.LENGTH)])
             if cancel is not None and cancel.is_set():
                 return join_completions([*parts[:-1], replace(part, finish_reason=FinishReason.CANCELLED)])
+
+    def counters(self) -> Mapping[str, float]:
+        return self.remote_engine.counters()
 
     def close(self) -> None:
         self.remote_engine.close()

@@ -94,7 +94,8 @@ def run_episode(
     """
     started = time.monotonic()
     cancel = _Cancel(cancelled, started + limits.timeout_s)
-    episode = _Episode(policy, env, seed=seed, limits=limits, temperature=temperature, cancel=cancel)
+    group = derive_seed(group_id)
+    episode = _Episode(policy, env, seed=seed, group=group, limits=limits, temperature=temperature, cancel=cancel)
     error: str | None = None
     try:
         stop_reason = episode.run(task)
@@ -126,6 +127,7 @@ class _Episode:
         env: AgentEnv,
         *,
         seed: int,
+        group: int,
         limits: EpisodeLimits,
         temperature: float,
         cancel: _Cancel,
@@ -138,6 +140,7 @@ class _Episode:
         self._policy = policy
         self._env = env
         self._seed = seed
+        self._group = group
         self._limits = limits
         self._temperature = temperature
         self._cancel = cancel
@@ -201,6 +204,8 @@ class _Episode:
             temperature=self._temperature,
             stop_token_ids=self._policy.chat_format.stop_token_ids,
             seed=derive_seed(self._seed, len(self.turns)),
+            session=self._seed,
+            group=self._group,
         )
         completion = self._policy.generate([*self._context_ids, *new_ids], sampling, self._cancel)
         if self._cancel.is_rollout_over():

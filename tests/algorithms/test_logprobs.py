@@ -1,6 +1,7 @@
 """Log-probs, entropies and exact KLs, chunk by chunk."""
 
 import math
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from agent_rl.algorithms.logprobs import token_scores
+from agent_rl.algorithms.logprobs import head_scores, token_scores
 
 quick = settings(max_examples=40, deadline=None)
 
@@ -46,6 +47,79 @@ def test_chunks_of_any_size_give_the_values_and_gradients_of_one_pass(num_rows, 
     ):
         close(actual, wanted, atol=1e-4)
     assert not entropy_N.requires_grad
+
+
+@quick
+@given(
+    num_rows=st.integers(1, 9),
+    chunk_size=st.integers(1, 12),
+    temperature=st.sampled_from([1.0, 0.7]),
+    has_bias=st.booleans(),
+    entropy_gradient=st.booleans(),
+)
+def test_a_head_computed_in_one_call_has_the_values_and_gradients_of_calls_chunk_by_chunk(
+    num_rows, chunk_size, temperature, has_bias, entropy_gradient
+):
+    generator = torch.Generator().manual_seed(num_rows)
+    hidden, weight, bias = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in ((num_rows, 5), (11, 5), (11,))
+    )
+    bias = bias if has_bias else None
+    inputs = [hidden, weight, bias] if has_bias else [hidden, weight]
+    targets = torch.randint(11, (num_rows,), generator=generator)
+    options = {"temperature": temperature, "chunk_size": chunk_size, "entropy_gradient": entropy_gradient}
+    one = head_scores(hidden, weight, bias, targets, **options)
+    many = token_scores(hidden, lambda rows: torch.nn.functional.linear(rows, weight, bias), targets, **options)
+    coefficients = torch.arange(1.0, num_rows + 1)
+
+    def gradients(scores):
+        loss = (scores.logprobs * coefficients).sum()
+        return torch.autograd.grad(loss + scores.entropies.sum() if entropy_gradient else loss, inputs)
+
+    assert one.full_kl is None
+    assert one.entropies.requires_grad is entropy_gradient
+    for found, wanted in zip((*one[:2], *gradients(one)), (*many[:2], *gradients(many)), strict=True):
+        close(found, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("trained", ["hidden", "weight"])
+def test_a_head_computed_in_one_call_gives_gradients_only_to_what_is_trained(trained):
+    hidden, weight = torch.randn(3, 4), torch.randn(7, 4)
+    part = {"hidden": hidden, "weight": weight}[trained].requires_grad_()
+    head_scores(hidden, weight, None, torch.tensor([1, 2, 3]), temperature=1.0, chunk_size=2).logprobs.sum().backward()
+    assert part.grad.shape == part.shape
+    assert (hidden.grad is None) is (trained == "weight")
+    assert (weight.grad is None) is (trained == "hidden")
+
+
+def test_a_head_computed_in_one_call_multiplies_in_autocasts_format_and_keeps_float32_gradients():
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(6, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(16, 8, generator=generator, requires_grad=True)
+    targets, options = torch.arange(6), {"temperature": 1.0, "chunk_size": 4}
+    with torch.autocast("cpu", torch.bfloat16), products() as formats:
+        scores = head_scores(hidden, weight, None, targets, **options)
+        scores.logprobs.sum().backward()
+    assert formats == {torch.bfloat16}
+    assert (hidden.grad.dtype, weight.grad.dtype) == (torch.float32, torch.float32)
+    half = torch.log_softmax((hidden.bfloat16() @ weight.bfloat16().T).float(), dim=-1)
+    close(scores.logprobs, half[torch.arange(6), targets])
+
+
+@contextmanager
+def products():
+    """The number formats of the matrix products inside."""
+    formats = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+                formats.add(args[-1].dtype)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        yield formats
 
 
 def test_bfloat16_hidden_rows_are_normalised_in_float32():

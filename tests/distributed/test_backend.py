@@ -42,7 +42,6 @@ def test_one_process_is_rank_0_of_1_and_its_collectives_are_identities() -> None
     assert backend.is_main_process
     assert backend.device == torch.device("cpu")
     assert backend.sum(2.5) == 2.5
-    assert backend.sum(torch.ones(2)).tolist() == [1.0, 1.0]
     assert backend.all_gather_object("a") == ["a"]
     assert backend.broadcast_object("a") == "a"
     assert backend.on_main(lambda: 3) == 3

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,24 @@ from agent_rl.distributed import zero
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.weight_stream import WeightStream
+from agent_rl.distributed.weight_verification import gap_of
 from agent_rl.errors import ConfigError
 
 KINDS = ("ddp", "zero3")
 SPREAD_FAULTS = ("crash", "altered", "tied head")
 SENTENCES = {
     "skipped": r"did not receive weights 7 as they were sent: \S+ has checksum none \(it is missing\) there and float",
-    "pretended": r"does not sample from the trainer's weights 7: token \d+ of its probe has log-prob -\d\S+ there",
+    "pretended": r"does not sample from the trainer's weights 7: the log-probs of its probe are \(-\d\S+, .* there and",
     "old version": "samples with weights 2 after weights 7 were sent",
     "dropped": rf"{NORM} has checksum none \(it is missing\) there and float32 \[64\] \w+ \w+ at the trainer",
     "altered": rf"{NORM} has checksum float32 \[64\] \w+ \w+ there and float32 \[64\] \w+ \w+ at the trainer",
     "stale": rf"{NORM} has checksum float32 \[64\] \w+ \w+ there and float32 \[64\] \w+ \w+ at the trainer",
     "not flushed": "took 5 tokens of its prompt from a cache of older weights than 7, expected 0",
-    "silently not flushed": "does not sample from the trainer's weights 7: token 0",
-    "tied head": r"does not sample from the trainer's weights 7: token \d",
+    "silently not flushed": "does not sample from the trainer's weights 7: the log-probs of its probe",
+    "tied head": "does not sample from the trainer's weights 7: the log-probs of its probe",
     "crash": "^new weights failed with RuntimeError: the engine ran out of memory$",
     "empty probe": "sampled 0 tokens with 0 log-probs to verify weights 7, expected 16",
-    "not a number": "token 0 of its probe has log-prob nan there",
+    "not a number": r"the log-probs of its probe are \(nan, nan, nan, nan, ...\) there",
     "nothing sampled": "received weights 7 and sampled nothing with them",
     "no receipt": "no engine received weights 7|^process 1 samples and received no weights 7",
 }
@@ -62,7 +64,8 @@ def test_whatever_an_engine_does_wrong_is_found_and_named(run: ToyRun, fault: st
     assert syncing.sampler.calls[0] == "hold"
     assert "release" not in syncing.sampler.calls
     assert re.search(SENTENCES[fault], sentence), sentence
-    assert kind == ("EngineError" if fault == "crash" else "WeightSyncError")
+    is_gap = "log-probs of its probe" in sentence
+    assert kind == ("EngineError" if fault == "crash" else "ProbeGapError" if is_gap else "WeightSyncError")
     where = ("server 0" if fault == "nothing sampled" else "server 1") if is_shared else "process 0"
     assert sentence.startswith((where, "no engine", "new weights"))
     assert syncing.sync_with("", 8) == [("nothing", "")]
@@ -76,6 +79,19 @@ def test_a_gap_is_measured_and_may_be_as_large_as_configured(run: ToyRun) -> Non
     assert off.sync(1)["sync/probe_gap"] == pytest.approx(0.0009, abs=1e-5)
     off.trainer_offset = -0.0011
     assert "further apart than vllm.max_logprob_gap = 0.001" in off.sync_with("", 2)[0][1]
+
+
+def test_a_gap_after_one_sample_alone_is_rounding_and_after_two_a_fault(run: ToyRun) -> None:
+    syncing = SyncRun(run, is_shared=False)
+    syncing.sync(1)
+    assert syncing.sync_with("rounded once", 2) == [("nothing", "")]
+    assert syncing.sampler.calls.count("probe") == 3
+
+
+def test_a_gap_is_the_mean_or_a_tenth_of_the_largest_difference() -> None:
+    assert gap_of([-1.0, -2.0, -3.0, -4.0], [-1.0, -2.0, -3.0, -3.2]) == pytest.approx(0.2)
+    assert gap_of([-1.0] * 16, [-1.0] * 15 + [-5.0]) == pytest.approx(0.4)
+    assert math.isnan(gap_of([-1.0, math.nan], [-1.0, -1.0]))
 
 
 # The stream
@@ -218,7 +234,7 @@ def test_all_processes_raise_the_error_of_one(folder: Path, kind: str, sampler: 
     assert set(errors) >= set(SPREAD_FAULTS)
     for fault, (first, second) in errors.items():
         assert first == second
-        assert first[0] in ("WeightSyncError", "EngineError"), fault
+        assert first[0] in ("WeightSyncError", "ProbeGapError", "EngineError"), fault
         sentence = SENTENCES[fault.removesuffix(" at the last")].replace("weights 7", r"weights \d+")
         assert re.search(sentence, first[1]), first
 

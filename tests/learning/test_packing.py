@@ -245,8 +245,8 @@ def test_every_plan_holds_every_sample_once_within_the_budget_and_alike_on_all_r
             read = [read_ids(samples[i]) for i in batch.samples]
             assert len(batch.token_ids) == len({ids[:end] for ids in read for end in range(1, len(ids) + 1)})
             assert len(set(zip(batch.sources.tolist(), batch.targets.tolist(), strict=True))) == len(batch.sources)
+    assert {batch.most_trained for batch in every} == {max(len(batch.predictions) for batch in every)}
     for turn in zip(*ranks, strict=True):
-        assert {batch.most_trained for batch in turn} == {max(len(batch.predictions) for batch in turn)}
         assert any(batch.samples for batch in turn)
 
 

@@ -59,10 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def metrics_of(
-    folder: Path, kind: str, num: int, algorithm: str, max_tokens: int, group_size: int = 3
+    folder: Path, kind: str, num: int, algorithm: str, max_tokens: int, group_size: int = 3, sharing: int = 1
 ) -> list[dict[str, float]]:
-    """Of rank 0, after a check that all ranks report the same."""
-    out = folder / f"{kind}_{num}_{algorithm}_{max_tokens}_{group_size}"
+    """Of rank 0, after a check that all ranks report the same; `sharing` processes share a micro-batch."""
+    out = folder / f"{kind}_{num}_{algorithm}_{max_tokens}_{group_size}_{sharing}"
     out.mkdir()
     settings = None
     if kind.startswith("zero"):
@@ -72,6 +72,7 @@ def metrics_of(
     folder = folder / "hugging_face" if algorithm in HUGGING_FACE else folder
     # One process computes every sample alone, several compute trees of their common prefixes.
     train = sections.get("train", {}) | {"micro_batch_tokens": max_tokens, "share_prefixes": kind != "plain"}
+    train["sequence_parallel"] = sharing
     ranks = start_ranks(
         report, folder, out, sections | {"train": train}, group_size, folder=out, num=num, deepspeed_config=settings
     )
@@ -123,6 +124,27 @@ def test_large_micro_batches_whose_products_go_to_onednn_change_nothing(folder: 
     assert large[0]["batch/num_micro_batches"] == 1 < small[0]["batch/num_micro_batches"]
     assert_same_metrics(small, large)
     assert_same_metrics(small, metrics_of(folder, kind, 2, "grpo", 8192, 180))
+
+
+@pytest.mark.parametrize(
+    ("kind", "algorithm"), [("ddp", "everything"), ("zero3", "everything"), ("ddp", "adapters"), ("zero3", "shards")]
+)
+def test_two_processes_that_share_every_micro_batch_learn_what_one_does(
+    folder: Path, kind: str, algorithm: str
+) -> None:
+    alone = metrics_of(folder, "plain", 1, algorithm, 8192)
+    shared = metrics_of(folder, kind, 2, algorithm, 60, sharing=2)
+    assert_same_metrics(alone, shared)
+    assert [step["batch/num_loss_tokens"] for step in shared] == [step["batch/num_loss_tokens"] for step in alone]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", [2, 4])
+@pytest.mark.parametrize("kind", ["ddp", "zero1", "zero2", "zero3"])
+def test_four_processes_that_share_micro_batches_learn_what_one_does(folder: Path, kind: str, sharing: int) -> None:
+    """With 4 there are more processes than heads of keys and values, which are repeated."""
+    alone = metrics_of(folder, "plain", 1, "shards", 8192)
+    assert_same_metrics(alone, metrics_of(folder, kind, 4, "shards", 40, sharing=sharing))
 
 
 @pytest.mark.slow

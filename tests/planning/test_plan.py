@@ -96,11 +96,11 @@ def test_zero_divides_what_its_stage_divides():
     assert "gradient" not in sizes(transient(four[2]))
 
 
-def test_bfloat16_under_zero_3_is_sixteen_bytes_a_weight_and_the_step_widens_a_part():
+def test_bfloat16_under_zero_3_is_eighteen_bytes_a_weight_and_the_step_widens_a_part():
     job = make_job(LARGE, Layout(num_processes=4, zero_stage=3), model={"dtype": "bfloat16"})
     per_weight = sum(n for name, n in sizes(resident(job)).items() if name != "gradient bucket") / LARGE.num_weights
-    assert per_weight == 16 / 4
-    assert sizes(resident(job))["gradient bucket"] == 2 * 500_000_000
+    assert per_weight == 18 / 4  # weight 2, float32 weight 4, moments 8, float32 gradient 4
+    assert sizes(resident(job))["gradient bucket"] == 4 * 500_000_000
     # A shard of 2e9 is stepped in parts of 1e9, the last layer of a part whole: 4 bytes and a copy of 2.
     assert total(step_items(job)) == 6 * 1_200_000_000
 
@@ -114,11 +114,11 @@ def test_the_step_of_zero_2_widens_the_whole_shard():
     assert step_items(replace(half, layout=replace(layout, offload_optimizer=True))) == []
 
 
-def test_an_offloaded_optimizer_is_eighteen_bytes_a_weight_of_the_machine():
+def test_an_offloaded_optimizer_is_twenty_bytes_a_weight_of_the_machine():
     layout = Layout(num_processes=4, zero_stage=3, offload_optimizer=True)
     items = resident(make_job(LARGE, layout, model={"dtype": "bfloat16"}))
     on_host = sum(item.num_bytes for item in items if item.where == "machine")
-    assert on_host == 18 * LARGE.num_weights / 4  # float32 weights 4, moments 8, float32 gradient 4, gradient 2
+    assert on_host == 20 * LARGE.num_weights / 4  # float32 weights 4, moments 8, the float32 gradient twice
     assert [item.name for item in items if item.where == "device"] == ["weights", "gradient bucket"]
     moved = resident(make_job(LARGE, replace(layout, offload_weights=True), model={"dtype": "bfloat16"}))
     assert [item.name for item in moved if item.where == "device"] == ["gradient bucket"]
@@ -131,10 +131,14 @@ def test_zero_3_gathers_up_to_its_limit_and_no_more_than_the_model_has():
 
 
 def test_adapters_train_themselves_alone():
-    job = make_job(model={"dtype": "bfloat16", "lora": {"rank": 4}})
-    assert sizes(resident(job)) == {"weights": 2000, "adapters (float32)": 4 * 480, "AdamW's moments": 8 * 480}
+    half = {"model": {"dtype": "bfloat16", "lora": {"rank": 4}}, "train": {"autocast": "bfloat16"}}
+    job = make_job(**half)
+    assert sizes(resident(job)) == {"weights": 2000, "adapters": 4 * 480, "AdamW's moments": 8 * 480}
     assert sizes(transient(job))["gradient"] == 4 * 480
     assert checkpoint_bytes(job) == (4 * 480, 8 * 480)
+    # Under ZeRO-3 they are bfloat16 shards, as the model's weights.
+    shards = sizes(resident(make_job(layout=Layout(num_processes=4, zero_stage=3), **half)))
+    assert (shards["weights"], shards["adapters"], shards["float32 weights, shard"]) == (500, 2 * 120, 4 * 120)
 
 
 def test_a_kl_adds_a_reference_and_an_own_critic_doubles_the_trained_weights():
@@ -196,9 +200,16 @@ def test_vllm_inside_a_process_takes_its_share_and_sleeps_during_updates():
     assert engine_in_update(job, H100) == []
     awake = make_job(LARGE, policy={"type": "vllm"}, vllm={"sleep": False}, model={"dtype": "bfloat16"})
     assert engine_in_update(awake, H100) == engine_items(awake, H100)
-    adapters = make_job(LARGE, policy={"type": "vllm"}, model={"dtype": "bfloat16", "lora": {"rank": 4}})
+    half = {"model": {"dtype": "bfloat16", "lora": {"rank": 4}}, "train": {"autocast": "bfloat16"}}
+    adapters = make_job(LARGE, policy={"type": "vllm"}, **half)
     (asleep,) = engine_in_update(adapters, H100)
     assert (asleep.where, asleep.num_bytes) == ("machine", 2 * LARGE.num_weights)
+
+
+def test_an_engine_may_sample_in_another_number_format():
+    half = make_job(LARGE, policy={"type": "vllm"}, vllm={"dtype": "bfloat16", "gpu_memory_share": 0.5})
+    assert (half.width, half.engine_width) == (4, 2)
+    assert sizes(engine_items(half, H100))["weights of vLLM"] == 2 * LARGE.num_weights
 
 
 def test_a_server_gives_what_is_left_of_its_share_to_the_cache():
@@ -239,8 +250,6 @@ def test_weight_files_are_counted_for_servers_that_read_them():
 def test_the_plan_refuses_what_the_trainer_refuses():
     for stage, sections, sentence in (
         (1, {}, "ZeRO stage 1"),
-        (3, {"lora": {"rank": 4}}, "adapters are float32"),
-        (2, {"lora": {"rank": 4}}, "two number formats"),
     ):
         job = make_job(layout=Layout(zero_stage=stage), model={"dtype": "bfloat16"} | sections)
         with pytest.raises(ConfigError, match=sentence):

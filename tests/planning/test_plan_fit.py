@@ -166,6 +166,7 @@ def test_a_smaller_cache_adapters_or_more_gpus_are_named_where_nothing_less_help
     raw = make_config().model_dump(mode="json")
 
     def run(**sections) -> PlannedRun:
+        sections["train"] = {"autocast": "bfloat16"}
         path = tmp_path / "c.yaml"
         merged = raw | {name: raw[name] | values for name, values in sections.items()}
         path.write_text(parse_config(merged, source="test").to_yaml())

@@ -5,7 +5,7 @@ weights are loaded by the caller's thread while that one is paused.
 Not here: starting and ending vLLM (`engine_start.py`), what its worker does with weights (`worker.py`), servers.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +83,8 @@ class VLLMEngine(ThreadedEngine[EngineRequest]):
         self._active: dict[str, EngineRequest] = {}
         """Running requests by vLLM's id."""
         self._num_started = 0
+        self._num_read = self._num_cached = 0
+        """Tokens of finished requests' prompts, and those of them from the cache."""
         # Guarded by `_changed`.
         self._is_held = self._is_pausing = self._is_still = self._is_closed = False
         self._thread.start()
@@ -188,6 +190,10 @@ class VLLMEngine(ThreadedEngine[EngineRequest]):
             )
         ]
 
+    def counters(self) -> Mapping[str, float]:
+        """So far: tokens of the prompts that were read, and how many of them came from the cache."""
+        return {"prompt_tokens_read": self._num_read, "prompt_tokens_cached": self._num_cached}
+
     def close(self) -> None:
         """End the thread and vLLM; requests in flight get EngineError. Calling it again does nothing.
 
@@ -242,6 +248,8 @@ class VLLMEngine(ThreadedEngine[EngineRequest]):
                 ended = request.take(output) if request is not None else None
                 if request is not None and ended is not None:
                     del self._active[output.request_id]
+                    self._num_read += len(request.prompt)
+                    self._num_cached += request.num_cached
                     self._deliver(request, ended)
 
     def _take_waiting(self) -> bool:

@@ -36,18 +36,25 @@ def make_engine(
                 f"run.device = {config.run.device!r}: vLLM's engine inside the process takes the first GPU that it "
                 "sees; set run.device=cuda and CUDA_VISIBLE_DEVICES"
             )
+        if backend.device.type == "cuda" and config.rollout.max_staleness:
+            raise ConfigError(
+                f"rollout.max_staleness = {config.rollout.max_staleness}: inside one process the kernels of vLLM and "
+                "trainer queue up one behind the other, so nothing runs at the same time; start servers and set "
+                "vllm.servers, or set max_staleness to 0"
+            )
         check_installed()
         return load_model(), _in_process(config, backend, source)
     servers = VLLMServers(
         config.vllm.servers,
         request_timeout_s=config.vllm.request_timeout_s,
         start_timeout_s=config.vllm.start_timeout_s,
+        first=backend.rank,
     )
     try:
         transport = _transport(config, backend, run_folder) if backend.is_main_process else None
         servers.wait_until_up(
             max_context=config.policy.max_context,
-            dtype=config.model.dtype,
+            dtype=config.engine.dtype,
             lora_rank=config.model.lora.rank,
             weight_transfer=config.vllm.weight_transfer,
         )
@@ -73,7 +80,7 @@ def _in_process(config: Config, backend: Backend, source: str) -> "VLLMEngine":
 
     options = EngineOptions(
         model=source,
-        dtype=config.model.dtype,
+        dtype=config.engine.dtype,
         max_context=config.policy.max_context,
         max_batch_size=config.policy.max_batch_size,
         max_cached_tokens=config.policy.max_cached_tokens,

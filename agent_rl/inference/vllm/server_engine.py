@@ -6,16 +6,17 @@ comparing with the trainer (`distributed/weight_sync.py`).
 """
 
 import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from agent_rl.distributed.weight_verification import WeightSyncError, check_receipts
+from agent_rl.distributed.weight_verification import WeightSyncError, check_receipts, gap_of
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, Probe, Receipt
 from agent_rl.inference.vllm.server.members import MemberLostError, Members
@@ -70,6 +71,9 @@ class ServerEngine:
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         return self._servers.complete(prompt_ids, sampling, cancel)
+
+    def counters(self) -> Mapping[str, float]:
+        return self._servers.counters()
 
     def close(self) -> None:
         self._servers.close()
@@ -240,13 +244,12 @@ def _check_alike(probe: Probe, expected: Probe, *, max_gap: float) -> None:
 
     With the same seed, they may only differ after a token that rounding decided.
     """
-    for place, (token_id, expected_id) in enumerate(zip(probe.token_ids, expected.token_ids, strict=True)):
-        if token_id != expected_id and place > 0:
-            return
-        gap = abs(probe.logprobs[place] - expected.logprobs[place])
-        if token_id != expected_id or not gap <= max_gap:
-            raise WeightSyncError(
-                f"{probe.where} came back and does not sample from weights {expected.version}: probe token {place} "
-                f"is {token_id} with log-prob {probe.logprobs[place]:.6f}, and was {expected_id} with "
-                f"{expected.logprobs[place]:.6f} at {expected.where}; restart this server"
-            )
+    pairs = zip(probe.token_ids, expected.token_ids, strict=True)
+    num_alike = next((place for place, (one, other) in enumerate(pairs) if one != other), len(probe.token_ids))
+    gap = gap_of(probe.logprobs[:num_alike], expected.logprobs[:num_alike]) if num_alike else math.inf
+    if not gap <= max_gap:
+        raise WeightSyncError(
+            f"{probe.where} came back and does not sample from weights {expected.version}: its probe begins with token "
+            f"{probe.token_ids[0]} of log-prob {probe.logprobs[0]:.6f}, and began with {expected.token_ids[0]} of "
+            f"{expected.logprobs[0]:.6f} at {expected.where}; restart this server"
+        )

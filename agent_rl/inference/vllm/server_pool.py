@@ -1,12 +1,12 @@
-"""Several servers as one: which is next, which is down, which may come back. Runs on one event loop.
+"""Several servers as one: which are down, which may come back, how they are asked. Runs on one event loop.
 
 A server that does not answer is down at once. It is up again when it answers and has the present weights; one with
 other weights, usually a new process with those it was started with, must first be brought up to date by the owner's
-`rejoin`. Not here: threads that wait (`servers.py`), requests and answers (`server_answers.py`).
+`rejoin`. Not here: which is next (`routing.py`), threads that wait (`servers.py`), requests and answers
+(`server_answers.py`).
 """
 
 import asyncio
-import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from agent_rl.errors import EngineError
+from agent_rl.inference.vllm.routing import Routes
 from agent_rl.inference.vllm.server.key_guard import key_header
 from agent_rl.inference.vllm.server_answers import RequestRefusedError, sentence_of
 
@@ -46,14 +47,14 @@ class ServerState:
         self.problem = "no request yet"
         """Why it was last found down."""
         self.running: set[asyncio.Task[httpx.Response]] = set()
-        self.last_used = 0
         self.was_lost = asyncio.Event()
 
 
 class ServerPool:
     """Servers behind one HTTP client. All methods run on the loop that `start` was called on."""
 
-    def __init__(self, addresses: Sequence[str], *, start_timeout_s: float) -> None:
+    def __init__(self, addresses: Sequence[str], *, start_timeout_s: float, first: int = 0) -> None:
+        """`first` is the place of the server that comes first among equals."""
         self.servers = {address: ServerState(address) for address in addresses}
         self.weight_version: int | None = None
         """Version of the weights that the owner last sent; None before."""
@@ -68,7 +69,7 @@ class ServerPool:
         True on success. False or an error: the server stays out and is tried again.
         """
         self._start_timeout_s = start_timeout_s
-        self._uses = itertools.count(1)
+        self._routes = Routes(first=first)
         self._came_up = asyncio.Event()
         self._client: httpx.AsyncClient
         self._watchers: list[asyncio.Task[None]] = []
@@ -102,13 +103,11 @@ class ServerPool:
                 f"no vLLM server was there for {self._start_timeout_s:g} s (vllm.start_timeout_s): {problems}"
             ) from None
 
-    async def pick(self) -> ServerState:
-        """The server with the fewest running requests, of those the least recently used; waits for one."""
+    async def pick(self, *, session: int | None, group: int | None) -> ServerState:
+        """The server for the next request of this session, of those that are up; waits for one."""
         await self.wait_for_one()
-        up = [server for server in self.servers.values() if server.is_up]
-        server = min(up, key=lambda server: (len(server.running), server.last_used))
-        server.last_used = next(self._uses)
-        return server
+        loads = {server.address: len(server.running) for server in self.servers.values() if server.is_up}
+        return self.servers[self._routes.pick(loads, session=session, group=group)]
 
     async def request(self, server: ServerState, path: str, body: Mapping[str, Any]) -> Any:
         """The JSON that answers a request which counts as load.

@@ -1,8 +1,8 @@
 """Client of vLLM servers that `agent-rl serve-vllm` started, for hundreds of waiting threads.
 
 A request whose server is lost is sent again, with its seed, to the next one; every call gets exactly one completion.
-Not here: which server is next and which is down (`server_pool.py`), requests and answers (`server_answers.py`),
-what happens when weights change (`server_engine.py`), starting servers (`launch.py`).
+Not here: which server is next (`routing.py`) and which is down (`server_pool.py`), requests and answers
+(`server_answers.py`), what happens when weights change (`server_engine.py`), starting servers (`launch.py`).
 """
 
 import asyncio
@@ -40,10 +40,13 @@ class VLLMServers(Closing):
     adapter: str | None = None
     """The servers' name of the LoRA adapter to sample with; None: the plain weights."""
 
-    def __init__(self, addresses: Sequence[str], *, request_timeout_s: float, start_timeout_s: float) -> None:
+    def __init__(
+        self, addresses: Sequence[str], *, request_timeout_s: float, start_timeout_s: float, first: int = 0
+    ) -> None:
         """Start the thread; sends nothing yet. `addresses` as in `vllm.servers`: `("http://127.0.0.1:8000",)`.
 
         `request_timeout_s` bounds one completion with all waits and retries, `start_timeout_s` the wait for a server.
+        Every process begins with another server, the one at place `first`.
         """
         self.addresses = tuple(addresses)
         self._request_timeout_s = request_timeout_s
@@ -54,8 +57,10 @@ class VLLMServers(Closing):
         self._is_released = asyncio.Event()
         """Not set while held."""
         self._is_released.set()
-        self.pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s)
+        self.pool = ServerPool(self.addresses, start_timeout_s=start_timeout_s, first=first)
         """Its owner sets `weight_version`, `weight_label` and `rejoin` there."""
+        self._num_read = self._num_cached = 0
+        """Tokens of prompts that were answered, and those of them from a server's cache."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
@@ -92,6 +97,10 @@ class VLLMServers(Closing):
             finish_reason=FinishReason.CANCELLED,
             weight_version=self.pool.weight_version or 0,
         )
+
+    def counters(self) -> dict[str, float]:
+        """So far: tokens of the prompts that servers answered, and how many of them came from their caches."""
+        return {"prompt_tokens_read": self._num_read, "prompt_tokens_cached": self._num_cached}
 
     def probe(
         self, address: str, prompt_ids: Sequence[int], *, num_tokens: int, temperature: float, seed: int
@@ -197,7 +206,7 @@ class VLLMServers(Closing):
         raise EngineError(f"{MAX_ATTEMPTS} servers in a row were lost with the same request: {'; '.join(losses)}")
 
     async def _attempt(self, prompt_ids: tuple[int, ...], sampling: SamplingParams) -> Completion:
-        server = await self._pick()
+        server = await self._pick(sampling)
         expected, adapter = self.pool.weight_label, self.adapter
         try:
             answer = await self.pool.request(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
@@ -214,12 +223,14 @@ class VLLMServers(Closing):
             problem = f"samples with the weights {min(others)!r}, sent were {expected!r}"
             self.pool.mark_down(server, problem)
             raise ServerLostError(f"{server.address} {problem}")
+        self._num_read += len(prompt_ids)
+        self._num_cached += read.num_cached or 0
         return make_completion(read, version_if_none=self.pool.weight_version or 0)
 
-    async def _pick(self) -> ServerState:
+    async def _pick(self, sampling: SamplingParams) -> ServerState:
         while True:
             await self._is_released.wait()
-            server = await self.pool.pick()
+            server = await self.pool.pick(session=sampling.session, group=sampling.group)
             if self._is_released.is_set():  # otherwise they were held while no server was up
                 return server
 

@@ -80,7 +80,8 @@ class FakeEngine:
     def probe(self, prompt_ids: tuple[int, ...], num_tokens: int, temperature: float) -> Probe:
         model = self.cached or self.model
         num_cached = len(prompt_ids) if self.cached is not None and self.fault != "silently not flushed" else 0
-        self.cached = copy.deepcopy(self.model)
+        if self.fault != "silently not flushed":
+            self.cached = copy.deepcopy(self.model)
         ids, logprobs = list(prompt_ids), []
         for _ in range(0 if self.fault == "empty probe" else num_tokens):
             with torch.no_grad():
@@ -89,7 +90,8 @@ class FakeEngine:
                 scores = (hidden @ head.T / temperature).log_softmax(-1)
             ids.append(int(scores.argmax()))
             logprobs.append(float("nan") if self.fault == "not a number" else float(scores[ids[-1]]))
-        self.head = None
+        if self.fault == "rounded once":
+            logprobs, self.fault = [logprob - 0.01 for logprob in logprobs], ""
         token_ids = tuple(ids[len(prompt_ids) :])
         return Probe(
             where=self.where, version=self.version, num_cached=num_cached, token_ids=token_ids, logprobs=tuple(logprobs)

@@ -111,7 +111,7 @@ class ToyRun:
                 self.first_gradient = None if gradient is None else gradient.clone()
         set_learning_rate(self.optimizer, [1e-2 / step, 5e-3 / step])
         result = backend.step(self.module, self.optimizer, max_grad_norm=0.5, is_loss_finite=is_loss_finite)
-        return {"loss": backend.sum(loss), "result": result}
+        return {"loss": backend.sum(float(loss)), "result": result}
 
     def save(self, folder: Path) -> None:
         save_checkpoint(
@@ -165,7 +165,7 @@ def train(run: ToyRun, folder: Path) -> dict[str, Any]:
     report["replicas"] = replicas(run)
     report["frozen"] = frozen_logprobs(run, frozen)
     report["refused"] = refused_steps(run)
-    report["sum"] = (backend.sum(backend.rank + 1), backend.sum(torch.ones(2)).tolist())
+    report["sum"] = backend.sum(backend.rank + 1)
     report["broadcast"] = backend.all_gather_object(backend.broadcast_object(f"from {backend.rank}"))
     return report
 

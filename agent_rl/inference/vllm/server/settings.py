@@ -45,7 +45,7 @@ def check_settings(address: str, found: ServerSettings, needed: ServerSettings) 
     """ConfigError, naming the flag, for a server that this run cannot sample from."""
     if found.dtype != needed.dtype:
         raise ConfigError(
-            f"vllm.servers: {address} samples in {found.dtype}, model.dtype is {needed.dtype}; start it with "
+            f"vllm.servers: {address} samples in {found.dtype}, this run expects {needed.dtype}; start it with "
             f"`agent-rl serve-vllm --dtype {needed.dtype}`"
         )
     if found.lora_rank < needed.lora_rank:
