@@ -35,7 +35,7 @@ class VLLMConfig(EngineSection):
     sleep: bool = True
     """An engine inside the process frees its GPU memory while the trainer updates."""
     max_logprob_gap: Annotated[float, Field(gt=0.0)] | None = None
-    """How far the log-probs of probe tokens of trainer and engine may be apart after new weights were sent, else the run
+    """How far log-probs of probe tokens of trainer and engine may be apart after new weights were sent, else the run
     stops: on average, and ten times as far for one of them. At temperature 1 (below it the limit is divided by it);
     null: 1e-4 in float32, 0.1 in bfloat16."""
     request_timeout_s: Seconds = 1800.0

@@ -74,6 +74,7 @@ class HuggingFaceModel(TrainedModel):
             model = _load_adapter(model, Path(source))
         elif lora.rank:
             model = _add_adapter(model, base, lora, seed=seed)
+        _leave_formats_to_autocast(model)
         return cls(model.to(device).eval(), tokenizer)
 
     def save_pretrained(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -140,6 +141,17 @@ def _add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed:
                 f"model.lora.target_modules = {list(lora.target_modules)}: {type(model).__name__} has no linear layers "
                 "of these names; its layers are listed by print(model)"
             ) from None
+
+
+def _leave_formats_to_autocast(model: torch.nn.Module) -> None:
+    """Under autocast adapters take their input as it is; peft would first widen it to their own float32."""
+
+    def cast(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+        return x if x is None or torch.is_autocast_enabled(x.device.type) else x.to(dtype)
+
+    for module in model.modules():
+        if hasattr(module, "cast_input_dtype_enabled"):
+            module._cast_input_dtype = cast
 
 
 def _base_of_adapter(folder: Path, lora: LoraConfig) -> str:

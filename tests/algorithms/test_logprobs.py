@@ -1,13 +1,13 @@
 """Log-probs, entropies and exact KLs, chunk by chunk."""
 
 import math
-from contextlib import contextmanager
 
 import pytest
 import torch
 from algorithm_fixtures import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from products import watched_products
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agent_rl.algorithms.logprobs import head_scores, token_scores
@@ -98,28 +98,13 @@ def test_a_head_computed_in_one_call_multiplies_in_autocasts_format_and_keeps_fl
     hidden = torch.randn(6, 8, generator=generator, requires_grad=True)
     weight = torch.randn(16, 8, generator=generator, requires_grad=True)
     targets, options = torch.arange(6), {"temperature": 1.0, "chunk_size": 4}
-    with torch.autocast("cpu", torch.bfloat16), products() as formats:
+    with torch.autocast("cpu", torch.bfloat16), watched_products() as formats:
         scores = head_scores(hidden, weight, None, targets, **options)
         scores.logprobs.sum().backward()
     assert formats == {torch.bfloat16}
     assert (hidden.grad.dtype, weight.grad.dtype) == (torch.float32, torch.float32)
     half = torch.log_softmax((hidden.bfloat16() @ weight.bfloat16().T).float(), dim=-1)
     close(scores.logprobs, half[torch.arange(6), targets])
-
-
-@contextmanager
-def products():
-    """The number formats of the matrix products inside."""
-    formats = set()
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
-                formats.add(args[-1].dtype)
-            return func(*args, **(kwargs or {}))
-
-    with Watch():
-        yield formats
 
 
 def test_bfloat16_hidden_rows_are_normalised_in_float32():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from distributed.ranks import start_ranks
+from distributed.trace_run import count_traces
 from fakes import save_tiny_model
 from test_update import assert_same_metrics
 from tiny_models import save_tiny_causal_lm
@@ -44,7 +45,14 @@ SHARDS = {
     "train": {"epochs": 2, "weight_decay": 0.1},
 }
 """Model and reference are loaded as shards under ZeRO-3, which no process ever holds whole."""
-HUGGING_FACE = {"adapters": ADAPTERS, "shards": SHARDS}
+WHOLE = {"policy": {"type": "vllm"}, "model": {"gradient_checkpointing": True}}
+HALF_ADAPTERS = {
+    "policy": {"type": "vllm"},
+    "model": {"dtype": "bfloat16", "lora": {"rank": 4}},
+    "train": {"autocast": "bfloat16", "learning_rate": 1e-2},
+}
+"""Adapters are float32 in one process, and bfloat16 with a float32 copy under ZeRO."""
+HUGGING_FACE = {"adapters": ADAPTERS, "shards": SHARDS, "whole": WHOLE, "half adapters": HALF_ADAPTERS}
 SPREAD = ["ddp", "zero1", "zero2", "zero3"]
 
 
@@ -103,6 +111,34 @@ def test_models_loaded_as_shards_learn_what_whole_ones_do(folder: Path, kind: st
     alone = metrics_of(folder, "plain", 1, "shards", 8192)
     assert_same_metrics(alone, metrics_of(folder, kind, 2, "shards", 60))
     assert alone[-1]["loss/kl"] > 0
+
+
+def test_chunks_of_logits_leave_the_order_in_which_deepspeed_gathers_weights_as_it_is(folder: Path) -> None:
+    """Micro-batches of one to a dozen chunks: their head is called once each, so what comes next is always known."""
+    out = folder / "traces"
+    out.mkdir()
+    (out / "deepspeed.json").write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": 3}}))
+    sections = {"policy": {"type": "vllm"}, "model": {"gradient_checkpointing": True}}
+    sections["train"] = {"micro_batch_tokens": 15}
+    ranks = start_ranks(
+        *(count_traces, folder / "hugging_face", out, sections),
+        **{"folder": out, "num": 2, "deepspeed_config": out / "deepspeed.json"},
+    )
+    assert ranks.wait(timeout_s=110) == [0, 0], ranks.log(0)
+    found = json.loads((out / "0_traces.json").read_text())
+    assert_same_metrics(metrics_of(folder, "plain", 1, "whole", 8192), found["metrics"])
+    assert found["counts"].get("forgotten", 0) == 0, found["counts"]
+    assert found["counts"]["known"] >= found["counts"]["passes"] - 2 >= 10, found["counts"]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_adapters_on_a_bfloat16_model_are_sharded_and_learn_as_in_one_process(folder: Path, stage: int) -> None:
+    alone = metrics_of(folder, "plain", 1, "half adapters", 8192)
+    spread = metrics_of(folder, f"zero{stage}", 2, "half adapters", 60)
+    assert alone[0]["optim/grad_norm"] == pytest.approx(spread[0]["optim/grad_norm"], rel=0.005)
+    for one, other in zip(alone, spread, strict=True):
+        assert one["optim/grad_norm"] == pytest.approx(other["optim/grad_norm"], rel=0.1)
+        assert one["policy/entropy"] == pytest.approx(other["policy/entropy"], rel=0.01)
 
 
 def test_a_critic_of_its_own_beside_a_model_loaded_as_shards_is_refused(folder: Path) -> None:

@@ -248,9 +248,7 @@ def test_weight_files_are_counted_for_servers_that_read_them():
 
 
 def test_the_plan_refuses_what_the_trainer_refuses():
-    for stage, sections, sentence in (
-        (1, {}, "ZeRO stage 1"),
-    ):
+    for stage, sections, sentence in ((1, {}, "ZeRO stage 1"),):
         job = make_job(layout=Layout(zero_stage=stage), model={"dtype": "bfloat16"} | sections)
         with pytest.raises(ConfigError, match=sentence):
             fit(job, H100, num_gpus=None, machine_memory=None)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from builders import episode, make_trainer, turn
 from fakes import save_tiny_model, tiny_config
+from products import watched_products
 from run_outcomes import lasting_metrics
 from safetensors.torch import load_file
 from tiny_models import save_tiny_causal_lm
@@ -29,6 +30,7 @@ from agent_rl.policies.hf_policy import HuggingFacePolicy
 from agent_rl.policies.make_policy import load_policy_tokenizer, make_in_process_policy
 from agent_rl.policies.minimind_policy import MiniMindPolicy
 from agent_rl.records import (
+    Batch,
     FinishReason,
     SamplingParams,
     TrainingSample,
@@ -52,12 +54,16 @@ def hf_config(folder: Path, *, lora: dict[str, Any] | None = None, **sections: d
 def scores(
     policy: HuggingFacePolicy, prompt: Sequence[int], sampled: Sequence[int], temperature: float
 ) -> torch.Tensor:
+    with torch.no_grad():
+        return LogprobModel(policy.model, temperature=temperature)(batch_of(prompt, sampled)).logprobs
+
+
+def batch_of(prompt: Sequence[int], sampled: Sequence[int]) -> Batch:
     mask = (0,) * len(prompt) + (1,) * len(sampled)
     zeros = (0.0,) * len(mask)
     sample = TrainingSample(token_ids=(*prompt, *sampled), loss_mask=mask, sampling_logprobs=zeros, advantages=zeros)
     ((batch,),) = plan_micro_batches([sample], max_tokens=100, skip_zero_advantage=False)
-    with torch.no_grad():
-        return LogprobModel(policy.model, temperature=temperature)(batch).logprobs
+    return batch
 
 
 # Sampling and training
@@ -167,6 +173,20 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, lora: dict[str, A
 
 
 # Adapters
+
+
+def test_no_product_beside_bfloat16_weights_is_in_float32(tmp_path: Path) -> None:
+    """Nor is any input of an adapter widened, forward or backward, gradient checkpointing included."""
+    save_tiny_causal_lm(tmp_path, "Qwen2")
+    policy = load(tmp_path, dtype="bfloat16", lora=RANK_4, gradient_checkpointing=True)
+    scorer = LogprobModel(policy.model, temperature=1.0).train()
+    batch = batch_of((3, 1, 4, 1), (5, 9, 2, 6))
+    with torch.autocast("cpu", torch.bfloat16), watched_products() as formats:
+        scorer(batch).logprobs.sum().backward()
+    assert formats == {torch.bfloat16}
+    adapters = [weight for weight in policy.model.parameters() if weight.requires_grad]
+    assert {weight.grad.dtype for weight in adapters} == {torch.float32}
+    policy.close()
 
 
 def test_lora_leaves_the_weights_of_the_model_as_they_are(tmp_path: Path) -> None:

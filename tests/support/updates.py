@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import torch
 from fakes import tiny_config
 
 from agent_rl.agent.messages import Message
@@ -77,10 +78,15 @@ def make_updater(folder: Path, backend: Backend, config: Config) -> PolicyUpdate
     """Of the tiny model in `folder`/model; the reference is another one, or the model without its adapters."""
     if config.policy.type == "vllm":  # whose model is loaded as shards where the back end has shards
         model = HuggingFaceModel.from_pretrained(
-            config.model.path, max_context=config.policy.max_context, loading=backend.sharded_loading()
+            config.model.path,
+            max_context=config.policy.max_context,
+            dtype=config.model.dtype,
+            gradient_checkpointing=config.model.gradient_checkpointing,
+            lora=config.model.lora,
+            loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
         )
-        is_sharded = sum(parameter.numel() for parameter in model.module.parameters()) == 0
-        assert is_sharded == (backend.zero_stage == 3)
+        loaded = [weight for name, weight in model.module.named_parameters() if "lora_" not in name]
+        assert (sum(weight.numel() for weight in loaded) == 0) == (backend.zero_stage == 3)
         return PolicyUpdater(model.module, config, backend, reference_model=load_reference_model(config, backend))
     if config.policy.type == "huggingface":
         policy = make_in_process_policy(config, device=backend.device)

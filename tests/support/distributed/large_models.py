@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.backend import Backend, set_learning_rate
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 TOKEN_IDS = torch.tensor([[1, 2, 3, 4, 5]])
@@ -35,6 +35,18 @@ def load_in_shards(folder: Path) -> None:
     backend.close()
 
 
+def norm_of_many(backend: Backend, module: nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    """Of 64 gradients that are 1 and 400 times a thousandth, which bfloat16 would round away one by one."""
+    set_learning_rate(optimizer, 0.0)
+    for number in range(401):
+        with backend.micro_step(module, is_last=number == 400):
+            share = module(torch.ones(1, 8, dtype=torch.bfloat16)).float().sum()
+            backend.backward(share * (1e-3 if number else 1.0))
+    result = backend.step(module, optimizer, max_grad_norm=1.0, is_loss_finite=True)
+    set_learning_rate(optimizer, 5e-5)
+    return result.grad_norm
+
+
 def train_in_bfloat16(folder: Path) -> None:
     """bfloat16 weights keep a float32 copy that moves by less than bfloat16 shows; a bad gradient stays out of it."""
     backend = Backend("cpu", timeout_s=60)
@@ -52,6 +64,8 @@ def train_in_bfloat16(folder: Path) -> None:
         return backend.broadcast_object(backend.full_state_dict(module).get("weight"))
 
     assert step(1.0)
+    norm = norm_of_many(backend, module, optimizer)
+    assert abs(norm - backend.num_processes * 8 * 1.4) < 0.1, norm
     assert not step(float("nan") if backend.rank == 1 else 1.0)
     assert (now() - weight).abs().max() < 1e-4
     assert all(step(1.0) for _ in range(39))
