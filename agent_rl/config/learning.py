@@ -194,6 +194,8 @@ class TrainConfig(Section):
     """Gradient clipping by total norm, a critic's gradient included."""
     micro_batch_tokens: Positive = 8192
     """Most tokens in one forward and backward pass of one process; a longer sample gets a pass of its own."""
+    offload_while_sampling: bool = False
+    """Move the optimizer's state to the machine's memory while an engine inside the process samples."""
     sequence_parallel: Positive = 1
     """Processes that share every micro-batch, each with a part of its tokens, for samples too long for one GPU. It
     divides their number and the attention heads."""

@@ -74,6 +74,10 @@ class Config(Section):
         if self.policy.type == "minimind":
             for key in ("attention", "gradient_checkpointing", "lora"):
                 unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface' and 'vllm'"
+        if not self.engine.sleeps:
+            unused["train.offload_while_sampling"] = (
+                "without an engine inside the process that sleeps during updates (policy.type 'vllm' with vllm.sleep)"
+            )
         if self.algorithm.advantage != "gae":
             unused["critic"] = f"with algorithm.advantage {self.algorithm.advantage!r}, only with 'gae'"
         elif self.updates_per_step == 1:

@@ -94,6 +94,7 @@ class RemoteWeights:
         )
 
     def sync_weights(self, version: int) -> dict[str, float]:
+        self._updater.park()  # before the engine takes its memory back
         if self._folder is not None:
             write = partial(save_trained, self._model, self._updater.policy_module, self._backend)
             return self._sync.sync_adapter(write, self._folder, version, trainer_logprobs=self._trainer_logprobs)
@@ -105,6 +106,7 @@ class RemoteWeights:
     def offload(self) -> None:
         if not self._engine.is_shared:
             self._sync.together(self._engine.sleep)
+        self._updater.unpark()
 
     def _trainer_logprobs(self, samples: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Log-probs of the second ids after the first."""

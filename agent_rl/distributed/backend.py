@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from agent_rl.distributed import zero
 from agent_rl.distributed.allocator import keep_freed_memory
 from agent_rl.distributed.mapped_state import copied_state
+from agent_rl.distributed.parking import ParkedState
 from agent_rl.distributed.processes import Processes
 from agent_rl.distributed.sequence import SequenceGroup
 from agent_rl.errors import CheckpointError, ConfigError
@@ -191,6 +192,13 @@ class Backend(Processes):
                     optimizer.step()
                 optimizer.zero_grad()
         return OptimizerStep(grad_norm=grad_norm if is_wanted else math.nan, applied=applied)
+
+    def parked_state(self, optimizer: torch.optim.Optimizer) -> ParkedState | None:
+        """The optimizer's state, to be parked in the machine's memory; None where it lives there anyway."""
+        if self._plugin is None:
+            return ParkedState(optimizer, self.device)
+        offload = self._plugin.deepspeed_config["zero_optimization"].get("offload_optimizer", {})
+        return None if offload.get("device", "none") != "none" else zero.parked_state(self._engine, self.device)
 
     def full_state_dict(self, module: torch.nn.Module, *, trained_only: bool = False) -> dict[str, torch.Tensor]:
         """Whole weights and buffers of `module` (prepared, or a part of one) on the CPU of rank 0; {} elsewhere.

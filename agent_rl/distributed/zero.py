@@ -22,6 +22,7 @@ from accelerate.utils import DeepSpeedPlugin, is_deepspeed_available
 
 from agent_rl.config.yaml_text import settings_text
 from agent_rl.distributed.mapped_state import copied_state
+from agent_rl.distributed.parking import ParkedState
 from agent_rl.errors import ConfigError
 
 MAX_REDUCE_ELEMENTS = 500_000_000
@@ -233,6 +234,16 @@ def is_engine(module: torch.nn.Module) -> bool:
     from deepspeed import DeepSpeedEngine
 
     return isinstance(module, DeepSpeedEngine)
+
+
+def parked_state(engine: Any, device: torch.device) -> ParkedState:
+    """What can leave the device between two updates: float32 weights, moments, and where gradients are added up."""
+    optimizer = engine.optimizer
+    if engine.zero_optimization_stage() == 3:
+        masters, buffers = optimizer.fp32_partitioned_groups_flat, [optimizer.grad_partitions_flat_buffer]
+    else:
+        masters, buffers = optimizer.single_partition_of_fp32_groups, []
+    return ParkedState(optimizer.optimizer, device, masters=masters, buffers=buffers)
 
 
 def optimizer_state(engine: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from agent_rl.algorithms.kl import KLController, kl_penalty
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend, set_learning_rate
+from agent_rl.distributed.parking import ParkedState
 from agent_rl.errors import CheckpointError, TrainingStoppedError
 from agent_rl.learning.logprob_model import Scores, make_logprob_model
 from agent_rl.learning.objective import LossInputs, Objective
@@ -87,6 +88,7 @@ class PolicyUpdater:
         """The trained `LogprobModel`, wrapped as the processes need it."""
         if self._reference is not None:
             self._reference.prepare()
+        self._parked: ParkedState | None = None
         self._num_refused_in_a_row = 0
 
     def update(self, groups: Sequence[TrajectoryGroup], *, step: int, rate_factor: float = 1.0) -> UpdateResult:
@@ -149,10 +151,24 @@ class PolicyUpdater:
 
     def load_state(self, folder: Path) -> None:
         """Restore what `save_state` wrote; collective. The policy's weights are restored under DeepSpeed only."""
+        self.unpark()
         self._backend.load_state(folder, self.module, self._optimizer)
         critic = self._backend.unwrap(self.module).critic
         if critic is not None and self._backend.kind != "deepspeed":
             critic.load_state_dict(load_tensors(folder / CRITIC_FILE))
+
+    def park(self) -> None:
+        """Move the optimizer's state to the machine's memory, if configured; `unpark` before the next update."""
+        if not self._config.train.offload_while_sampling:
+            return
+        if self._parked is None:
+            self._parked = self._backend.parked_state(self._optimizer)
+        if self._parked is not None:
+            self._parked.park()
+
+    def unpark(self) -> None:
+        if self._parked is not None:
+            self._parked.unpark()
 
     @property
     def policy_module(self) -> nn.Module:

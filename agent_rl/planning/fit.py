@@ -110,12 +110,13 @@ def _trainer_phases(job: Job, gpu: Gpu | None) -> Phases:
     asleep = engines.engine_in_update(job, gpu)
     generating = engines.engine_items(job, gpu)
     gathered = memory.weight_sync(job)
+    parked = memory.parked(job, stays)
     return {
         "start": [base, *before_steps, *memory.loading(job), *generating],
-        "generation": [base, *stays, *generating],
+        "generation": [base, *parked, *generating],
         "update": [base, *stays, *asleep, *(update if total(update) >= total(step) else step)],
-        "weight sync": [base, *stays, *gathered, *generating],
-        "checkpoint": [base, *stays, *generating, *(gathered[:1] if job.layout.zero_stage == 3 else [])],
+        "weight sync": [base, *parked, *gathered, *generating],
+        "checkpoint": [base, *parked, *generating, *(gathered[:1] if job.layout.zero_stage == 3 else [])],
     }
 
 

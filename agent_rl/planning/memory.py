@@ -5,7 +5,7 @@ Checked against real trainings on a CPU (`tests/planning/test_plan_measured.py`)
 Does not: count inference engines (`engines.py`), estimate time, decide whether it fits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from agent_rl.config import Config
@@ -112,6 +112,16 @@ def resident(job: Job) -> list[Item]:
         reference = shape.num_weights * width / (shards if stage == 3 else 1)
         items.append(Item("reference model", reference))
     return items
+
+
+_PARKED = ("AdamW's moments", "AdamW's moments, shard", "float32 weights, shard", "gradient, shard")
+
+
+def parked(job: Job, items: list[Item]) -> list[Item]:
+    """The resident items while an engine inside the process samples (`train.offload_while_sampling`)."""
+    if not job.config.train.offload_while_sampling:
+        return items
+    return [replace(item, where="machine") if item.name in _PARKED else item for item in items]
 
 
 def transient(job: Job) -> list[Item]:

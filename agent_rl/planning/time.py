@@ -10,7 +10,7 @@ from agent_rl.config import Config
 from agent_rl.planning.engines import engine_tokens, server_tokens
 from agent_rl.planning.gpus import Gpu
 from agent_rl.planning.machine import Machine
-from agent_rl.planning.memory import GRADIENT_WIDTH, Job, checkpoint_bytes
+from agent_rl.planning.memory import GRADIENT_WIDTH, Job, checkpoint_bytes, parked, resident
 from agent_rl.telemetry.flops import train_flops
 
 GB = 1e9
@@ -189,6 +189,15 @@ def _generation_s(job: Job, gpu: Gpu, assumed: Machine, tokens: Tokens) -> tuple
 def _sync_s(job: Job, assumed: Machine) -> float:
     """New weights for the inference engine: gathered from the shards, then sent."""
     weights = job.shape.num_weights * job.engine_width
+    if job.config.train.offload_while_sampling:
+        stays = resident(job)
+        pairs = zip(stays, parked(job, stays), strict=True)
+        moved = sum(before.num_bytes for before, after in pairs if before.where != after.where)
+        return 2 * moved / (GB * assumed.pcie_gb_s) + _sending_s(job, assumed, weights)
+    return _sending_s(job, assumed, weights)
+
+
+def _sending_s(job: Job, assumed: Machine, weights: float) -> float:
     if job.config.model.lora.rank:
         return 4 * job.num_trained / (GB * assumed.sync_gb_s)
     whole = job.shape.num_weights * job.width

@@ -45,6 +45,7 @@ SHARDS = {
     "train": {"epochs": 2, "weight_decay": 0.1},
 }
 """Model and reference are loaded as shards under ZeRO-3, which no process ever holds whole."""
+PARKED = SHARDS | {"train": SHARDS["train"] | {"offload_while_sampling": True}}
 WHOLE = {"policy": {"type": "vllm"}, "model": {"gradient_checkpointing": True}}
 HALF_ADAPTERS = {
     "policy": {"type": "vllm"},
@@ -52,7 +53,13 @@ HALF_ADAPTERS = {
     "train": {"autocast": "bfloat16", "learning_rate": 1e-2},
 }
 """Adapters are float32 in one process, and bfloat16 with a float32 copy under ZeRO."""
-HUGGING_FACE = {"adapters": ADAPTERS, "shards": SHARDS, "whole": WHOLE, "half adapters": HALF_ADAPTERS}
+HUGGING_FACE = {
+    "adapters": ADAPTERS,
+    "shards": SHARDS,
+    "parked": PARKED,
+    "whole": WHOLE,
+    "half adapters": HALF_ADAPTERS,
+}
 SPREAD = ["ddp", "zero1", "zero2", "zero3"]
 
 
@@ -139,6 +146,11 @@ def test_adapters_on_a_bfloat16_model_are_sharded_and_learn_as_in_one_process(fo
     for one, other in zip(alone, spread, strict=True):
         assert one["optim/grad_norm"] == pytest.approx(other["optim/grad_norm"], rel=0.1)
         assert one["policy/entropy"] == pytest.approx(other["policy/entropy"], rel=0.01)
+
+
+@pytest.mark.parametrize(("kind", "num"), [("plain", 1), ("ddp", 2), ("zero1", 2), ("zero2", 2), ("zero3", 2)])
+def test_an_optimizer_that_is_parked_between_updates_learns_the_same(folder: Path, kind: str, num: int) -> None:
+    assert_same_metrics(metrics_of(folder, "plain", 1, "shards", 8192), metrics_of(folder, kind, num, "parked", 60))
 
 
 def test_a_critic_of_its_own_beside_a_model_loaded_as_shards_is_refused(folder: Path) -> None:

@@ -112,7 +112,12 @@ def learn(
     backend = backend or Backend("cpu")
     updater = make_updater(folder, backend, tiny_config(folder, **sections))
     steps = [make_step(step, group_size=group_size) for step in range(num_steps)]
-    metrics = [updater.update(groups, step=step).metrics for step, groups in enumerate(steps)]
+    metrics = []
+    for step, groups in enumerate(steps):
+        updater.park()
+        updater.park()  # as at the start of a run that goes back at once
+        updater.unpark()
+        metrics.append(updater.update(groups, step=step).metrics)
     return [{key: value for key, value in row.items() if not key.startswith("perf/")} for row in metrics]
 
 
