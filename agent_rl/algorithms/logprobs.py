@@ -94,14 +94,16 @@ def head_scores(
     temperature: float,
     chunk_size: int,
     entropy_gradient: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> TokenScores:
     """As `token_scores` for the head `hidden @ weight.T + bias`, without a reference.
 
     The backward pass computes each chunk's logits again and adds the weight's gradient up in one tensor. Products are
-    in autocast's number format if on, else in the weight's.
+    in `dtype`; None: in autocast's number format if on, else in the weight's.
     """
     device = hidden_rows_Nd.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype
+    if dtype is None:
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype
     how = (temperature, chunk_size, entropy_gradient, dtype)
     return TokenScores(*_HeadScores.apply(hidden_rows_Nd, weight_Vd, bias_V, targets_N, how), None)
 
@@ -168,7 +170,9 @@ def _chunks(
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     for first in range(0, len(hidden), chunk_size):
         rows = slice(first, first + chunk_size)
-        yield first, F.linear(hidden[rows].to(dtype), weight, bias), targets[rows]
+        with torch.autocast(hidden.device.type, enabled=False):
+            logits = F.linear(hidden[rows].to(dtype), weight, bias)
+        yield first, logits, targets[rows]
 
 
 def _scores(

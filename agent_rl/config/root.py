@@ -74,6 +74,8 @@ class Config(Section):
         if self.policy.type == "minimind":
             for key in ("attention", "gradient_checkpointing", "lora"):
                 unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface' and 'vllm'"
+        if self.policy.type in ("minimind", "huggingface"):
+            unused["model.head_dtype"] = f"with policy.type {self.policy.type!r}, only with 'vllm'"
         if not self.engine.sleeps:
             unused["train.offload_while_sampling"] = (
                 "without an engine inside the process that sleeps during updates (policy.type 'vllm' with vllm.sleep)"

@@ -100,8 +100,12 @@ class ModelConfig(Section):
     """Folder in Hugging Face format with its tokenizer; or, for `huggingface`, a hub name; for `minimind`, a `.pth`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the weights, in training and in generation."""
+    head_dtype: Literal["float32"] | None = None
+    """Number format of the output layer's products in training and generation, so that both round less apart where the
+    rest is bfloat16; null: as the rest. Costs time: a vocabulary's products in float32."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """What Transformers computes attention with in training."""
+    """What Transformers computes attention with in training, for models that need padded rows; all others attend by
+    PyTorch's fused kernels over flat rows."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: slower, much less memory."""
     lora: LoraConfig = LoraConfig()

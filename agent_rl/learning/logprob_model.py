@@ -52,12 +52,20 @@ class Scores(NamedTuple):
 class FlatModel:
     """`FlatModel(model).hidden_rows(batch)`; holds the model, is none, so that names of weights stay the model's."""
 
-    def __init__(self, model: nn.Module, *, packed: bool | None = None, sequence: SequenceGroup | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        packed: bool | None = None,
+        sequence: SequenceGroup | None = None,
+        head_dtype: torch.dtype | None = None,
+    ) -> None:
         """`packed` None: flat where the model can; False: always padded rows. `sequence`: who shares a micro-batch.
 
-        ConfigError for a model whose logits are not those of a head on its backbone, or that cannot run flat but must.
+        `head_dtype` is the number format of the head's products; None: that of the rest. ConfigError for a model whose
+        logits are not those of a head on its backbone, or that cannot run flat, or have its own format, but must.
         """
-        self.sequence = sequence
+        self.sequence, self._head_dtype = sequence, head_dtype
         self._parts: CausalParts | None = None
         if isinstance(model, MiniMindForCausalLM):
             self._minimind, self.backbone, self.head = model, model.model, model.lm_head
@@ -87,6 +95,8 @@ class FlatModel:
         self.vocab_size, self.hidden_size = full_shape(self.head.weight)
         softcap = None if self._parts is None else self._parts.softcap
         self._is_linear = isinstance(self.head, nn.Linear) and softcap is None
+        if head_dtype is not None and not self._is_linear:
+            raise ConfigError("model.head_dtype: the output layer of this model is no plain linear one; leave it out")
 
     @property
     def scores_in_one_call(self) -> bool:
@@ -96,15 +106,18 @@ class FlatModel:
         calls come in the same order. Without shards the chunks of `token_scores` are faster there (`onednn.py`).
         """
         weight = self.head.weight
-        return self._is_linear and (weight.device.type != "cpu" or hasattr(weight, "ds_shape"))
+        is_better = weight.device.type != "cpu" or hasattr(weight, "ds_shape") or self._head_dtype is not None
+        return self._is_linear and is_better
 
     def scores(self, hidden_rows: Tensor, targets: Tensor, **options: Any) -> TokenScores:
         """`token_scores` of these rows by the model's own head; `options` are those of `head_scores`."""
-        if not self.scores_in_one_call or len(targets) <= options["chunk_size"]:
+        is_one_chunk = len(targets) <= options["chunk_size"] and self._head_dtype is None
+        if not self.scores_in_one_call or is_one_chunk:
             return token_scores(hidden_rows, self.logits, targets, **options)
 
         def forward(hidden: Tensor) -> TokenScores:
-            return head_scores(hidden, self.head.weight, self.head.bias, targets, **options)
+            weight, bias = self.head.weight, self.head.bias
+            return head_scores(hidden, weight, bias, targets, dtype=self._head_dtype, **options)
 
         # Through the module's own call, around which DeepSpeed gathers its weights.
         own = vars(self.head).get("forward")
@@ -167,6 +180,10 @@ class FlatModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [..., V] of hidden states [..., d]."""
+        if self._head_dtype is not None:
+            weight, bias = self.head.weight.to(self._head_dtype), self.head.bias
+            with torch.autocast(hidden.device.type, enabled=False):
+                return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
         return self.head(hidden) if self._parts is None else self._parts.logits(hidden)
 
     def _packed(self, ids_T: Tensor, positions_T: Tensor, layout: PackedLayout) -> Tensor:
@@ -231,16 +248,17 @@ class LogprobModel(nn.Module):
         entropy_gradient: bool = False,
         packed: bool | None = None,
         sequence: SequenceGroup | None = None,
+        head_dtype: torch.dtype | None = None,
     ) -> None:
         """A `ValueHead` reads the policy's hidden states, a `Critic` has a model of its own.
 
-        `packed` and `sequence` as in `FlatModel`. ConfigError for a model whose logits are not those of a head on its
-        backbone.
+        `packed`, `sequence` and `head_dtype` as in `FlatModel`. ConfigError for a model whose logits are not those of a
+        head on its backbone.
         """
         super().__init__()
         self.model = model
         self.critic = critic
-        self._flat = FlatModel(model, packed=packed, sequence=sequence)
+        self._flat = FlatModel(model, packed=packed, sequence=sequence, head_dtype=head_dtype)
         self._temperature = temperature
         self._entropy_gradient = entropy_gradient
 
@@ -302,6 +320,10 @@ class LogprobModel(nn.Module):
         return self._flat.hidden_rows(batch)[0], self._flat.logits
 
 
+def head_dtype_of(config: Config) -> torch.dtype | None:
+    return None if config.model.head_dtype is None else getattr(torch, config.model.head_dtype)
+
+
 def make_logprob_model(model: nn.Module, config: Config, sequence: SequenceGroup | None = None) -> LogprobModel:
     """The configured scorer, with a critic where its estimator needs values.
 
@@ -322,4 +344,5 @@ def make_logprob_model(model: nn.Module, config: Config, sequence: SequenceGroup
         critic=critic,
         entropy_gradient=config.algorithm.entropy_coef != 0,
         sequence=sequence,
+        head_dtype=head_dtype_of(config),
     )

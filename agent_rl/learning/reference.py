@@ -14,7 +14,7 @@ from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.sequence import SequenceGroup
 from agent_rl.errors import ConfigError
-from agent_rl.learning.logprob_model import LogprobModel
+from agent_rl.learning.logprob_model import LogprobModel, head_dtype_of
 from agent_rl.learning.packing import move_batch
 from agent_rl.records import Batch
 
@@ -46,7 +46,12 @@ class Reference:
             )
         self._trained = None if frozen is not None else trained
         whole = frozen if frozen is not None else trained
-        self._logprob_model: nn.Module = LogprobModel(whole, temperature=config.policy.temperature, sequence=sequence)
+        self._logprob_model: nn.Module = LogprobModel(
+            whole,
+            temperature=config.policy.temperature,
+            sequence=sequence,
+            head_dtype=head_dtype_of(config),
+        )
         self._backend = backend
         self._autocast = lambda: backend.autocast(config.train.autocast)
 

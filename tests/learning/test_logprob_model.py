@@ -213,15 +213,49 @@ def test_chunks_change_neither_scores_nor_gradients(kind: str, monkeypatch: pyte
         torch.testing.assert_close(gradient, wanted[name], atol=1e-4, rtol=1e-4)
 
 
-def test_ranks_with_unequal_shares_call_the_head_equally_often(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("kind", "is_split", "expected"),
+    [
+        ("minimind", False, ([4, 4, 4], [2], [1])),  # each as often as it needs: nothing is gathered
+        ("minimind", True, ([12], [2], [1])),  # all chunks in one call
+        ("gemma2", True, ([4, 4, 4], [1, 1, 1], [1, 1, 1])),  # whose logits are capped after the head
+    ],
+)
+def test_ranks_with_unequal_shares_call_a_head_of_shards_equally_often(
+    kind: str, is_split: bool, expected: tuple[list[int], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 5 * 64)
-    scorer = LogprobModel(tiny_model(), temperature=1.0)
+    scorer = LogprobModel(tiny_model(kind), temperature=1.0)
+    if is_split:
+        scorer.head.weight.ds_shape = scorer.head.weight.shape
     few = sample([1, 2, 3], [0, 1, 1])
     many = sample([4, *range(20, 32)], [0] + [1] * 12)
     ((first,), (second,), (third,)) = plan_micro_batches([few, many], max_tokens=99, num_ranks=3)
     assert [len(batch.targets) for batch in (first, second, third)] == [12, 2, 0]
-    assert head_calls(scorer, first) == [4, 4, 4]
-    assert head_calls(scorer, second) == head_calls(scorer, third) == [1, 1, 1]
+    assert tuple(head_calls(scorer, batch) for batch in (first, second, third)) == expected
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_head_in_float32_beside_bfloat16(is_chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its products are those of float32 copies of the same hidden states and weights."""
+    if is_chunked:
+        monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 5 * 64)
+    model = tiny_model("llama", dtype=torch.bfloat16)
+    batch = plan_micro_batches(SAMPLES, max_tokens=999)[0][0]
+    found = LogprobModel(model, temperature=1.0, head_dtype=torch.float32)
+    plain = LogprobModel(model, temperature=1.0)
+    rows, targets, _ = plain._flat.hidden_rows(batch)
+    wanted = (rows.float() @ plain.head.weight.float().T).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    scores = found(batch)
+    torch.testing.assert_close(scores.logprobs, wanted[batch.predictions], atol=1e-5, rtol=1e-5)
+    assert (plain(batch).logprobs - scores.logprobs).abs().max() > 1e-4
+    scores.logprobs.sum().backward()
+    assert plain.head.weight.grad.dtype == torch.bfloat16
+
+
+def test_a_head_of_its_own_format_must_be_a_plain_layer() -> None:
+    with pytest.raises(ConfigError, match="model.head_dtype"):
+        LogprobModel(tiny_model("gemma2"), temperature=1.0, head_dtype=torch.float32)
 
 
 @pytest.mark.parametrize("kind", ["minimind", "llama", "gpt2"])

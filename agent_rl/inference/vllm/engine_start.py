@@ -50,6 +50,8 @@ class EngineOptions:
     """`float32` or `bfloat16`."""
     max_context: int
     """The window in tokens."""
+    head_dtype: str | None = None
+    """Of the output layer's products; None: as the rest."""
     max_batch_size: int
     """Completions that run at the same time."""
     max_cached_tokens: int | None = None
@@ -145,6 +147,8 @@ def _arguments(options: EngineOptions, cache_bytes: int | None) -> dict[str, Any
         # The one executor that takes its GPU from the launcher's LOCAL_RANK; each process is an engine of its own.
         "distributed_executor_backend": "external_launcher" if dist.is_initialized() else "uni",
     }
+    if options.head_dtype is not None:
+        arguments["hf_overrides"] = {"head_dtype": options.head_dtype}
     if cache_bytes is not None:
         arguments["kv_cache_memory_bytes"] = cache_bytes
     if options.lora_rank:

@@ -55,6 +55,7 @@ def make_engine(
         servers.wait_until_up(
             max_context=config.policy.max_context,
             dtype=config.engine.dtype,
+            head_dtype=config.model.head_dtype,
             lora_rank=config.model.lora.rank,
             weight_transfer=config.vllm.weight_transfer,
         )
@@ -81,6 +82,7 @@ def _in_process(config: Config, backend: Backend, source: str) -> "VLLMEngine":
     options = EngineOptions(
         model=source,
         dtype=config.engine.dtype,
+        head_dtype=config.model.head_dtype,
         max_context=config.policy.max_context,
         max_batch_size=config.policy.max_batch_size,
         max_cached_tokens=config.policy.max_cached_tokens,

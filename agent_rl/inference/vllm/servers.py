@@ -111,15 +111,19 @@ class VLLMServers(Closing):
         answer = self.post(address, GENERATE_PATH, body)
         return make_probe(address, read_answer(address, answer, sampling), num_tokens=num_tokens)
 
-    def wait_until_up(self, *, max_context: int, dtype: str, lora_rank: int, weight_transfer: str) -> None:
+    def wait_until_up(
+        self, *, max_context: int, dtype: str, lora_rank: int, weight_transfer: str, head_dtype: str | None = None
+    ) -> None:
         """Wait until all servers answer, and check that they can serve this run; a server left paused is resumed.
 
         ConfigError, naming what to do, for a server that does not answer within `start_timeout_s`, was not started by
         `agent-rl serve-vllm`, has a window below `max_context`, computes in another number format than `dtype`
-        ("float32"), serves no adapters of `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer`
-        ("files" or "nccl").
+        ("float32"), or its output layer in another than `head_dtype` (None: as the rest), serves no adapters of
+        `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer` ("files" or "nccl").
         """
-        needed = ServerSettings(dtype=dtype, lora_rank=lora_rank, weight_transfer=weight_transfer)
+        needed = ServerSettings(
+            dtype=dtype, head_dtype=head_dtype or dtype, lora_rank=lora_rank, weight_transfer=weight_transfer
+        )
 
         async def check_all() -> None:
             run = {"start_timeout_s": self._start_timeout_s, "max_context": max_context, "needed": needed}

@@ -27,6 +27,10 @@ def main(
     max_context: Annotated[int, typer.Option(min=2, help="Window in tokens; at least policy.max_context.")] = 8192,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Completions a server samples at the same time.")] = 128,
     dtype: Annotated[Literal["bfloat16", "float32"], typer.Option(help="Number format of the weights.")] = "bfloat16",
+    head_dtype: Annotated[
+        Literal["float32"] | None,
+        typer.Option(help="Of the output layer's products, as in model.head_dtype.", show_default="as --dtype"),
+    ] = None,
     gpu_memory_share: Annotated[
         float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory; new weights need some of the rest.")
     ] = GPU_MEMORY_SHARE,
@@ -55,6 +59,7 @@ def main(
         max_context=max_context,
         max_batch_size=max_batch_size,
         dtype=dtype,
+        head_dtype=head_dtype,
         gpu_memory_share=gpu_memory_share,
         devices=tuple(name.strip() for name in devices.split(",") if name.strip()),
         weight_transfer=weight_transfer,

@@ -99,18 +99,19 @@ def test_a_server_that_is_still_starting_is_waited_for_and_then_belongs_to_all(s
 @pytest.mark.parametrize(
     ("needed", "expected"),
     [
-        ({"dtype": "bfloat16"}, "samples in float32, model.dtype is bfloat16; .* --dtype bfloat16"),
+        ({"dtype": "bfloat16"}, "samples in float32, this run expects bfloat16; .* --dtype bfloat16"),
+        ({"head_dtype": "bfloat16"}, "computes its output layer in float32, .* with --head-dtype bfloat16"),
         ({"lora_rank": 17}, "serves adapters up to rank 16, model.lora.rank is 17; .* --lora-rank 17"),
         ({"weight_transfer": "nccl"}, "takes weights as files, this run sends them by nccl .* --weight-transfer nccl"),
     ],
 )
 def test_a_server_with_other_settings_is_refused_with_the_flag_it_needs(server, needed, expected):
-    with client_of(server) as client, pytest.raises(ConfigError, match=f"{server.address} {expected}`"):
+    with client_of(server) as client, pytest.raises(ConfigError, match=f"{server.address} {expected}"):
         client.wait_until_up(**NEEDED | needed)
 
 
 def test_a_server_may_offer_more_than_a_run_needs(server):
-    settings = ServerSettings(dtype="float32", lora_rank=16, weight_transfer="nccl")
+    settings = ServerSettings(dtype="float32", head_dtype="float32", lora_rank=16, weight_transfer="nccl")
     server.names = ["policy", name_of(settings), "adapter-3"]
     with client_of(server) as client:
         for lora_rank, weight_transfer in [(0, "files"), (16, "nccl")]:
@@ -118,6 +119,6 @@ def test_a_server_may_offer_more_than_a_run_needs(server):
 
 
 def test_a_server_without_adapters_is_refused(server):
-    server.names = ["policy", "settings/dtype=float32/lora_rank=0/weight_transfer=files"]
+    server.names = ["policy", "settings/dtype=float32/head_dtype=float32/lora_rank=0/weight_transfer=files"]
     with client_of(server) as client, pytest.raises(ConfigError, match=r"serves no adapters \(rank 0\), .* 1`"):
         client.wait_until_up(**NEEDED | {"lora_rank": 1})

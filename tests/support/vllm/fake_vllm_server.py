@@ -33,7 +33,7 @@ class FakeVLLMServer:
         self.label = label
         self.is_paused = False
         self.window = 4096
-        self.names = ["policy", "settings/dtype=float32/lora_rank=16/weight_transfer=files"]
+        self.names = ["policy", "settings/dtype=float32/head_dtype=float32/lora_rank=16/weight_transfer=files"]
         self.vocab_size = 1000
         self.num_cached: int | None = 0
         self.without: dict[str, int] = {}

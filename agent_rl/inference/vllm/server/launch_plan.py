@@ -35,6 +35,7 @@ class ServeOptions:
     max_context: int = 8192
     max_batch_size: int = 128
     dtype: str = "bfloat16"
+    head_dtype: str | None = None
     gpu_memory_share: float = GPU_MEMORY_SHARE
     devices: tuple[str, ...] = ()
     weight_transfer: Literal["files", "nccl"] = "files"
@@ -150,7 +151,14 @@ def _flags(options: ServeOptions, port: int, *, on_gpu: bool) -> list[str]:
         flags["--max-lora-rank"] = lora_rank
         flags["--max-loras"] = 1
         flags["--max-cpu-loras"] = 2
-    settings = ServerSettings(dtype=options.dtype, lora_rank=lora_rank, weight_transfer=options.weight_transfer)
+    if options.head_dtype is not None:
+        flags["--hf-overrides"] = json.dumps({"head_dtype": options.head_dtype})
+    settings = ServerSettings(
+        dtype=options.dtype,
+        head_dtype=options.head_dtype or options.dtype,
+        lora_rank=lora_rank,
+        weight_transfer=options.weight_transfer,
+    )
     names = ["--served-model-name", "policy", name_of(settings)]
     return [*names, *(text for flag, value in flags.items() for text in (flag, str(value))), *switches]
 

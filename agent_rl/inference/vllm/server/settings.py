@@ -1,11 +1,12 @@
 """The fixed settings of a server, and the check that they fit a run.
 
 `agent-rl serve-vllm` gives a server a second name with its settings, which the server lists among its models:
-`settings/dtype=bfloat16/lora_rank=0/weight_transfer=files`. Not here: reading the list (`server_checks.py`).
+`settings/dtype=bfloat16/head_dtype=bfloat16/lora_rank=0/weight_transfer=files`. Not here: reading the list
+(`server_checks.py`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from agent_rl.errors import ConfigError
 
@@ -21,6 +22,8 @@ class ServerSettings:
     """Of a server as it was started, or as a run needs it."""
 
     dtype: str
+    head_dtype: str
+    """Of the output layer's products."""
     lora_rank: int
     """Largest rank of an adapter; 0: none."""
     weight_transfer: str
@@ -29,7 +32,8 @@ class ServerSettings:
 
 def name_of(settings: ServerSettings) -> str:
     """The name with the settings."""
-    return f"{_PREFIX}dtype={settings.dtype}/lora_rank={settings.lora_rank}/weight_transfer={settings.weight_transfer}"
+    values = (f"{name}={value}" for name, value in asdict(settings).items())
+    return _PREFIX + "/".join(values)
 
 
 def read_settings(names: Iterable[str]) -> ServerSettings:
@@ -47,6 +51,12 @@ def check_settings(address: str, found: ServerSettings, needed: ServerSettings) 
         raise ConfigError(
             f"vllm.servers: {address} samples in {found.dtype}, this run expects {needed.dtype}; start it with "
             f"`agent-rl serve-vllm --dtype {needed.dtype}`"
+        )
+    if found.head_dtype != needed.head_dtype:
+        flag = f"with --head-dtype {needed.head_dtype}" if needed.head_dtype != needed.dtype else "without --head-dtype"
+        raise ConfigError(
+            f"vllm.servers: {address} computes its output layer in {found.head_dtype}, this run expects "
+            f"{needed.head_dtype} (model.head_dtype); start it {flag}"
         )
     if found.lora_rank < needed.lora_rank:
         what = f"adapters up to rank {found.lora_rank}" if found.lora_rank else "no adapters (rank 0)"

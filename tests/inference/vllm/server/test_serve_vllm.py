@@ -64,7 +64,7 @@ def test_a_server_on_gpus_samples_with_the_logprobs_it_reports_and_takes_weights
     assert json.loads(flag(plan, "--weight-transfer-config")) == {"backend": "agent_rl_nccl"}
     assert flag(plan, "--max-lora-rank") == "16"
     names = plan.command[plan.command.index("--served-model-name") + 1 :][:3]
-    assert names[:2] == ("policy", "settings/dtype=bfloat16/lora_rank=16/weight_transfer=nccl")
+    assert names[:2] == ("policy", "settings/dtype=bfloat16/head_dtype=bfloat16/lora_rank=16/weight_transfer=nccl")
     assert names[2].startswith("--")
     assert "--enable-scale-out" in plan.command and "--enforce-eager" not in plan.command
     wanted = {"VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
