@@ -152,7 +152,7 @@ def _attend(
     queries, keys, values = (x.to(dtype).split(layout.lengths) for x in (queries_THD, keys_TKD, values_TKD))
     scale = queries_THD.shape[-1] ** -0.5 if scale is None else scale
     if device.type == "cuda" and dtype in _VARLEN_FORMATS and softcap is None:
-        return _in_one_call(queries_THD.to(dtype), keys, values, layout, scale, window)
+        return attend_in_one_call(queries_THD.to(dtype), keys, values, layout, scale, window)
     outputs: list[Tensor] = []
     for index, path in enumerate(layout.paths):
         q = queries[index].transpose(0, 1)[None]
@@ -167,7 +167,7 @@ def _attend(
     return torch.cat(outputs)
 
 
-def _in_one_call(
+def attend_in_one_call(
     queries_THD: Tensor,
     keys: Sequence[Tensor],
     values: Sequence[Tensor],

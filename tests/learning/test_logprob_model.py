@@ -254,7 +254,7 @@ def test_a_head_in_float32_beside_bfloat16(is_chunked: bool, monkeypatch: pytest
 
 
 def test_a_head_of_its_own_format_must_be_a_plain_layer() -> None:
-    with pytest.raises(ConfigError, match="model.head_dtype"):
+    with pytest.raises(ConfigError, match=r"model\.head_dtype"):
         LogprobModel(tiny_model("gemma2"), temperature=1.0, head_dtype=torch.float32)
 
 

@@ -245,7 +245,7 @@ def test_every_plan_holds_every_sample_once_within_the_budget_and_alike_on_all_r
             read = [read_ids(samples[i]) for i in batch.samples]
             assert len(batch.token_ids) == len({ids[:end] for ids in read for end in range(1, len(ids) + 1)})
             assert len(set(zip(batch.sources.tolist(), batch.targets.tolist(), strict=True))) == len(batch.sources)
-    assert {batch.most_trained for batch in every} == {max(len(batch.predictions) for batch in every)}
+    assert {batch.most_trained for batch in every} <= {max((len(batch.predictions) for batch in every), default=0)}
     for turn in zip(*ranks, strict=True):
         assert any(batch.samples for batch in turn)
 
@@ -284,3 +284,24 @@ def test_loss_and_gradient_do_not_depend_on_the_plan(samples, options):
     assert loss == pytest.approx(expected_loss, abs=1e-5)
     for got, wanted in zip(gradient, expected, strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-4)
+
+
+# Work
+
+
+def test_ranks_that_work_at_the_same_time_are_alike_in_work_and_not_only_in_tokens():
+    """One sample of 41 ids and twelve of 11: with equal tokens, the long one's rank would attend to most pairs."""
+    long = sample([1], range(100, 140))
+    short = [sample([2 + number], range(10)) for number in range(12)]
+    options = {"max_tokens": 160, "num_ranks": 2, "share_prefixes": False}
+
+    def work(batch, attention_cost):
+        return sum(s.length * (1 + attention_cost * s.length / 2) for s in batch.segments)
+
+    with_long = []
+    for attention_cost in (0.0, 0.2):
+        (one,), (other,) = plan_micro_batches([long, *short], attention_cost=attention_cost, **options)
+        loads = [work(batch, attention_cost) for batch in (one, other)]
+        assert max(loads) - min(loads) <= 0.1 * max(loads)
+        with_long.append(next(len(batch.token_ids) for batch in (one, other) if 0 in batch.samples))
+    assert with_long[1] < with_long[0]

@@ -5,6 +5,7 @@ import torch
 from tiny_models import tiny_model
 from torch import Tensor
 
+from agent_rl.modeling import packed_attention as packed
 from agent_rl.modeling.packed_attention import PackedLayout, packed_attention
 from agent_rl.records import Segment
 
@@ -47,6 +48,56 @@ def test_attention_over_segments_is_that_of_one_mask_over_all_tokens(
     pairs = zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (found, expected)), strict=True)
     for got, wanted in pairs:
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+def varlen_by_definition(q, k, v, query_ends, key_ends, max_q, max_k, *, scale, window_size, enable_gqa):
+    """What the signature of PyTorch's kernel promises: causal from the lower right corner of every segment."""
+    assert (query_ends.dtype, key_ends.dtype) == (torch.int32, torch.int32)
+    assert enable_gqa == (q.shape[1] != k.shape[1])
+    left, right = window_size
+    assert right == 0
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    outputs = []
+    for i in range(len(query_ends) - 1):
+        queries, keys = slice(*query_ends[i : i + 2].tolist()), slice(*key_ends[i : i + 2].tolist())
+        num_q, num_k = queries.stop - queries.start, keys.stop - keys.start
+        assert num_q <= max_q and num_k <= max_k
+        distance = torch.arange(num_k - num_q, num_k)[:, None] - torch.arange(num_k)
+        hidden = (distance < 0) | ((distance > left) if left >= 0 else False)
+        scores = torch.einsum("qhd,khd->hqk", q[queries], k[keys]) * scale
+        outputs.append(torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v[keys]))
+    return torch.cat(outputs)
+
+
+@pytest.mark.parametrize("segments", [FLAT, CHAINS])
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+def test_all_segments_in_one_call_attend_as_one_by_one(
+    window: int | None, segments: tuple[Segment, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_definition)
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(19, heads, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2))
+    layout = PackedLayout(segments)
+    split = [x.split(layout.lengths) for x in (k, v)]
+    found = packed.attend_in_one_call(q, *split, layout, 8**-0.5, window)
+    expected = dense_attention(q, k, v, segments, window)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    pairs = zip(*(torch.autograd.grad(out.sin().sum(), (q, k, v)) for out in (found, expected)), strict=True)
+    for got, wanted in pairs:
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("segments", [FLAT, CHAINS])
+@pytest.mark.parametrize("window", [None, 1, 4, 100])
+def test_on_a_gpu_half_precision_attends_in_one_call_near_the_definition(
+    window: int | None, segments: tuple[Segment, ...]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(19, heads, 64, generator=generator) for heads in (4, 2, 2))
+    found = packed_attention(*(x.bfloat16().cuda() for x in (q, k, v)), PackedLayout(segments), window=window)
+    expected = dense_attention(q, k, v, segments, window)
+    torch.testing.assert_close(found.float().cpu(), expected, atol=2e-2, rtol=2e-2)
 
 
 def test_padded_rows_repeat_the_prefix_and_every_token_knows_its_place() -> None:
