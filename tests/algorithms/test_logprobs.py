@@ -7,7 +7,7 @@ import torch
 from algorithm_fixtures import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from products import watched_products
+from tiny_models import watched_products
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from agent_rl.algorithms.logprobs import head_scores, token_scores

@@ -12,10 +12,9 @@ import pytest
 import torch
 from builders import episode, make_trainer, turn
 from fakes import save_tiny_model, tiny_config
-from products import watched_products
 from run_outcomes import lasting_metrics
 from safetensors.torch import load_file
-from tiny_models import save_tiny_causal_lm
+from tiny_models import save_tiny_causal_lm, watched_products
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from transformers import AutoModelForCausalLM

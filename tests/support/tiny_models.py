@@ -1,5 +1,7 @@
 """Random models of a few thousand weights: by kind as generation treats them, by Transformers' name, as folders."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import torch
 import transformers
 from fakes import save_tiny_model
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -137,3 +140,29 @@ def plain_logprobs(model: nn.Module, prompt: list[int], sampled: tuple[int, ...]
     logits = plain_logits(model, [*prompt, *sampled])
     logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
     return logprobs[len(prompt) - 1 : -1].gather(1, torch.tensor(sampled)[:, None])[:, 0]
+
+
+# Number formats of products
+
+
+_PRODUCTS = {torch.ops.aten.mm: 0, torch.ops.aten.addmm: 1, torch.ops.aten.bmm: 0, torch.ops.aten.baddbmm: 1}
+"""Place of the left factor among the arguments."""
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, formats: set[torch.dtype]) -> None:
+        super().__init__()
+        self.formats = formats
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func.overloadpacket in _PRODUCTS:
+            self.formats.add(args[_PRODUCTS[func.overloadpacket]].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def watched_products() -> Iterator[set[torch.dtype]]:
+    """The formats of the products inside, those of backward passes too."""
+    formats: set[torch.dtype] = set()
+    with _Watch(formats):
+        yield formats
