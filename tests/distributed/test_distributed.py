@@ -192,6 +192,25 @@ def test_a_model_is_loaded_as_shards_where_requested(tmp_path: Path) -> None:
     assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
 
 
+def load_two_models(model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    backend = Backend("cpu", timeout_s=30)
+    with backend.sharded_loading():
+        AutoModelForCausalLM.from_pretrained(model)
+    with pytest.raises(UserError, match=r"zero_hpz_partition_size.*algorithm\.kl\.coef"), backend.sharded_loading():
+        pass
+    backend.close()
+
+
+def test_a_second_model_is_refused_where_the_first_has_a_second_copy(tmp_path: Path) -> None:
+    save_llama(tmp_path / "model")
+    settings = tmp_path / "deepspeed.json"
+    settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": 3, "zero_hpz_partition_size": 2}}))
+    ranks = start_ranks(load_two_models, tmp_path / "model", folder=tmp_path, num=2, deepspeed_config=settings)
+    assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_bfloat16_weights_are_trained_through_a_float32_copy(tmp_path: Path, stage: int) -> None:
     ranks = start_with_stage(train_in_bfloat16, stage, folder=tmp_path, model=tmp_path)
