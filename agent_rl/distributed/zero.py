@@ -122,8 +122,8 @@ def sharded_loading(settings: dict[str, Any], dtype: torch.dtype) -> Iterator[No
 
     if groups._get_zero_param_intra_parallel_group() is not None:
         raise ConfigError(
-            "zero_hpz_partition_size: DeepSpeed keeps a second copy of one model, and this run loads two (a KL penalty has a "
-            "model of its own); remove it from the DeepSpeed settings, or set algorithm.kl.coef to 0"
+            "zero_hpz_partition_size: DeepSpeed keeps a second copy of one model, and this run loads two (a KL penalty "
+            "has one of its own); remove it from the DeepSpeed settings, or set algorithm.kl.coef to 0"
         )
     own = copy.deepcopy(settings) | {"bf16": {"enabled": dtype == torch.bfloat16}}
     reference = HfDeepSpeedConfig(own)  # Transformers holds it weakly
