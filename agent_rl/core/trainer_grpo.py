@@ -215,7 +215,7 @@ class GRPOTrainer(Closing):
             with clock.stage("write"):
                 self._episode_log.write(self.step, batch.groups, update, report=output.message)
             metrics = update.metrics | group_metrics(batch.groups, has_variance=has_variance) | batch.metrics
-            metrics |= clock.metrics(batch.groups) | self._work.metrics()
+            metrics |= clock.metrics(batch.groups) | self._work.metrics() | self._backend.memory_metrics()
             output.step(self.step, metrics)
             fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
         warn_of_env_errors(batch.groups, self.step, output)
@@ -315,9 +315,9 @@ class GRPOTrainer(Closing):
     def _write_model(self, folder: Path) -> None:
         save_trained(self.model, self._updater.policy_module, self._backend, folder)
 
-    def _write_rank(self, folder: Path) -> None:
-        self._updater.save_state(folder)
-        save_tensors(get_rng_state(), folder / _rng_file(self._backend.rank))
+    def _write_rank(self, folder: Path) -> dict[Path, str]:
+        path = folder / _rng_file(self._backend.rank)
+        return self._updater.save_state(folder) | {path: save_tensors(get_rng_state(), path)}
 
     def _restore(self, path: Path) -> None:
         """Continue from a checkpoint; the policy was already loaded from there."""

@@ -23,7 +23,7 @@ from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwar
 from torch.nn.parallel import DistributedDataParallel
 
 from agent_rl.distributed import zero
-from agent_rl.distributed.allocator import keep_freed_memory
+from agent_rl.distributed.allocator import grow_blocks_on_gpu, keep_freed_memory, unused_reserved_bytes
 from agent_rl.distributed.mapped_state import copied_state
 from agent_rl.distributed.parking import ParkedState
 from agent_rl.distributed.processes import Processes
@@ -55,6 +55,8 @@ class Backend(Processes):
 
     def __init__(self, device: str = "auto", *, timeout_s: float = 1800.0) -> None:
         wanted = _parse(device)
+        if wanted.type == "cuda":
+            grow_blocks_on_gpu()
         self._plugin = zero.make_plugin() if zero.is_requested() else None
         self._accelerator = _accelerator(wanted, self._plugin, timeout_s)
         if self._accelerator.device.type != wanted.type:
@@ -229,11 +231,18 @@ class Backend(Processes):
                 for name, tensor in bucket:
                     places[name].copy_(tensor)
 
-    def save_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def memory_metrics(self) -> dict[str, float]:
+        """`memory/reserved_unused_gib` since the last call, of the process with the most; {} on a CPU. Collective."""
+        if self.device.type != "cuda":
+            return {}
+        return {"memory/reserved_unused_gib": max(self.all_gather_object(unused_reserved_bytes(self.device))) / 2**30}
+
+    def save_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[Path, str]:
         """Write what the optimizer needs to continue bit for bit into `folder/optimizer`; collective.
 
-        Rank 0 writes the optimizer; with ZeRO each process writes its shard, which holds its share of the weights too.
-        The folder must be one that all processes see.
+        Returns the SHA-256 of the large file that this process wrote, if it wrote one. Rank 0 writes the optimizer;
+        with ZeRO each process writes its shard, which holds its share of the weights too. The folder must be one that
+        all processes see.
         """
         place = folder / OPTIMIZER_FOLDER
         # No process waits for another behind a write: where the disk refuses one, the others must not stay here.
@@ -241,10 +250,10 @@ class Backend(Processes):
         place.mkdir(exist_ok=True)
         if self.is_main_process:
             (place / "layout.json").write_text(json.dumps(self._layout()) + "\n", encoding="utf-8")
+        path = place / self._shard_name()
         if self.kind == "deepspeed":
-            save_tensors(state, place / self._shard_name())
-        elif self.is_main_process:
-            save_tensors(optimizer.state_dict(), place / self._shard_name())
+            return {path: save_tensors(state, path)}
+        return {path: save_tensors(optimizer.state_dict(), path)} if self.is_main_process else {}
 
     def load_state(self, folder: Path, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Restore what `save_state` wrote; collective. Under plain and DDP the weights are loaded by the caller.

@@ -13,7 +13,7 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,35 +40,36 @@ def save_checkpoint(
     write_model: Callable[[Path], None],
     state: dict[str, Any],
     keep: int,
-    write_rank: Callable[[Path], None] | None = None,
+    write_rank: Callable[[Path], Mapping[Path, str]] | None = None,
     score: float | None = None,
     processes: Processes | None = None,
 ) -> Path:
     """Write `folder/step_<step>`; keep the newest `keep` of its kind and the one of the highest score; its path.
 
-    `write_model` fills the model folder it is given, `write_rank` puts files into the checkpoint's folder: every
-    process calls both, so they may gather. `state` holds tensors and plain values; rank 0's is saved. A higher `score`
-    is better; None and not-a-number are no score. In a run of several processes this is collective. Raises
-    CheckpointError, on all, when there is a checkpoint of that step.
+    `write_model` fills the model folder it is given, `write_rank` puts files into the checkpoint's folder and returns
+    the SHA-256 of those that it knows: every process calls both, so they may gather. `state` holds tensors and plain
+    values; rank 0's is saved. A higher `score` is better; None and not-a-number are no score. In a run of several
+    processes this is collective. Raises CheckpointError, on all, when there is a checkpoint of that step.
     """
     processes = processes or _alone()
     final = folder / f"step_{step:05d}"
     partial = folder / f"{_PARTIAL}{final.name}"
+    written: dict[Path, str] = {}
     processes.on_main(lambda: _begin(final, partial))
     try:
         with _on_all_disks(partial, processes):
             write_model(partial / MODEL_FOLDER)
         with _on_all_disks(partial, processes):
             if write_rank is not None:
-                write_rank(partial)
+                written |= write_rank(partial)
             if processes.is_main_process:
-                save_tensors(state, partial / STATE_FILE)
+                written[partial / STATE_FILE] = save_tensors(state, partial / STATE_FILE)
         manifest = {
             "format_version": FORMAT_VERSION,
             "step": step,
             "num_processes": processes.num_processes,
             "score": None if score is None or math.isnan(score) else score,
-            "files": _flushed_digests(partial, processes),
+            "files": _flushed_digests(partial, written, processes),
         }
         with _on_all_disks(partial, processes):
             if processes.is_main_process:
@@ -117,14 +118,21 @@ def _begin(final: Path, partial: Path) -> None:
         raise _unwritten(partial, error.strerror or type(error).__name__) from error
 
 
-def _flushed_digests(partial: Path, processes: Processes) -> dict[str, str]:
-    """SHA-256 of every file by its name, each on disk; the processes divide the work."""
-    files = sorted(path for path in partial.rglob("*") if path.is_file())
-    digests = {}
+def _flushed_digests(partial: Path, written: Mapping[Path, str], processes: Processes) -> dict[str, str]:
+    """SHA-256 of every file by its name, each on disk; `written` are those that this process wrote and hashed.
+
+    The processes divide the others, as process 0 lists them: on a network's file system another process's list may be
+    older. What a process wrote it flushes itself.
+    """
+    digests = {str(path.relative_to(partial)): digest for path, digest in written.items()}
+    known = {name for share in processes.all_gather_object(sorted(digests)) for name in share}
+    listed = [str(path.relative_to(partial)) for path in partial.rglob("*") if path.is_file()]
+    unknown = sorted(set(processes.broadcast_object(listed)) - known)
     with _on_all_disks(partial, processes):
-        for path in files[processes.rank :: processes.num_processes]:
-            digests[str(path.relative_to(partial))] = _sha256(path)
-            _fsync(path)
+        for name in unknown[processes.rank :: processes.num_processes]:
+            digests[name] = _sha256(partial / name)
+        for name in digests:
+            _fsync(partial / name)
     return dict(sorted(item for share in processes.all_gather_object(digests) for item in share.items()))
 
 
@@ -258,22 +266,28 @@ def remove_later_checkpoints(path: Path) -> None:
 
 
 def get_rng_state() -> dict[str, Any]:
-    """State of the global random generators of Python and PyTorch in this process."""
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    """State of the global random generators of Python and PyTorch in this process, on the current GPU if there is one.
+
+    A process trains on one GPU; how many others it sees may change until the run is resumed.
+    """
+    cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_available() else []
     return {"python": random.getstate(), "torch": torch.get_rng_state(), "cuda": cuda}
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore what `get_rng_state` returned; CUDA generators only where there are as many devices."""
+    """Restore what `get_rng_state` returned. CheckpointError for the state of a GPU without one, and the other way."""
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
-    if len(state["cuda"]) != torch.cuda.device_count():
+    states = state["cuda"]  # in earlier checkpoints of all GPUs that were visible
+    if bool(states) != torch.cuda.is_available():
+        then, now = ("a GPU", "without one") if states else ("a CPU", "on a GPU")
         raise CheckpointError(
-            f"the checkpoint was made with {len(state['cuda'])} CUDA devices in sight, now there are "
-            f"{torch.cuda.device_count()}; continue with as many, or start another run from its model folder"
+            f"the checkpoint was made on {then}, and this run continues {now}; continue on the same kind of device, or "
+            "start another run from its model folder"
         )
-    torch.cuda.set_rng_state_all(state["cuda"])
+    if states:
+        torch.cuda.set_rng_state(states[0] if len(states) == 1 else states[torch.cuda.current_device()])
 
 
 def _remove(path: Path) -> None:

@@ -115,9 +115,18 @@ def _check_file(path: Path) -> None:
 
 @contextmanager
 def sharded_loading(settings: dict[str, Any], dtype: torch.dtype) -> Iterator[None]:
-    """Inside, Transformers shards every model that it loads; `load_whole` lifts this inside."""
+    """Inside, Transformers shards every model that it loads; `load_whole` lifts this inside.
+
+    ConfigError for the second model of a run whose settings ask for a second copy of the weights.
+    """
+    from deepspeed.utils import groups
     from transformers.integrations import HfDeepSpeedConfig
 
+    if groups._get_zero_param_intra_parallel_group() is not None:
+        raise ConfigError(
+            "zero_hpz_partition_size: DeepSpeed keeps a second copy of one model, and this run loads two (a KL penalty "
+            "has one of its own); remove it from the DeepSpeed settings, or set algorithm.kl.coef to 0"
+        )
     own = copy.deepcopy(settings) | {"bf16": {"enabled": dtype == torch.bfloat16}}
     reference = HfDeepSpeedConfig(own)  # Transformers holds it weakly
     try:

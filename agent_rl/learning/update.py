@@ -142,12 +142,16 @@ class PolicyUpdater:
             found |= {index: part.tolist() for index, part in zip(batch.samples, parts, strict=True)}
         return [found[index] for index in range(len(samples))]
 
-    def save_state(self, folder: Path) -> None:
-        """Write the optimizer's state and the critic below `folder`; collective."""
-        self._backend.save_state(folder, self.module, self._optimizer)
+    def save_state(self, folder: Path) -> dict[Path, str]:
+        """Write the optimizer's state and the critic below `folder`; collective.
+
+        Returns the SHA-256 of the files that this process wrote.
+        """
+        written = self._backend.save_state(folder, self.module, self._optimizer)
         critic = self._backend.unwrap(self.module).critic
         if critic is not None and self._backend.kind != "deepspeed" and self._backend.is_main_process:
-            save_tensors(critic.state_dict(), folder / CRITIC_FILE)
+            written[folder / CRITIC_FILE] = save_tensors(critic.state_dict(), folder / CRITIC_FILE)
+        return written
 
     def load_state(self, folder: Path) -> None:
         """Restore what `save_state` wrote; collective. The policy's weights are restored under DeepSpeed only."""

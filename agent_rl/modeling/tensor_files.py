@@ -3,13 +3,14 @@
 Not here: safetensors, and what the values mean.
 """
 
+import hashlib
 import pickle
 import re
 import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -31,10 +32,27 @@ _TORN = (
 _ERRORS_OF_WRITERS = re.compile(r"([^:]*) \(os error \d+\)")
 
 
-def save_tensors(value: Any, path: Path) -> None:
-    """Write what `load_tensors` reads. OSError when the disk refuses it."""
+def save_tensors(value: Any, path: Path) -> str:
+    """Write what `load_tensors` reads; the SHA-256 of the file. OSError when the disk refuses it."""
     with path.open("wb") as file:  # given a path, PyTorch reports a full disk as a RuntimeError about positions
-        torch.save(value, file)
+        hashed = _HashedFile(file)
+        torch.save(value, hashed)
+    return hashed.digest.hexdigest()
+
+
+class _HashedFile:
+    """A file that is written from its beginning to its end, as PyTorch does, and the SHA-256 of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.digest = hashlib.sha256()
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def load_tensors(path: Path, *, mapped: bool = False) -> Any:

@@ -38,6 +38,8 @@ class Layout:
     prefetch_elements: int = PREFETCH_ELEMENTS
     live_elements: int = LIVE_ELEMENTS
     """Gathered weights that ZeRO-3 holds at most."""
+    second_shards: int = 0
+    """Processes that share a second copy of the weights (`zero_hpz_partition_size`); 0: there is none."""
     num_servers: int = 0
     tensor_parallel: int = 1
     """GPUs of one server."""
@@ -81,6 +83,7 @@ def read_layout(launch: Path | None) -> Layout:
         reduce_elements=_elements(path, zero, "reduce_bucket_size", None),
         prefetch_elements=_elements(path, zero, "stage3_prefetch_bucket_size", PREFETCH_ELEMENTS),
         live_elements=_elements(path, zero, "stage3_max_live_parameters", LIVE_ELEMENTS),
+        second_shards=_second_shards(path, zero, sizes["num_processes"]),
     )
 
 
@@ -132,6 +135,16 @@ def _is_offloaded(path: Path, zero: dict[str, Any], key: str) -> bool:
 def _elements(path: Path, zero: dict[str, Any], key: str, default: int | None) -> int | None:
     """`"auto"` leaves the value to the trainer, which sets `default`."""
     return default if zero.get(key) in (None, "auto") else _number(path, zero, key, 0, least=0)
+
+
+def _second_shards(path: Path, zero: dict[str, Any], num_processes: int) -> int:
+    size = min(_number(path, zero, "zero_hpz_partition_size", 1, least=0), num_processes)
+    if size > 1 and num_processes % size:
+        raise ConfigError(
+            f"{path}: zero_hpz_partition_size is {size}, and {num_processes} processes cannot be divided by it; give a "
+            "divisor, such as the number of GPUs of one machine"
+        )
+    return size if size > 1 and zero["stage"] == 3 else 0
 
 
 def _number(path: Path, raw: dict[str, Any], key: str, default: int, *, least: int) -> int:

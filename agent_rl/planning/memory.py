@@ -94,6 +94,8 @@ def resident(job: Job) -> list[Item]:
     weights = whole_weights / (shards if stage == 3 else 1)
     on_host = "machine" if layout.offload_optimizer else "device"
     items = [Item("weights", weights, "machine" if layout.offload_weights else "device")]
+    if layout.second_shards:
+        items.append(Item("weights, second copy", whole_weights / layout.second_shards))
     if job.config.model.lora.rank:
         items.append(Item("adapters", job.trained_width * job.num_trained / (shards if stage == 3 else 1)))
     if stage == 0:

@@ -46,16 +46,21 @@ class FoundGpu:
     """Bytes."""
 
 
-def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None) -> MachineCheck:
-    """Check for `wanted` GPUs of `memory` bytes each; 0: any number will do. `driver` is None without nvidia-smi."""
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""By CUDA's major version, the oldest major version of NVIDIA's driver that programs built with it run on."""
+
+
+def check_gpus(
+    found: Sequence[FoundGpu], *, wanted: int, memory: float, driver: str | None, cuda: str | None = None
+) -> MachineCheck:
+    """Check for `wanted` GPUs of `memory` bytes each; 0: any number will do.
+
+    `driver` is None without nvidia-smi, `cuda` (CUDA's version) for a PyTorch that was built without it.
+    """
     names = ", ".join(f"{gpu.name} {gpu.memory / GIB:.0f} GiB" for gpu in found[:1])
     what = f"{len(found)} x {names}, driver {driver or 'unknown'}" if found else "no GPU"
     if not found and driver is not None:
-        return failed(
-            "GPUs",
-            f"the driver {driver} is installed, but this PyTorch sees no GPU; install its CUDA build, and check that "
-            "CUDA_VISIBLE_DEVICES is not empty",
-        )
+        return failed("GPUs", f"the driver {driver} is installed, but {_why_unseen(driver, cuda)}")
     if len(found) < wanted:
         return failed("GPUs", f"{what}, and the run needs {wanted}; use another machine or another configuration")
     if wanted and (small := [gpu for gpu in found[:wanted] if gpu.memory < 0.98 * memory]):
@@ -65,6 +70,21 @@ def check_gpus(found: Sequence[FoundGpu], *, wanted: int, memory: float, driver:
             "plan again with their name, --set gpu=NAME",
         )
     return ok("GPUs", what if found or wanted else "none found and none required; the run uses the CPU")
+
+
+def _why_unseen(driver: str, cuda: str | None) -> str:
+    """Why PyTorch sees none of the driver's GPUs, and the remedy."""
+    if cuda is None:
+        return "this PyTorch was built without CUDA; install its CUDA build, and not the one for CPUs"
+    numbers = [text.partition(".")[0] for text in (driver, cuda)]
+    own, major = (int(text) if text.isdigit() else 0 for text in numbers)
+    least = LEAST_DRIVER.get(major, 0)
+    if own and own < least:
+        return (
+            f"this PyTorch was built with CUDA {cuda}, which needs the driver {least} or a newer one; install that, as "
+            "the pinned versions of vLLM are built with the same CUDA"
+        )
+    return "this PyTorch, built with CUDA, sees no GPU; check that CUDA_VISIBLE_DEVICES is not empty"
 
 
 def read_requirements(paths: Iterable[Path]) -> dict[str, str]:

@@ -35,7 +35,8 @@ def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Ite
         gpus,
         wanted=gpus_wanted(config, run),
         memory=run.gpu.memory if run is not None and run.gpu is not None else 0.0,
-        driver=driver_version(),
+        driver=None if config.run.device == "cpu" else driver_version(),
+        cuda=torch.version.cuda,
     )
     yield preflight.attempt("training tasks", lambda: _tasks(config, config.data.train_path))
     if config.eval.temperatures:

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, checked when read, and continued bit for bit."""
 
 import errno
+import hashlib
 import json
 import math
 import shutil
@@ -31,6 +32,7 @@ from agent_rl.distributed.checkpoint import (
 from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import EnvFactory
 from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.modeling.tensor_files import load_tensors, save_tensors
 from agent_rl.telemetry.events import read_events
 
 
@@ -72,14 +74,11 @@ def test_the_best_checkpoint_is_retained_beside_the_newest(tmp_path: Path) -> No
 
 
 def test_what_a_process_writes_is_part_of_the_checkpoint(tmp_path: Path) -> None:
-    path = save_checkpoint(
-        tmp_path,
-        1,
-        write_model=write_model,
-        write_rank=lambda folder: (folder / "rank_00000.pt").write_text("mine"),
-        state={},
-        keep=1,
-    )
+    def write_rank(folder: Path) -> dict[Path, str]:
+        (folder / "rank_00000.pt").write_text("mine")
+        return {}
+
+    path = save_checkpoint(tmp_path, 1, write_model=write_model, write_rank=write_rank, state={}, keep=1)
     (path / "rank_00000.pt").write_text("yours")
     with pytest.raises(CheckpointError, match=r"rank_00000\.pt is not what was saved"):
         load_state(path)
@@ -159,8 +158,12 @@ def save_by_two(folder: Path, step: int) -> list[object]:
             if processes.is_main_process:
                 write_model(model_folder)
 
-        def write_rank(path: Path) -> None:
-            (path / f"rank_{processes.rank}.pt").write_text(str(processes.rank))
+        def write_rank(path: Path) -> dict[Path, str]:
+            own = path / f"rank_{processes.rank}.pt"
+            if processes.is_main_process:  # of which the hash is made later
+                own.write_text("0")
+                return {}
+            return {own: save_tensors({"rank": 1}, own)}
 
         return save_checkpoint(
             folder, step, write_model=write, write_rank=write_rank, state={"step": step}, keep=3, processes=processes
@@ -223,6 +226,45 @@ def test_a_step_is_never_saved_over(tmp_path: Path) -> None:
     save(tmp_path, 1)
     with pytest.raises(CheckpointError, match="exists already"):
         save(tmp_path, 1)
+
+
+def test_the_hash_that_is_made_while_a_file_is_written_is_that_of_the_file(tmp_path: Path) -> None:
+    state = {"weights": torch.arange(1000.0), "text": "x" * 5000, "none": torch.zeros(0)}
+    digest = save_tensors(state, tmp_path / "state.pt")
+    assert digest == hashlib.sha256((tmp_path / "state.pt").read_bytes()).hexdigest()
+    assert torch.equal(load_tensors(tmp_path / "state.pt")["weights"], state["weights"])
+
+
+def test_a_file_that_process_0_does_not_see_yet_is_in_the_manifest(tmp_path: Path, monkeypatch: Any) -> None:
+    def without_that_of_rank_1(folder: Path, pattern: str) -> list[Path]:
+        return [path for path in listing(folder, pattern) if path.name != "rank_1.pt"]
+
+    listing = Path.rglob
+    monkeypatch.setattr(Path, "rglob", without_that_of_rank_1)
+    save_by_two(tmp_path, 1)
+    assert "rank_1.pt" in json.loads((tmp_path / "step_00001" / "manifest.json").read_text())["files"]
+
+
+@pytest.mark.parametrize(("saved", "device", "restored"), [(1, 3, 0), (4, 3, 3), (8, 3, 3)])
+def test_the_generator_of_the_current_gpu_is_restored_however_many_are_in_sight(
+    monkeypatch: pytest.MonkeyPatch, saved: int, device: int, restored: int
+) -> None:
+    """Earlier checkpoints hold the states of all GPUs that were visible, now it is one."""
+    put: list[torch.Tensor] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: device)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: torch.tensor([7]))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", put.append)
+    state = get_rng_state()
+    assert [int(each) for each in state["cuda"]] == [7]
+    set_rng_state(state | {"cuda": [torch.tensor([index]) for index in range(saved)]})
+    assert [int(each) for each in put] == [restored]
+
+
+def test_a_generator_of_a_gpu_is_refused_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(CheckpointError, match="made on a GPU"):
+        set_rng_state(get_rng_state() | {"cuda": [torch.tensor([1])]})
 
 
 def test_random_generators_go_on_where_they_were(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from distributed.control_run import lose, talk
 from distributed.large_models import load_in_shards, save_llama, train_in_bfloat16
 from distributed.ranks import Ranks, start_ranks
 from distributed.toy_run import NUM_STEPS, SAVED_STEP, main
+from waiting import free_port
 
 from agent_rl.distributed.backend import Backend, OptimizerStep
 from agent_rl.distributed.checkpoint import best_checkpoint
@@ -26,10 +27,12 @@ from agent_rl.distributed.processes import ProcessLostError
 from agent_rl.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = {"plain": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "offload": 3}
+STAGES = {"plain": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "twice": 3, "offload": 3}
+"""`twice`: each half of the weights is there a second time, for the backward pass (`zero_hpz_partition_size`)."""
 COMPILES = [pytest.mark.slow, pytest.mark.timeout(600)]
 """Offloading compiles DeepSpeed's CPU Adam, once on a machine, for most of a minute."""
-SPREAD = ["ddp", "zero1", "zero2", "zero3", pytest.param("offload", marks=COMPILES)]
+SLOW = [pytest.param("twice", marks=pytest.mark.slow), pytest.param("offload", marks=COMPILES)]
+SPREAD = ["ddp", "zero1", "zero2", "zero3", *SLOW]
 KINDS = ["plain", *SPREAD]
 SETTINGS = {"overlap_comm": False, "reduce_bucket_size": 5000, "stage3_param_persistence_threshold": 0}
 """Buckets smaller than the toy model, so that there are several, and every weight is sharded."""
@@ -45,7 +48,8 @@ def launch(folder: Path, kind: str, verb: str, *, num: int = 2) -> Ranks:
     if STAGES[kind]:
         folder.mkdir(exist_ok=True)
         settings = folder / "deepspeed.json"
-        own = {name: {"device": "cpu"} for name in ("offload_optimizer", "offload_param") if kind == "offload"}
+        own: dict[str, Any] = {"zero_hpz_partition_size": 2} if kind == "twice" else {}
+        own |= {name: {"device": "cpu"} for name in ("offload_optimizer", "offload_param") if kind == "offload"}
         settings.write_text(json.dumps({"zero_optimization": SETTINGS | own | {"stage": STAGES[kind]}}))
     num = 1 if kind == "plain" else num
     return start_ranks(main, folder, verb, folder=folder, num=num, deepspeed_config=settings)
@@ -190,6 +194,25 @@ def test_a_model_is_loaded_as_shards_where_requested(tmp_path: Path) -> None:
     assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
 
 
+def load_two_models(model: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    backend = Backend("cpu", timeout_s=30)
+    with backend.sharded_loading():
+        AutoModelForCausalLM.from_pretrained(model)
+    with pytest.raises(UserError, match=r"zero_hpz_partition_size.*algorithm\.kl\.coef"), backend.sharded_loading():
+        pass
+    backend.close()
+
+
+def test_a_second_model_is_refused_where_the_first_has_a_second_copy(tmp_path: Path) -> None:
+    save_llama(tmp_path / "model")
+    settings = tmp_path / "deepspeed.json"
+    settings.write_text(json.dumps({"zero_optimization": SETTINGS | {"stage": 3, "zero_hpz_partition_size": 2}}))
+    ranks = start_ranks(load_two_models, tmp_path / "model", folder=tmp_path, num=2, deepspeed_config=settings)
+    assert ranks.wait() == [0, 0], ranks.log(0) + ranks.log(1)
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_bfloat16_weights_are_trained_through_a_float32_copy(tmp_path: Path, stage: int) -> None:
     ranks = start_with_stage(train_in_bfloat16, stage, folder=tmp_path, model=tmp_path)
@@ -310,6 +333,35 @@ def test_the_shipped_cpu_set_ups_run_and_print_nothing_of_their_own(tmp_path: Pa
     # The launcher's own DeepSpeed announces what it found; the processes it starts do not.
     assert [line for line in lines if "Setting accelerator to CPU" not in line] == []
     assert len(lines) <= 1
+
+
+@pytest.mark.slow
+def test_two_machines_with_folders_of_their_own_are_one_run(tmp_path: Path, folder: Path) -> None:
+    port, shared, machines = str(free_port()), tmp_path / "shared", []
+    shared.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment.pop("DS_ACCELERATOR", None)
+    for rank in ("0", "1"):
+        own = tmp_path / f"machine_{rank}"
+        own.mkdir()
+        shutil.copytree(ROOT / "configs", own / "configs")
+        command = [sys.executable, "-m", "accelerate.commands.launch"]
+        command += ["--config_file", "configs/accelerate/zero3_8gpu_2nodes.yaml", "--num_processes", "2"]
+        command += ["--num_machines", "2", "--machine_rank", rank]
+        command += ["--main_process_ip", "127.0.0.1", "--main_process_port", port]
+        command += [str(ROOT / "tests/support/distributed/toy_run.py"), str(shared), "train"]
+        with (own / "log").open("w") as log:
+            machines.append(subprocess.Popen(command, cwd=own, env=environment, stdout=log, stderr=subprocess.STDOUT))
+    codes = [machine.wait(timeout=100) for machine in machines]
+    logs = [(tmp_path / f"machine_{rank}/log").read_text() for rank in (0, 1)]
+    assert codes == [0, 0], logs
+    report = torch.load(shared / "train.pt", weights_only=False)
+    assert (report["ranks"], report["zero_stage"]) == ([0, 1], 3)
+    alone = report_of(folder, "plain")["steps"]
+    assert [s["loss"] for s in report["steps"]] == pytest.approx([s["loss"] for s in alone], abs=2e-6)
+    checkpoint = best_checkpoint(shared / "checkpoints")
+    written = {str(path.relative_to(checkpoint)) for path in checkpoint.rglob("*") if path.is_file()}
+    assert written - {"manifest.json"} == set(json.loads((checkpoint / "manifest.json").read_text())["files"])
 
 
 def test_processes_end_cleanly_though_their_gloo_threads_are_late(tmp_path: Path) -> None:

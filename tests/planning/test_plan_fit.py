@@ -41,7 +41,24 @@ def test_layouts_are_read_from_the_launchers_files():
         False,
     )
     assert read_layout(Path("configs/accelerate/zero3_offload_8gpu.yaml")).offload_weights
-    assert read_layout(Path("configs/accelerate/zero3_8gpu_2nodes.yaml")).processes_per_machine == 8
+    two_machines = read_layout(Path("configs/accelerate/zero3_8gpu_2nodes.yaml"))
+    assert (two_machines.processes_per_machine, two_machines.second_shards) == (8, 8)
+    assert layout.second_shards == 0
+
+
+def test_a_second_copy_of_the_weights_must_divide_the_processes(tmp_path):
+    settings = {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}
+    (tmp_path / "zero.json").write_text(json.dumps(settings))
+    launch = tmp_path / "launch.yaml"
+
+    def layout(num: int) -> Layout:
+        named = f"deepspeed_config: {{deepspeed_config_file: {tmp_path / 'zero.json'}}}\n"
+        launch.write_text(f"distributed_type: DEEPSPEED\nnum_processes: {num}\n{named}")
+        return read_layout(launch)
+
+    assert [layout(num).second_shards for num in (16, 8, 2, 1)] == [8, 8, 2, 0]
+    with pytest.raises(ConfigError, match=r"zero_hpz_partition_size is 8, and 12 processes"):
+        layout(12)
 
 
 def test_every_launchers_file_is_read_and_a_missing_one_is_named(tmp_path):

@@ -53,6 +53,23 @@ def test_no_gpu_is_right_for_a_run_that_wants_none_unless_a_driver_is_there():
     assert hidden.status is CheckStatus.FAILED and "550.54" in hidden.text
 
 
+@pytest.mark.parametrize(
+    ("driver", "cuda", "fact"),
+    [
+        ("550.54", None, "built without CUDA"),
+        ("550.54", "13.0", "needs the driver 580"),
+        ("580.65", "13.0", "CUDA_VISIBLE_DEVICES"),
+        ("550.54", "12.8", "CUDA_VISIBLE_DEVICES"),
+        ("[N/A]", "13.0", "CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_gpus_that_pytorch_does_not_see_are_explained_by_driver_and_cuda(driver, cuda, fact):
+    found = check_gpus([], wanted=1, memory=0.0, driver=driver, cuda=cuda)
+    assert found.status is CheckStatus.FAILED and driver in found.text
+    facts = {"built without CUDA", "needs the driver 580", "CUDA_VISIBLE_DEVICES"}
+    assert {each for each in facts if each in found.text} == {fact}
+
+
 def test_packages_are_compared_with_the_requirement_files(tmp_path):
     (tmp_path / "base.txt").write_text("# comment\ntorch==2.0.0\n")
     (tmp_path / "more.txt").write_text("-r base.txt\npeft==0.1\n")

@@ -20,8 +20,9 @@ from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
 
 from agent_rl.distributed.weight_stream import WeightStream
-from agent_rl.errors import EngineError
+from agent_rl.errors import ConfigError, EngineError
 from agent_rl.inference.vllm.server.members import Members
+from agent_rl.inference.vllm.server.worker import gpu_id
 from agent_rl.inference.vllm.server_answers import FIRST_LABEL
 
 PACKED_BYTES = 128 * 2**20
@@ -34,9 +35,12 @@ class NCCLSender:
     def __init__(self, members: Members, *, timeout_s: float) -> None:
         """Make the group, with the GPU that is current.
 
-        EngineError that names the server when one refuses or fails, or the servers when there is no group in time.
+        EngineError that names the server when one refuses or fails, or the servers when there is no group in time;
+        ConfigError for a server on this process's GPU.
         """
         self._members = Members(members.servers, members.addresses)
+        if torch.cuda.is_available():
+            check_other_gpus(self._members, gpu_id(torch.device("cuda", torch.cuda.current_device())))
         self._source = StreamSource()
         offsets, world_size = rank_offsets(members)
         self._client = EveryServer(self._members, offsets, timeout_s=timeout_s, abort=self._abort)
@@ -181,6 +185,17 @@ def rank_offsets(members: Members) -> tuple[dict[str, int], int]:
     sizes = members.call(lambda address: members.servers.get(address, "/get_world_size")["world_size"], may_leave=False)
     *firsts, world_size = itertools.accumulate(sizes.values(), initial=1)
     return dict(zip(sizes, firsts, strict=True)), world_size
+
+
+def check_other_gpus(members: Members, own: str) -> None:
+    """ConfigError where a server has the trainer's GPU, `own`: NCCL takes a GPU into a group once."""
+    answers = members.post("/collective_rpc", {"method": "agent_rl_device"}, may_leave=False)
+    for address, answer in answers.items():
+        if own in answer["results"]:
+            raise ConfigError(
+                f"vllm.weight_transfer = 'nccl': {address} is on the GPU that process 0 trains on ({own}), and NCCL "
+                "sends between different GPUs only; set vllm.weight_transfer=files, or start the server on another GPU"
+            )
 
 
 def address_towards(servers: Sequence[str]) -> str:

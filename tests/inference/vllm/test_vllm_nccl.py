@@ -14,7 +14,7 @@ from torch import nn
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checksums import checksum
 from agent_rl.distributed.weight_stream import WeightStream
-from agent_rl.errors import EngineError
+from agent_rl.errors import ConfigError, EngineError
 from agent_rl.inference.vllm.server.members import Members
 from agent_rl.inference.vllm.transports import NCCLTransport
 
@@ -49,6 +49,7 @@ class FakeServers:
         """A server that takes the call and never joins the group."""
         self.group: FakeGroup | None = None
         self.joined: dict[str, threading.Event] = {}
+        self.gpus = {A: ["GPU-1", "GPU-2"], B: ["GPU-3", "GPU-4", "GPU-5", "GPU-6"]}
         self.is_over = threading.Event()
         """Ends what would hang for ever."""
         self.received: dict[str, dict[str, str]] = {}
@@ -85,6 +86,8 @@ class FakeServers:
             if self.failing == path:
                 assert self.group.is_destroyed.wait(10)  # B never comes
         elif path == "/collective_rpc":
+            if json == {"method": "agent_rl_device"}:
+                return {"results": self.gpus[address]}
             assert json == {"method": "agent_rl_received"}
             return {"results": [{name: checksum(t) for name, t in self.group.sent.items()}] * SIZES[address]}
         return {}
@@ -137,6 +140,16 @@ def test_the_gpus_of_all_servers_follow_the_trainers(servers: FakeServers) -> No
     assert {info["master_port"] for info in infos.values()} == {8301}
     assert all(info["packed"] for info in infos.values())
     assert {info["packed_buffer_size_bytes"] for info in infos.values()} == {128 * 2**20}
+
+
+def test_a_server_on_the_trainers_gpu_is_named_before_a_group_is_made(servers: FakeServers) -> None:
+    from agent_rl.inference.vllm.nccl_sender import check_other_gpus
+
+    both = Members(servers, [A, B])
+    check_other_gpus(both, "GPU-0")
+    with pytest.raises(ConfigError, match=r"8302 is on the GPU that process 0 trains on \(GPU-4\).*=files"):
+        check_other_gpus(both, "GPU-4")
+    assert servers.init_infos == {}
 
 
 def test_names_are_announced_as_they_are_sent_and_receipts_come_back(servers: FakeServers) -> None:

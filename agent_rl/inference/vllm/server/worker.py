@@ -49,6 +49,10 @@ class WorkerExtension:
         """`digest_of` the last weights received, or why they are not whole; None if nothing was received."""
         return self._agent_rl_state
 
+    def agent_rl_device(self) -> str:
+        """What identifies this worker's GPU among those of all machines; empty on a CPU."""
+        return gpu_id(self.device)
+
     def agent_rl_adapter_checksums(self, folder: str) -> dict[str, str]:
         """Checksums of the LoRA adapter in `folder`, as this worker reads it."""
         path = str(Path(folder) / ADAPTER_FILE)
@@ -93,6 +97,11 @@ class WorkerExtension:
         if self.device.type == "cpu":
             _pack_tied_heads(model)
         return self._agent_rl_note(received)
+
+
+def gpu_id(device: torch.device) -> str:
+    """The UUID of a GPU; empty for another device."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 @contextmanager

@@ -57,6 +57,10 @@ def test_tensors_are_copied_before_their_buffer_is_reused() -> None:
     assert {name: tensor.item() for name, tensor in worker.loaded.items()} == {"0": 0.0, "1": 1.0, "2": 2.0}
 
 
+def test_a_worker_on_a_cpu_has_no_gpu_in_common_with_a_trainer() -> None:
+    assert Worker().agent_rl_device() == ""
+
+
 def test_files_are_read_one_tensor_after_the_other(tmp_path: Path) -> None:
     paths = [str(tmp_path / "1.safetensors"), str(tmp_path / "2.safetensors")]
     save_file({"a": torch.tensor([1.0])}, paths[0])
