@@ -95,7 +95,7 @@ def test_a_whole_rehearsal_is_summed_up_from_its_files(rehearsal: ModuleType, tm
         ({"metrics": [row(n, **{"optim/skipped": 1.0}) for n in (1, 2, 3)]}, "no step learned"),
         ({"metrics": [row(1), row(2, **{"rollout/env_errors": 2.0}), row(3)]}, "failed in 2 episodes"),
         ({"metrics": [row(1), row(2), row(3, **{"sync/probe_gap": None})]}, "sync/probe_gap is [0.01, 0.01, None]"),
-        ({"metrics": [row(1), row(2), row(3, **{"sync/probe_gap": 0.9})]}, "up to 0.714"),
+        ({"metrics": [row(1), row(2), row(3, **{"sync/probe_gap": 0.9})]}, "up to 0.142857"),
         ({"versions": GOOD["versions.jsonl"][:-1]}, f"{B} was seen with versions [0, 1, 2, 1, 2]"),
         ({"events": [each for each in GOOD["run/events.jsonl"] if each["kind"] != "resume"]}, "after steps []"),
         ({"events": GOOD["run/events.jsonl"][:-1]}, "the run ended with []"),
