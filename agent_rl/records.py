@@ -61,6 +61,8 @@ class SamplingParams:
     """Any of these ends the completion and is its last id."""
     seed: int = 0
     """The tokens depend on this seed and the prompt alone, not on what else is in the batch (up to rounding)."""
+    session: int | None = None
+    """The conversation, for engines that keep its prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ def make_engine(
         config.vllm.servers,
         request_timeout_s=config.vllm.request_timeout_s,
         start_timeout_s=config.vllm.start_timeout_s,
+        router=config.vllm.router,
     )
     try:
         transport = _transport(config, backend, run_folder) if backend.is_main_process else None
