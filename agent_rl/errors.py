@@ -2,7 +2,8 @@
 
 `UserError` and its children are for what a person can fix (a config key, a data row, a missing interpreter):
 one sentence with what was got, what was expected, where, and what to do. Scripts print it and exit 2.
-`SandboxError`, its `ServiceError` and `EngineError` are infrastructure: never turned into a reward, retried or raised.
+`SandboxError`, its `ServiceError`, `EngineError` and `EnvLostError` are infrastructure: never turned into a reward,
+retried or raised.
 A model's own mistakes (a malformed call, a failing tool) are not exceptions here: they are data in the episode.
 """
 
@@ -37,6 +38,14 @@ class CheckpointError(UserError):
 
 class TrainingStoppedError(UserError):
     """A run ended itself: an alarm with that action fired, or updates repeatedly gave numbers that are not finite."""
+
+
+class ClusterError(UserError):
+    """Machines that a run needs are not there, or were away for too long."""
+
+
+class EnvLostError(AgentRLError):
+    """The process or the machine that an environment ran in is gone; its episode can run again from its start."""
 
 
 class SandboxError(AgentRLError):

@@ -136,6 +136,20 @@ class EnvConfig(Section):
     """Options of that environment, checked by it; those of the built-in ones are below."""
 
 
+class RayConfig(Section):
+    """Ray actors that environments run in, with their checkers and sandboxes; see [distributed.md](distributed.md)."""
+
+    address: str | None = None
+    """Address of the cluster, such as `10.0.0.1:6379`; null: RAY_ADDRESS, or else the cluster that this machine is part
+    of. `local` starts one for the run, on this machine."""
+    actors: Positive = 4
+    """Actors of each training process."""
+    cpus_per_actor: Positive = 1
+    """CPUs that Ray sets aside for an actor; it may run any number of environments."""
+    timeout_s: Seconds = 300.0
+    """Longest wait for an actor while there is none, at the start and after all were lost."""
+
+
 class RolloutConfig(Section):
     group_size: Positive = 8
     """Episodes per task; estimators that compare them with each other need at least 2."""
@@ -156,6 +170,13 @@ class RolloutConfig(Section):
     """Turns in a row with an unreadable call before the episode ends."""
     episode_timeout_s: Seconds = 300.0
     """Deadline of one episode, in seconds."""
+    workers: Literal["local", "ray"] = "local"
+    """Where environments run: inside the training processes, or in actors of a `ray` cluster (section `rollout.ray`;
+    `requirements-ray.txt`). The policy stays with the trainer."""
+    ray: RayConfig = RayConfig()
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if self.workers == "ray" else {"ray": "with workers 'local'"}
 
 
 class EvalConfig(Section):

@@ -23,6 +23,9 @@ def _check_address(address: str) -> str:
 class VLLMConfig(EngineSection):
     servers: tuple[Annotated[str, AfterValidator(_check_address)], ...] = ()
     """Addresses of servers that `agent-rl serve-vllm` started; empty: an engine inside every process."""
+    router: Annotated[str, AfterValidator(_check_address)] | None = None
+    """Address of an external router in front of `servers`: completions go there, with the header `X-Session-ID`;
+    weights and checks go to each server. null: completions go to the servers."""
     weight_transfer: Literal["files", "nccl"] = "files"
     """How servers get new weights: `files` that both sides see, or `nccl` between GPUs, which they have to be started
     for. Adapters always go as files."""
@@ -46,7 +49,7 @@ class VLLMConfig(EngineSection):
     def keys_without_effect(self) -> Mapping[str, str]:
         if self.servers:
             return dict.fromkeys(("gpu_memory_share", "sleep"), "with servers, only with an engine inside the process")
-        of_servers = ("weight_transfer", "weight_folder", "request_timeout_s", "start_timeout_s")
+        of_servers = ("router", "weight_transfer", "weight_folder", "request_timeout_s", "start_timeout_s")
         return dict.fromkeys(of_servers, "without servers")
 
     def capabilities(self, config: "Config") -> EngineCapabilities:

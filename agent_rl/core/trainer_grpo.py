@@ -98,7 +98,8 @@ class GRPOTrainer(Closing):
         self._sync = make_policy_sync(config, policy, model, self._updater, backend, run_folder=run.path)
         self._episode_log = EpisodeLog(config, run, train_tasks, policy.chat_format, is_main=backend.is_main_process)
         self._events = EventLog(run.path, enabled=backend.is_main_process)
-        self._work = WorkCounters({"rollout": policy.counters, "judge": env_factory.counters}, backend)
+        counted = {"rollout": policy.counters, "judge": env_factory.counters, "workers": env_factory.worker_counters}
+        self._work = WorkCounters(counted, backend)
         self._alarms = _make_alarms(config)
         self._num_rollbacks = 0
         self._rate_factor = 1.0

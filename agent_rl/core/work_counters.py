@@ -1,6 +1,6 @@
 """How much of a step's work was done and how much was spared: differences of counters, over all processes.
 
-Not here: what is counted (`BasePolicy.counters`, `EnvFactory.counters`).
+Not here: what is counted (`BasePolicy.counters`, `EnvFactory.counters`, `EnvFactory.worker_counters`).
 """
 
 from collections import Counter

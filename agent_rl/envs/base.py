@@ -128,6 +128,11 @@ class EnvFactory(Closing):
         """
         return {}
 
+    def worker_counters(self) -> Mapping[str, float]:
+        """What happened to the workers that environments run in, so far; the metrics `workers/<name>` are a step's
+        share. None where they run in this process."""
+        return {}
+
     def part_weights(self) -> Mapping[str, float]:
         """Weights of the reward parts that are weighted shares, for reports; none by default."""
         return {}

@@ -5,10 +5,11 @@ Not here: which environments there are (`registry.py`), which tools (`tools/tool
 
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 from agent_rl.agent.code_format import CODE_TOOL
-from agent_rl.config import Config, ToolsConfig
+from agent_rl.config import Config, ToolsConfig, parse_config
 from agent_rl.envs.base import AgentEnv, EnvFactory, ToolEnv
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
@@ -24,7 +25,8 @@ def open_environment(config: Config, env_factory: EnvFactory | Callable[[], Agen
 
     Every mistake of the sections `env`, `tools` and `agent` is a ConfigError here. What is not needed to read tasks and
     to reset an environment (checkers, sandboxes) starts with `factory.start`. An `env_factory` of one's own, or an
-    `AgentEnv` class, is taken as it is: it brings its own tools.
+    `AgentEnv` class, is taken as it is: it brings its own tools. With `rollout.workers: ray` environments run in Ray
+    actors once the factory was started.
     """
     if env_factory is None:
         factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
@@ -33,10 +35,26 @@ def open_environment(config: Config, env_factory: EnvFactory | Callable[[], Agen
         factory = env_factory if isinstance(env_factory, EnvFactory) else EnvFactory(env_factory)
     try:
         check_agent_type(config.agent.type, factory)
+        return factory if config.rollout.workers == "local" else _in_actors(config, factory, env_factory)
     except ConfigError:
         factory.close()
         raise
-    return factory
+
+
+def _in_actors(
+    config: Config, factory: EnvFactory, env_factory: EnvFactory | Callable[[], AgentEnv] | None
+) -> EnvFactory:
+    from agent_rl.envs.remote.factory import RayEnvFactory
+
+    raw = config.model_dump(mode="json")
+    for key in ("workers", "ray"):
+        del raw["rollout"][key]
+    return RayEnvFactory(factory, config.rollout.ray, partial(_open_in_actor, raw, env_factory))
+
+
+def _open_in_actor(raw: dict[str, Any], env_factory: EnvFactory | Callable[[], AgentEnv] | None) -> EnvFactory:
+    """`open_environment` on another machine, plug-ins included."""
+    return open_environment(parse_config(raw, source="the run's configuration"), env_factory)
 
 
 def offer_tools(factory: EnvFactory, tools: ToolsConfig) -> EnvFactory:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from agent_rl.agent.messages import Message
 from agent_rl.config import Config
 from agent_rl.envs.base import AgentEnv, StepResult, Task
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ClusterError, ConfigError, EnvLostError
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, Turn
 from agent_rl.seeds import derive_seed
@@ -86,8 +86,8 @@ def run_episode(
     temperature: float,
     cancelled: threading.Event | None = None,
 ) -> Trajectory:
-    """Run one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; its ConfigErrors are
-    raised, and so is what the policy raises.
+    """Run one episode and close `env`. Errors of the environment end it as `ENV_ERROR`; its ConfigErrors, an
+    EnvLostError and a ClusterError are raised, and so is what the policy raises.
 
     The seed of turn i is `derive_seed(seed, i)`. `cancelled`, when set, ends the episode at its next token or turn by
     an exception.
@@ -269,7 +269,9 @@ def _read_next(result: StepResult) -> tuple[Message, ...]:
 def in_env(function: Callable[..., T], *arguments: Any) -> T:
     try:
         return function(*arguments)
-    except ConfigError:  # every episode would end by it, so the run does, with its sentence
+    except (ConfigError, ClusterError):  # every episode would end by it, so the run does, with its sentence
+        raise
+    except EnvLostError:  # the episode runs again
         raise
     except Exception as error:  # the environment boundary: one failing environment must not end the run
         raise EnvFailureError(f"{type(error).__name__}: {error}") from error

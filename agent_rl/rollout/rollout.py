@@ -18,13 +18,16 @@ from agent_rl.config import Config, CurriculumConfig
 from agent_rl.data.curriculum import level_of, make_curriculum
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import EnvFactory, Task
-from agent_rl.errors import SandboxError
+from agent_rl.errors import EnvLostError, SandboxError
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import EnvFailureError, EpisodeCancelledError, EpisodeLimits, in_env, run_episode
 from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.statistics import is_success
+
+MAX_PLAYS = 5
+"""An episode that lost its environment this many times fails: it may be the cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,20 +139,25 @@ class RolloutWorker:
         return [self.run(plan) for plan in plans]
 
     def run(self, plan: EpisodePlan, cancelled: threading.Event | None = None) -> Trajectory:
-        """One episode; EpisodeCancelledError at its next token or turn once `cancelled` is set."""
+        """One episode; EpisodeCancelledError at its next token or turn once `cancelled` is set.
+
+        When the machine of its environment is lost it runs again from its start, with the same seeds.
+        """
+        lost = ""
+        for _ in range(MAX_PLAYS):
+            try:
+                return self._play(plan, cancelled)
+            except EnvLostError as error:
+                lost = str(error)
+        return _failed(plan, f"its environment was lost {MAX_PLAYS} times, at last with: {lost}")
+
+    def _play(self, plan: EpisodePlan, cancelled: threading.Event | None) -> Trajectory:
         if cancelled is not None and cancelled.is_set():
             raise EpisodeCancelledError
         try:
             env = in_env(self._env_factory)
         except EnvFailureError as failure:
-            return Trajectory(
-                task_id=plan.task["task_id"],
-                group_id=plan.group_id,
-                turns=(),
-                stop_reason=StopReason.ENV_ERROR,
-                reward=None,
-                error=str(failure),
-            )
+            return _failed(plan, str(failure))
         env.case_seed = plan.case_seed
         return run_episode(
             self._policy,
@@ -161,6 +169,18 @@ class RolloutWorker:
             temperature=plan.temperature,
             cancelled=cancelled,
         )
+
+
+def _failed(plan: EpisodePlan, error: str) -> Trajectory:
+    """An episode without a turn."""
+    return Trajectory(
+        task_id=plan.task["task_id"],
+        group_id=plan.group_id,
+        turns=(),
+        stop_reason=StopReason.ENV_ERROR,
+        reward=None,
+        error=error,
+    )
 
 
 class ThreadedRolloutWorker(RolloutWorker):

@@ -240,7 +240,7 @@ def test_the_table_of_launcher_files_names_all_and_their_processes() -> None:
 def test_the_commands_name_files_that_are_there_and_keys_that_exist() -> None:
     blocks = re.findall(r"```bash\n(.*?)```", DISTRIBUTED, re.DOTALL)
     commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if "--config " in line]
-    assert len(commands) == 2
+    assert len(commands) == 3
     for command in commands:
         words = shlex.split(command)
         overrides = [word for word in words if re.match(r"\w+\.\w+=", word)]

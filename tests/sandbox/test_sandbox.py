@@ -49,6 +49,18 @@ def need(sandbox: Sandbox, capability: str) -> None:
         pytest.skip(f"tier {sandbox.describe()['tier']} does not enforce {capability} on this machine")
 
 
+def test_signals_that_the_host_blocks_reach_a_program() -> None:
+    earlier = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        sandbox = open_tier(TIERS[0])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
+    source = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    source += "    print('blocked')\nexcept KeyboardInterrupt:\n    print('delivered')"
+    with sandbox:
+        assert sandbox.run_python(source).stdout == "delivered\n"
+
+
 def test_a_program_gets_its_files_and_input_and_returns_its_output(sandbox: Sandbox) -> None:
     source = "import helper, sys\nprint(helper.double(int(input())))\nprint('oops', file=sys.stderr)"
     result = sandbox.run_python(source, files={"helper.py": "def double(x):\n    return 2 * x\n"}, stdin="21\n")

@@ -49,6 +49,7 @@ def make_engine(
         request_timeout_s=config.vllm.request_timeout_s,
         start_timeout_s=config.vllm.start_timeout_s,
         first=backend.rank,
+        router=config.vllm.router,
     )
     try:
         transport = _transport(config, backend, run_folder) if backend.is_main_process else None

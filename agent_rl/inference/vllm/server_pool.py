@@ -109,13 +109,15 @@ class ServerPool:
         loads = {server.address: len(server.running) for server in self.servers.values() if server.is_up}
         return self.servers[self._routes.pick(loads, session=session, group=group)]
 
-    async def request(self, server: ServerState, path: str, body: Mapping[str, Any]) -> Any:
+    async def request(
+        self, server: ServerState, path: str, body: Mapping[str, Any], *, headers: Mapping[str, str] | None = None
+    ) -> Any:
         """The JSON that answers a request which counts as load.
 
         ServerLostError when the server fails, it is down then; UnknownAdapterError or RequestRefusedError when it
         refuses.
         """
-        task = asyncio.create_task(self._client.post(server.address + path, json=body))
+        task = asyncio.create_task(self._client.post(server.address + path, json=body, headers=headers))
         server.running.add(task)
         try:
             await asyncio.wait([task])
@@ -140,6 +142,15 @@ class ServerPool:
             sentence = sentence_of(answer, response.text)
             raise EngineError(f"{method} {address}{path} was answered {response.status_code}: {sentence}")
         return answer
+
+    async def health_problem(self, address: str) -> str | None:
+        """Why nothing usable answers at an address; None for any answer but a server error."""
+        try:
+            response = await self._client.get(f"{address}/health", timeout=_HEALTH_S)
+        except httpx.HTTPError as error:
+            return _describe(error)
+        failed = response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+        return f"{address}/health answered {response.status_code}" if failed else None
 
     def mark_down(self, server: ServerState, problem: str) -> None:
         """Send it no requests until its watcher finds it healthy. Running requests may still be answered."""

@@ -1,8 +1,9 @@
 """Client of vLLM servers that `agent-rl serve-vllm` started, for hundreds of waiting threads.
 
 A request whose server is lost is sent again, with its seed, to the next one; every call gets exactly one completion.
-Not here: which server is next (`routing.py`) and which is down (`server_pool.py`), requests and answers
-(`server_answers.py`), what happens when weights change (`server_engine.py`), starting servers (`launch.py`).
+Not here: which server is next (`routing.py`) and which is down (`server_pool.py`), a router in front of them
+(`router.py`), requests and answers (`server_answers.py`), what happens when weights change (`server_engine.py`),
+starting servers (`launch.py`).
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from agent_rl.closing import Closing
 from agent_rl.errors import EngineError
 from agent_rl.inference.base import Cancel, Probe
+from agent_rl.inference.vllm.router import RouterState, session_header, wait_after
 from agent_rl.inference.vllm.server.settings import ServerSettings
 from agent_rl.inference.vllm.server_answers import (
     GENERATE_PATH,
@@ -22,7 +24,7 @@ from agent_rl.inference.vllm.server_answers import (
     make_probe,
     read_answer,
 )
-from agent_rl.inference.vllm.server_checks import check_server
+from agent_rl.inference.vllm.server_checks import check_router, check_server
 from agent_rl.inference.vllm.server_pool import ServerLostError, ServerPool, ServerState, UnknownAdapterError
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
@@ -41,10 +43,17 @@ class VLLMServers(Closing):
     """The servers' name of the LoRA adapter to sample with; None: the plain weights."""
 
     def __init__(
-        self, addresses: Sequence[str], *, request_timeout_s: float, start_timeout_s: float, first: int = 0
+        self,
+        addresses: Sequence[str],
+        *,
+        request_timeout_s: float,
+        start_timeout_s: float,
+        first: int = 0,
+        router: str | None = None,
     ) -> None:
         """Start the thread; sends nothing yet. `addresses` as in `vllm.servers`: `("http://127.0.0.1:8000",)`.
 
+        With `router`, an address too, completions go there and everything else to the servers.
         `request_timeout_s` bounds one completion with all waits and retries, `start_timeout_s` the wait for a server.
         Every process begins with another server, the one at place `first`.
         """
@@ -61,10 +70,13 @@ class VLLMServers(Closing):
         """Its owner sets `weight_version`, `weight_label` and `rejoin` there."""
         self._num_read = self._num_cached = 0
         """Tokens of prompts that were answered, and those of them from a server's cache."""
+        self._router = None if router is None else RouterState(router, self.pool, start_timeout_s=start_timeout_s)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self.pool.start(), self._loop).result()
+        if self._router is not None:
+            asyncio.run_coroutine_threadsafe(self._router.watch(), self._loop)
 
     def hold(self) -> None:
         """From now on `complete` waits before it sends a request, until `release`; no other method waits.
@@ -119,7 +131,8 @@ class VLLMServers(Closing):
         ConfigError, naming what to do, for a server that does not answer within `start_timeout_s`, was not started by
         `agent-rl serve-vllm`, has a window below `max_context`, computes in another number format than `dtype`
         ("float32"), or its output layer in another than `head_dtype` (None: as the rest), serves no adapters of
-        `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer` ("files" or "nccl").
+        `lora_rank` (0: none needed), or cannot be sent weights by `weight_transfer` ("files" or "nccl"); and for a
+        router that does not pass completions on to them.
         """
         needed = ServerSettings(
             dtype=dtype, head_dtype=head_dtype or dtype, lora_rank=lora_rank, weight_transfer=weight_transfer
@@ -128,6 +141,8 @@ class VLLMServers(Closing):
         async def check_all() -> None:
             run = {"start_timeout_s": self._start_timeout_s, "max_context": max_context, "needed": needed}
             await asyncio.gather(*(check_server(self.pool, address, **run) for address in self.addresses))
+            if self._router is not None:
+                await check_router(self.pool, self._router, start_timeout_s=self._start_timeout_s)
 
         self._run(check_all())
 
@@ -202,6 +217,8 @@ class VLLMServers(Closing):
                         return await self._attempt(prompt_ids, sampling)
                     except ServerLostError as error:
                         losses.append(str(error))
+                        if self._router is not None and len(losses) < MAX_ATTEMPTS:
+                            await asyncio.sleep(wait_after(len(losses)))
         except TimeoutError:
             lost = f"; lost meanwhile: {'; '.join(losses)}" if losses else ""
             raise EngineError(
@@ -213,10 +230,12 @@ class VLLMServers(Closing):
         server = await self._pick(sampling)
         expected, adapter = self.pool.weight_label, self.adapter
         try:
-            answer = await self.pool.request(server, GENERATE_PATH, make_body(prompt_ids, sampling, adapter=adapter))
+            headers = None if self._router is None else session_header(sampling)
+            body = make_body(prompt_ids, sampling, adapter=adapter)
+            answer = await self.pool.request(server, GENERATE_PATH, body, headers=headers)
         except UnknownAdapterError as error:
             if adapter == self.adapter:  # otherwise the next adapter came in between
-                self.pool.mark_down(server, str(error))
+                self._doubt(server, str(error))
             raise
         read = read_answer(server.address, answer, sampling)
         if not read.labels <= {expected}:  # it arrived after the pause: its weights may not be verified yet
@@ -225,7 +244,7 @@ class VLLMServers(Closing):
         if others and expected is not None and self.pool.rejoin is not None:
             # A new process took the place of the server between two looks at its health.
             problem = f"samples with the weights {min(others)!r}, sent were {expected!r}"
-            self.pool.mark_down(server, problem)
+            self._doubt(server, problem)
             raise ServerLostError(f"{server.address} {problem}")
         self._num_read += len(prompt_ids)
         self._num_cached += read.num_cached or 0
@@ -234,9 +253,17 @@ class VLLMServers(Closing):
     async def _pick(self, sampling: SamplingParams) -> ServerState:
         while True:
             await self._is_released.wait()
-            server = await self.pool.pick(session=sampling.session, group=sampling.group)
+            if self._router is not None:
+                server = await self._router.pick()
+            else:
+                server = await self.pool.pick(session=sampling.session, group=sampling.group)
             if self._is_released.is_set():  # otherwise they were held while no server was up
                 return server
+
+    def _doubt(self, server: ServerState, problem: str) -> None:
+        """A server does not have the weights that were sent; behind a router it may be any, so all are looked at."""
+        for each in [server] if self._router is None else self.pool.servers.values():
+            self.pool.mark_down(each, problem)
 
     async def _end(self) -> None:
         await self.pool.close()

@@ -190,6 +190,7 @@ def load_jobs(name: str) -> Any:
 def main(tier_name: str, jobs_names: Sequence[str], groups: str) -> None:
     os.environ.pop(HASH_SEED, None)  # for this interpreter alone, and its forks
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray's workers block SIGINT, and programs would inherit that
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
