@@ -145,6 +145,9 @@ def transient(job: Job) -> list[Item]:
         items.append(Item("gathered weights", width * live))
         sent = max(min(_bucket(job), job.num_trained), shape.largest_weight)
         items.append(Item("bucket being sent", GRADIENT_WIDTH * sent))
+        if width != GRADIENT_WIDTH:
+            # Measured: widened or not, the gradients of a bucket stay until it was sent.
+            items.append(Item("gradients of the bucket", width * min(_bucket(job), job.num_trained)))
         if layout.overlap and not job.is_cpu:
             items.append(Item("gradients of a layer, waiting", width * shape.largest_layer))
     if not job.config.model.lora.rank:
