@@ -67,7 +67,8 @@ def test_groups_are_those_of_local_workers_and_run_on_both_nodes(cluster: Any, t
     nodes, pids = infos(groups, "node"), infos(groups, "pid")
     assert set(nodes) == {node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU")}
     assert len(pids) == 2 and os.getpid() not in pids
-    assert max(nodes.values()) - min(nodes.values()) <= 3 * 6  # the least loaded actor is next
+    if async_workers == 0:  # one episode after the other: the least loaded actor that was used least recently is next
+        assert len(set(nodes.values())) == 1
     assert factory.counters() == {"asked": 24.0}
     assert factory.worker_counters() == {"lost_episodes": 0.0, "lost_actors": 0.0}
     assert factory.describe()["summary"].startswith("in process ") and factory.describe()["workers"] == "ray"
