@@ -35,8 +35,8 @@ TINY = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "vocab_size": 512,
     "tie_word_embeddings": True,
 }

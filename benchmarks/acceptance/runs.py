@@ -18,7 +18,7 @@ from acceptance.figures import Recorder, Setting, need
 from acceptance.runner import ROOT, environment
 
 SHORT = "data.max_eval_tasks=2 eval.temperatures=[] log.progress=false log.trackers=[] log.transcripts_per_step=0"
-SMALL = "rollout.group_size=2 rollout.groups_per_step=2"
+SMALL = "rollout.group_size=4 rollout.groups_per_step=2"
 CHECKER = ROOT / ".venv-nat/bin/python"
 Rows = list[dict[str, float]]
 
@@ -42,7 +42,7 @@ def train_default(setting: Setting, out: Recorder) -> None:
     other = _train(setting, config, [*sizes, f"train.steps={steps}", "run.device=cpu"], "on_cpu")
     out.figure("cpu_reward_mean", statistics.mean(row["reward/mean"] for row in other))
     out.figure("cpu_step_s", _step_s(other))
-    out.figure("reward_gap", reward_gap(rows, other, num_episodes=128 if not setting.tiny else 4))
+    out.figure("reward_gap", reward_gap(rows, other, num_episodes=setting.pick(128, 8)))
     out.figure("speedup", _step_s(other) / _step_s(rows))
 
 
@@ -82,8 +82,8 @@ def _train(setting: Setting, config: str, overrides: Sequence[str], name: str) -
 def train_with_vllm(setting: Setting, out: Recorder) -> None:
     """Three steps with the engine inside the process; then an engine alone: its start, speed and sleep."""
     need("vllm")
-    options = ["policy.type=vllm", f"run.device={setting.device}", "train.steps=3", *SMALL.split()]
-    options += ["policy.max_batch_size=8"] if setting.tiny else []
+    options = ["policy.type=vllm", f"run.device={setting.device}", "train.steps=3"]
+    options += ["policy.max_batch_size=8", *SMALL.split()] if setting.tiny else []
     rows = _train(setting, "configs/hello.yaml", options, "vllm")
     out.figure("steps", len(rows))
     out.figure("probe_gap", max(row["sync/probe_gap"] for row in rows))

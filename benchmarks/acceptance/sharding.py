@@ -1,6 +1,6 @@
 """DeepSpeed ZeRO-2 and ZeRO-3 in one process: ten updates, a checkpoint after five, and the last five resumed from it.
 
-Each run is a process of its own (`python -m acceptance.sharding JOB`), started with a launcher's variables. Compared
+Each sharded run is a process of its own (`python -m acceptance.sharding JOB`), with a launcher's variables. Compared
 are all gradient norms and, bit for bit, the optimizer's state at the end, in which the float32 weights are. Not here:
 more than one process (`tests/learning/test_update_ranks.py`, on CPUs).
 """
@@ -21,11 +21,14 @@ STAGES = (2, 3)
 
 def train_sharded(setting: Setting, out: Recorder) -> None:
     need("deepspeed")
+    from acceptance.models import forget
+
     sizes = {"device": setting.device, "tiny": setting.tiny, "folder": str(setting.folder)}
     alone = {
-        dtype: _run(setting, sizes | {"stage": 0, "name": dtype, "first": 0, "resumes": ""})
+        dtype: learn(sizes | {"stage": 0, "name": dtype, "first": 0, "resumes": ""})
         for dtype in ("bfloat16", "float32")
     }
+    forget(setting.device)  # the runs below are processes that need the memory
     for stage in STAGES:
         names = {name: f"zero{stage}_{name}" for name in ("whole", "resumed")}
         whole = _run(setting, sizes | {"stage": stage, "name": names["whole"], "first": 0, "resumes": ""})

@@ -49,7 +49,9 @@ def test_all_parts_run_on_a_cpu_and_a_second_call_runs_nothing(tmp_path: Path) -
     assert found["machine"].machine["torch"] == torch.__version__
     assert found["parity"].figures["float32_segments_max"] < 1e-5
     assert found["law5"].figures["float32_max"] < 1e-4
-    assert found["tests"].figures["device_passed"] == 4
+    assert found["tests"].figures["device_passed"] > 0
+    assert found["tests"].figures["device_failed"] == 0
+    assert found["default"].figures["steps"] == 2
     assert all(found[f"update_{shape}"].figures["32k_speedup"] > 0 for shape in ("0.5b", "1.5b", "7b"))
 
     written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
