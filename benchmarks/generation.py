@@ -78,8 +78,8 @@ def make_prompts(count: int, vocab_size: int) -> list[list[int]]:
 class OwnLengths(StoppingCriteria):
     """Ends every row at its own number of new tokens, as stop ids would."""
 
-    def __init__(self, num_prompt: int, lengths: Sequence[int]) -> None:
-        self._ends = torch.tensor([num_prompt + length for length in lengths])
+    def __init__(self, num_prompt: int, lengths: Sequence[int], device: torch.device) -> None:
+        self._ends = torch.tensor([num_prompt + length for length in lengths], device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
         return input_ids.shape[1] >= self._ends
@@ -88,9 +88,9 @@ class OwnLengths(StoppingCriteria):
 @torch.inference_mode()
 def generate_theirs(model: Any, prompts: Sequence[Sequence[int]], lengths: Sequence[int]) -> list[list[int]]:
     """One call of `generate` for all rows, left-padded."""
-    width = max(map(len, prompts))
-    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    width, device = max(map(len, prompts)), model.device
+    ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     out = model.generate(
         ids,
         attention_mask=mask,
@@ -101,7 +101,7 @@ def generate_theirs(model: Any, prompts: Sequence[Sequence[int]], lengths: Seque
         max_new_tokens=max(lengths),
         eos_token_id=None,
         pad_token_id=0,
-        stopping_criteria=[OwnLengths(width, lengths)],
+        stopping_criteria=[OwnLengths(width, lengths, device)],
     )
     return [row[width : width + length].tolist() for row, length in zip(out, lengths, strict=True)]
 

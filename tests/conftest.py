@@ -1,6 +1,7 @@
 """Shared by all tests: Ctrl-C works, also where the shell that started pytest ignores it (a background job); one warm
-toolkit; vLLM servers without a model."""
+toolkit; vLLM servers without a model; another device for the tests that choose `on_test_device`."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -16,6 +17,20 @@ def interrupts_are_delivered() -> Iterator[None]:
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, earlier)
+
+
+@pytest.fixture(scope="module")
+def on_test_device() -> Iterator[None]:
+    """`AGENT_RL_TEST_DEVICE=cuda`: tensors and models that a test makes without naming a device are there."""
+    device = os.environ.get("AGENT_RL_TEST_DEVICE", "cpu")
+    if device == "cpu":
+        yield
+        return
+    import torch
+
+    torch.set_default_device(device)
+    yield
+    torch.set_default_device(None)
 
 
 @pytest.fixture(scope="session")

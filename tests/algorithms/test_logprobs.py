@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from agent_rl.algorithms.logprobs import head_scores, token_scores
 
+pytestmark = pytest.mark.usefixtures("on_test_device")
 quick = settings(max_examples=40, deadline=None)
 
 
@@ -28,7 +29,7 @@ def test_logprob_and_entropy_of_four_logits_match_the_published_values(temperatu
 @quick
 @given(st.integers(0, 9), st.integers(1, 12), st.sampled_from([0.5, 1.0, 1.3]))
 def test_chunks_of_any_size_give_the_values_and_gradients_of_one_pass(num_rows, chunk_size, temperature):
-    generator = torch.Generator().manual_seed(num_rows)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(num_rows)
     hidden = torch.randn(num_rows, 5, generator=generator, requires_grad=True)
     weight = torch.randn(11, 5, generator=generator, requires_grad=True)
     targets = torch.randint(11, (num_rows,), generator=generator)
@@ -60,7 +61,7 @@ def test_chunks_of_any_size_give_the_values_and_gradients_of_one_pass(num_rows, 
 def test_a_head_computed_in_one_call_has_the_values_and_gradients_of_calls_chunk_by_chunk(
     num_rows, chunk_size, temperature, has_bias, entropy_gradient
 ):
-    generator = torch.Generator().manual_seed(num_rows)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(num_rows)
     hidden, weight, bias = (
         torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
         for shape in ((num_rows, 5), (11, 5), (11,))
@@ -94,11 +95,11 @@ def test_a_head_computed_in_one_call_gives_gradients_only_to_what_is_trained(tra
 
 
 def test_a_head_computed_in_one_call_multiplies_in_autocasts_format_and_keeps_float32_gradients():
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     hidden = torch.randn(6, 8, generator=generator, requires_grad=True)
     weight = torch.randn(16, 8, generator=generator, requires_grad=True)
     targets, options = torch.arange(6), {"temperature": 1.0, "chunk_size": 4}
-    with torch.autocast("cpu", torch.bfloat16), watched_products() as formats:
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16), watched_products() as formats:
         scores = head_scores(hidden, weight, None, targets, **options)
         scores.logprobs.sum().backward()
     assert formats == {torch.bfloat16}
@@ -108,8 +109,8 @@ def test_a_head_computed_in_one_call_multiplies_in_autocasts_format_and_keeps_fl
 
 
 def test_bfloat16_hidden_rows_are_normalised_in_float32():
-    hidden = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
-    weight = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
+    hidden = torch.randn(3, 8, generator=torch.Generator(torch.get_default_device()).manual_seed(0)).bfloat16()
+    weight = torch.randn(16, 8, generator=torch.Generator(torch.get_default_device()).manual_seed(1)).bfloat16()
     targets = torch.tensor([0, 5, 15])
     logprobs_N, entropy_N, _ = token_scores(
         hidden, lambda rows: rows @ weight.T, targets, temperature=0.7, chunk_size=2
@@ -137,7 +138,7 @@ def test_backward_keeps_the_logits_of_one_chunk_only():
 
 def two_models(num_rows, dtype=torch.float64):
     """Hidden rows, head weights and targets of a policy; hidden rows and head of a narrower reference; 11 ids."""
-    generator = torch.Generator().manual_seed(num_rows)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(num_rows)
     hidden, weight = (torch.randn(n, 5, generator=generator, dtype=dtype, requires_grad=True) for n in (num_rows, 11))
     ref_hidden, ref_weight = (torch.randn(n, 3, generator=generator, dtype=dtype) for n in (num_rows, 11))
     return hidden, weight, torch.randint(11, (num_rows,), generator=generator), ref_hidden, ref_weight

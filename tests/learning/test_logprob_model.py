@@ -3,6 +3,7 @@ the model is and however samples share a micro-batch."""
 
 import copy
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,15 @@ from torch import Tensor, nn
 from agent_rl.errors import ConfigError
 from agent_rl.learning import logprob_model as scoring
 from agent_rl.learning.logprob_model import Critic, LogprobModel, Scores, ValueHead, make_logprob_model
-from agent_rl.learning.packing import plan_micro_batches
+from agent_rl.learning.packing import move_batch, plan_micro_batches
 from agent_rl.modeling.onednn import OneDNNLinear
 from agent_rl.modeling.packed_attention import PackedLayout
 from agent_rl.records import Batch, TrainingSample
 
+pytestmark = pytest.mark.usefixtures("on_test_device")
+on_cpu_only = pytest.mark.skipif(
+    os.environ.get("AGENT_RL_TEST_DEVICE", "cpu") != "cpu", reason="of layers and calls that a CPU has"
+)
 KINDS = ("minimind", "llama", "qwen2", "qwen3", "mistral", "mistral_window", "gemma2", "gpt2", "lora")
 """Windows are six tokens, Gemma 2 has softcaps, GPT-2 learned positions."""
 PROMPT = [5, 9, 2, 14, 7, 3, 33, 8]
@@ -45,7 +50,7 @@ WAYS = {"shared": {}, "flat": {"share_prefixes": False}, "padded": {"packed": Fa
 
 def one_batch(*, share_prefixes: bool = True) -> Batch:
     ((batch,),) = plan_micro_batches(SAMPLES, max_tokens=1000, share_prefixes=share_prefixes)
-    return batch
+    return move_batch(batch, torch.get_default_device())
 
 
 def score(model: nn.Module, way: str, **options: object) -> Scores:
@@ -76,6 +81,7 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
 # Equal to plain forward passes
 
 
+@on_cpu_only
 @pytest.mark.parametrize("kind", ["minimind", "llama", "qwen3", "mistral_window", "lora"])
 def test_a_large_micro_batch_gets_hidden_spare_rows(kind: str) -> None:
     samples = [sample([*PROMPT, length, *range(5, 4 + length)], [0] * 8 + [1] * length) for length in range(9, 33)]
@@ -148,7 +154,7 @@ def test_bfloat16_scores_are_near_those_of_a_plain_pass(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["minimind", "llama", "gemma2"])
 def test_autocast_scores_are_near_those_of_a_plain_pass(kind: str) -> None:
     model = tiny_model(kind)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         logprobs, _ = plain(model)
         for way in ("shared", "flat"):
             scores = score(model, way)
@@ -213,6 +219,7 @@ def test_chunks_change_neither_scores_nor_gradients(kind: str, monkeypatch: pyte
         torch.testing.assert_close(gradient, wanted[name], atol=1e-4, rtol=1e-4)
 
 
+@on_cpu_only
 @pytest.mark.parametrize(
     ("kind", "is_split", "expected"),
     [
@@ -264,7 +271,7 @@ def test_a_micro_batch_without_trained_tokens_has_gradients_of_zero(kind: str, p
     model = tiny_model(kind)
     scorer = LogprobModel(model, temperature=1.0, packed=packed, critic=ValueHead(32))
     (_, (filler,)) = plan_micro_batches(SAMPLES[:1], max_tokens=99, num_ranks=2)
-    scores = scorer(filler)
+    scores = scorer(move_batch(filler, torch.get_default_device()))
     assert scores.logprobs.shape == scores.entropies.shape == scores.values.shape == (0,)
     (scores.logprobs.sum() + scores.values.sum()).backward()
     for name, parameter in scorer.named_parameters():
@@ -336,7 +343,7 @@ def test_values_are_float32_under_autocast() -> None:
     with torch.no_grad():
         head.linear.weight.fill_(1.0)
         head.linear.bias.fill_(1 / 3)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(torch.get_default_device().type, torch.bfloat16):
         (value,) = head(torch.full((1, 4), 1 / 3))
     assert value.dtype == torch.float32
     assert float(value.detach()) == pytest.approx(5 / 3, abs=1e-6)  # bfloat16 knows 1.6640625 and 1.671875 only

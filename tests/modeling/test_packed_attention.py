@@ -9,6 +9,8 @@ from agent_rl.modeling import packed_attention as packed
 from agent_rl.modeling.packed_attention import PackedLayout, packed_attention
 from agent_rl.records import Segment
 
+pytestmark = pytest.mark.usefixtures("on_test_device")
+
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, segments: tuple[Segment, ...], window: int | None) -> Tensor:
     """With one mask over all tokens, by definition."""
@@ -39,7 +41,7 @@ CHAINS = (Segment(0, 5), Segment(5, 3, 0), Segment(8, 4, 1), Segment(12, 6, 0), 
 def test_attention_over_segments_is_that_of_one_mask_over_all_tokens(
     window: int | None, segments: tuple[Segment, ...]
 ) -> None:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     q, k, v = (torch.randn(19, heads, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2))
     weights = torch.randn(19, 4, 8, generator=generator)
     found = packed_attention(q, k, v, PackedLayout(segments), window=window)
@@ -102,11 +104,11 @@ def test_on_a_gpu_half_precision_attends_in_one_call_near_the_definition(
 
 def test_padded_rows_repeat_the_prefix_and_every_token_knows_its_place() -> None:
     layout = PackedLayout((Segment(0, 2), Segment(2, 1, 0), Segment(3, 2, 0), Segment(5, 1)))
-    tokens, places = layout.padded(torch.device("cpu"))
+    tokens, places = layout.padded(torch.get_default_device())
     assert tokens.tolist() == [[0, 1, 2, 0], [0, 1, 3, 4], [5, 0, 0, 0]]
     assert places.tolist() == [0, 1, 2, 6, 7, 8]
     chain = PackedLayout((Segment(0, 2), Segment(2, 1, 0), Segment(3, 2, 1), Segment(5, 1, 1)))
-    assert chain.padded(torch.device("cpu"))[0].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 5, 0]]
+    assert chain.padded(torch.get_default_device())[0].tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 5, 0]]
 
 
 @pytest.mark.parametrize(
