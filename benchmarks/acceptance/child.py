@@ -1,6 +1,8 @@
-"""One part in this process: `python -m acceptance.child PART FOLDER DEVICE tiny|full COMMAND`, started by `runner.py`.
+"""One part in this process: `python -m acceptance.child PART FOLDER DEVICE tiny|full STARTER COMMAND`.
 
-Exits with 0 when the part has a result, whether it worked or raised. Ends with the process that started it.
+Started by `runner.py`, whose process id is STARTER: it ends with it, and without it writes no result, as what a part
+raises then (a pipe that nobody reads) is no failure of the part. Exits with 0 when the part has a result, whether it
+worked or raised.
 """
 
 import importlib
@@ -11,13 +13,14 @@ import tempfile
 import threading
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from acceptance.figures import DONE, FAILED, SKIPPED, Recorder, Result, Setting, Skip, partial_path, write_result
 from acceptance.runner import PARTS
 
 
-def run(part: str, folder: Path, *, device: str, tiny: bool, command: str = "") -> Result:
+def run(part: str, folder: Path, *, device: str, tiny: bool, command: str = "", starter: int | None = None) -> Result:
     """Run a part, write its result and return it; nothing that the part raises gets out."""
     recorder = Recorder(partial_path(folder, part))
     status, reason, trace = DONE, "", ""
@@ -35,7 +38,8 @@ def run(part: str, folder: Path, *, device: str, tiny: bool, command: str = "") 
             status, reason = SKIPPED, str(skip)
         except BaseException as error:
             status, reason, trace = FAILED, f"{type(error).__name__}: {error}", traceback.format_exc()
-            print(trace, file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print(trace, file=sys.stderr, flush=True)
     result = Result(
         part=part,
         status=status,
@@ -49,7 +53,8 @@ def run(part: str, folder: Path, *, device: str, tiny: bool, command: str = "") 
         machine=machine,
         command=command,
     )
-    write_result(folder, result)
+    if starter is None or os.getppid() == starter:
+        write_result(folder, result)
     return result
 
 
@@ -60,17 +65,17 @@ def _prepare(setting: Setting, recorder: Recorder) -> None:
         use_what_fits(setting, recorder)
 
 
-def _end_with(parent: int) -> None:
-    """Nobody reads the result of a part whose starter was killed, and the next call runs it again."""
-    while os.getppid() == parent:
+def _end_with(starter: int) -> None:
+    """The next call runs a part again whose starter was killed."""
+    while os.getppid() == starter:
         time.sleep(0.5)
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    part, folder, device, size, command = sys.argv[1:]
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    run(part, Path(folder), device=device, tiny=size == "tiny", command=command)
+    part, folder, device, size, starter, command = sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(starter),), daemon=True).start()
+    run(part, Path(folder), device=device, tiny=size == "tiny", command=command, starter=int(starter))
 
 
 if __name__ == "__main__":

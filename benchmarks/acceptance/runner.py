@@ -92,7 +92,7 @@ def _run(part: str, folder: Path, *, device: str, tiny: bool, limit_s: float, co
         path.unlink(missing_ok=True)
     words = [sys.executable, "-m", "acceptance.child", part, str(folder.resolve()), device, "tiny" if tiny else "full"]
     started = time.monotonic()
-    process = subprocess.Popen([*words, command], cwd=ROOT, env=environment(), start_new_session=True)
+    process = subprocess.Popen([*words, str(os.getpid()), command], cwd=ROOT, env=environment(), start_new_session=True)
     is_late = False
     try:
         process.wait(limit_s)

@@ -101,6 +101,15 @@ def test_the_process_of_a_part_ends_with_the_script(tmp_path: Path) -> None:
     assert not Path(f"/proc/{inner}").exists() or not Path(f"/proc/{inner}/cmdline").read_bytes()
 
 
+def test_a_part_whose_starter_has_ended_leaves_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(runner.PARTS, "broken", "acceptance.machine:no_such_function")
+    found = child.run("broken", tmp_path, **TINY, starter=1 if os.getppid() != 1 else 2)
+    assert found.status == FAILED
+    assert read_result(tmp_path, "broken") is None
+    child.run("broken", tmp_path, **TINY, starter=os.getppid())
+    assert read_result(tmp_path, "broken").status == FAILED
+
+
 @pytest.mark.parametrize("records", [True, False])
 def test_out_of_time_a_part_has_a_result_only_if_it_had_all_its_time(tmp_path: Path, records: bool) -> None:
     write_result(tmp_path, result("machine"))
