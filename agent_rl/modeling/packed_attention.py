@@ -10,6 +10,7 @@ Not here: positions, projections, what a segment is for (`agent_rl/learning/pack
 """
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -180,6 +181,9 @@ def attend_in_one_call(
 
     k_RHD, v_RHD = (torch.cat([x[part] for path in layout.paths for part in path]) for x in (keys, values))
     query_ends, key_ends = layout.ends(queries_THD.device)
+    is_grouped = queries_THD.shape[1] != k_RHD.shape[1]
+    # PyTorch before 2.12 has no such switch: its kernel takes fewer heads of keys as they are.
+    grouped = {"enable_gqa": is_grouped} if "enable_gqa" in signature(varlen_attn).parameters else {}
     # A window is what a token sees to its left, and causal: the last query sees the last key.
     return varlen_attn(
         queries_THD,
@@ -191,7 +195,7 @@ def attend_in_one_call(
         max(layout.num_read),
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=queries_THD.shape[1] != k_RHD.shape[1],
+        **grouped,
     )
 
 
