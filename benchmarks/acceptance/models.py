@@ -40,8 +40,8 @@ TINY = {
     "vocab_size": 512,
     "tie_word_embeddings": True,
 }
-_GIVEN_TO_VARLEN = ("scale", "window_size", "enable_gqa")
-"""Keywords with which `packed_attention` calls `varlen_attn`."""
+_GIVEN_TO_VARLEN = ("scale", "window_size")
+"""Keywords with which `packed_attention` calls every `varlen_attn`."""
 
 
 def model_config(shape: str, setting: Setting, *, window: int, **changes: Any) -> PreTrainedConfig:

@@ -245,13 +245,13 @@ def test_a_pytorch_whose_attention_takes_other_arguments_is_reported_and_not_cal
     models.use_what_fits(setting, out)
     assert (packed_attention._VARLEN_FORMATS, out.notes) == (formats, [])
 
-    monkeypatch.setattr(varlen, "varlen_attn", lambda q, k, v, *, scale=None, window_size=(-1, -1): q)
-    assert models.varlen_problem() == "varlen_attn has no enable_gqa"
+    monkeypatch.setattr(varlen, "varlen_attn", lambda q, k, v, *, scale=None, is_causal=False: q)
+    assert models.varlen_problem() == "varlen_attn has no window_size"
     models.use_what_fits(setting, out)
     assert packed_attention._VARLEN_FORMATS == ()
     assert len(out.notes) == 1
     found = result(device="cuda", tiny=False, varlen_call=models.varlen_problem())
-    assert alarms({"parity": found}) == ["parity/varlen_call: varlen_attn has no enable_gqa"]
+    assert alarms({"parity": found}) == ["parity/varlen_call: varlen_attn has no window_size"]
 
 
 def test_rewards_are_compared_by_their_noise() -> None:

@@ -1,5 +1,7 @@
 """Attention over segments, against one mask over all tokens."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tiny_models import tiny_model
@@ -52,10 +54,9 @@ def test_attention_over_segments_is_that_of_one_mask_over_all_tokens(
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-4)
 
 
-def varlen_by_definition(q, k, v, query_ends, key_ends, max_q, max_k, *, scale, window_size, enable_gqa):
+def older_varlen(q, k, v, query_ends, key_ends, max_q, max_k, *, scale, window_size):
     """What the signature of PyTorch's kernel promises: causal from the lower right corner of every segment."""
     assert (query_ends.dtype, key_ends.dtype) == (torch.int32, torch.int32)
-    assert enable_gqa == (q.shape[1] != k.shape[1])
     left, right = window_size
     assert right == 0
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
@@ -71,12 +72,18 @@ def varlen_by_definition(q, k, v, query_ends, key_ends, max_q, max_k, *, scale, 
     return torch.cat(outputs)
 
 
+def varlen(q, k, *others, enable_gqa, **settings):
+    assert enable_gqa == (q.shape[1] != k.shape[1])
+    return older_varlen(q, k, *others, **settings)
+
+
+@pytest.mark.parametrize("kernel", [varlen, older_varlen])
 @pytest.mark.parametrize("segments", [FLAT, CHAINS])
 @pytest.mark.parametrize("window", [None, 1, 4, 100])
 def test_all_segments_in_one_call_attend_as_one_by_one(
-    window: int | None, segments: tuple[Segment, ...], monkeypatch: pytest.MonkeyPatch
+    window: int | None, segments: tuple[Segment, ...], kernel: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_definition)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(19, heads, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2))
     layout = PackedLayout(segments)
