@@ -105,12 +105,19 @@ def resident(job: Job) -> list[Item]:
 
 def transient(job: Job) -> list[Item]:
     """Items of an update beside the resident ones: gradients, gathered weights, activations, logits."""
+    items = sharding_items(job)
+    passes = pass_items(job)
+    items += max((passes[phase] for phase in ("head", "backward")), key=lambda phase: sum(i.num_bytes for i in phase))
+    if not job.is_cpu:
+        items.append(Item("fragmentation", FRAGMENTATION * sum(i.num_bytes for i in items)))
+    return items
+
+
+def sharding_items(job: Job) -> list[Item]:
+    """What DeepSpeed holds during the passes: shards of gradients, buckets, gathered weights."""
     shape, layout, width = job.shape, job.layout, job.width
     stage, shards = layout.zero_stage, job.layout.num_processes
-    trained_width = 4 if job.config.model.lora.rank else width
     items: list[Item] = []
-    if stage < 2:
-        items.append(Item("gradient", trained_width * job.num_trained))
     if stage in (1, 2):
         on_host = "machine" if layout.offload_optimizer else "device"
         copies = 2 if stage == 2 else 1
@@ -125,16 +132,29 @@ def transient(job: Job) -> list[Item]:
         items.append(Item("bucket being sent", width * sent))
         if layout.overlap and not job.is_cpu:
             items.append(Item("gradients of a layer, waiting", width * shape.largest_layer))
-    if not job.config.model.lora.rank:
-        items.append(Item("gradient of the largest matrix", width * shape.largest_weight))
-    stay, layer = activation_bytes(job)
-    items.append(Item("activations", stay))
-    # The head is done before the layers' backward passes begin.
-    logits = logit_bytes(job)
-    items.append(Item("logits" if logits >= layer else "backward of a layer", max(logits, layer)))
-    if not job.is_cpu:
-        items.append(Item("fragmentation", FRAGMENTATION * sum(i.num_bytes for i in items)))
     return items
+
+
+def pass_items(job: Job) -> dict[str, list[Item]]:
+    """What PyTorch holds of the largest micro-batch, by phase; `agent-rl plan --verify` runs all of it.
+
+    `layers`: when the layers' forward pass of the first micro-batch is done; `head`: in the output head and the loss,
+    forward and backward; `backward`: in the backward pass of the layers; `step`: in the optimizer's step.
+    """
+    shape, width, is_lora = job.shape, job.width, job.config.model.lora.rank > 0
+    gradients: list[Item] = []
+    if job.layout.zero_stage < 2:
+        gradients.append(Item("gradient", (4 if is_lora else width) * job.num_trained))
+    largest = [] if is_lora else [Item("gradient of the largest matrix", width * shape.largest_weight)]
+    stay, layer = activation_bytes(job)
+    kept = Item("activations", stay)
+    return {
+        "layers": [kept],
+        # The head is done before the layers' backward passes begin.
+        "head": [*gradients, *largest, kept, Item("logits", logit_bytes(job))],
+        "backward": [*gradients, *largest, kept, Item("backward of a layer", layer)],
+        "step": gradients,
+    }
 
 
 def activation_bytes(job: Job) -> tuple[float, float]:

@@ -79,6 +79,11 @@ SHIPPED = {
 
 def read_shape(source: str) -> ModelShape:
     """Read the shape of a model folder or hub name. UserError for anything else, or if it is unavailable."""
+    return shape_of(model_config(source), source)
+
+
+def model_config(source: str) -> "PreTrainedConfig":
+    """The sizes of a model, as Transformers builds it from them. UserError as of `read_shape`."""
     from transformers import AutoConfig
 
     if source.endswith(".pth"):
@@ -87,8 +92,8 @@ def read_shape(source: str) -> ModelShape:
         )
     if not is_folder(source) and source in SHIPPED:
         values = dict(SHIPPED[source])
-        return shape_of(AutoConfig.for_model(values.pop("model_type"), **values), source)
-    return shape_of(load_config(source), source)
+        return AutoConfig.for_model(values.pop("model_type"), **values)
+    return load_config(source)
 
 
 def shape_of(config: "PreTrainedConfig", name: str) -> ModelShape:

@@ -69,11 +69,11 @@ class HuggingFaceModel(TrainedModel):
         with loading or nullcontext():
             model = load_causal_lm(base, config, dtype=getattr(torch, dtype), attention=attention)
         if gradient_checkpointing:
-            _enable_gradient_checkpointing(model)
+            enable_gradient_checkpointing(model)
         if has_adapter:
             model = _load_adapter(model, Path(source))
         elif lora.rank:
-            model = _add_adapter(model, base, lora, seed=seed)
+            model = add_adapter(model, base, lora, seed=seed)
         return cls(model.to(device).eval(), tokenizer)
 
     def save_pretrained(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -102,7 +102,7 @@ class HuggingFacePolicy(InProcessPolicy):
     model_class = HuggingFaceModel
 
 
-def _enable_gradient_checkpointing(model: "PreTrainedModel") -> None:
+def enable_gradient_checkpointing(model: "PreTrainedModel") -> None:
     """Also makes the embeddings' output need a gradient, which adapters on frozen layers rely on."""
     try:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -120,7 +120,8 @@ def _peft() -> Any:
     return peft
 
 
-def _add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed: int) -> "PeftModel":
+def add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed: int) -> "PeftModel":
+    """Put new adapters into the model, whose weights came from `base`. ConfigError for layers that it does not have."""
     peft = _peft()
     if Path(base).is_dir():
         model.name_or_path = str(Path(base).resolve())  # goes into adapter_config.json, to be found from anywhere
