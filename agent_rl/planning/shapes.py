@@ -44,6 +44,16 @@ class ModelShape:
     linear_widths: Mapping[str, int] = field(default_factory=dict)
     """By last name of a linear layer, without the head: inputs and outputs of all layers of that name, summed."""
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether the head is the embedding as well."""
+        return self.num_weights - self.num_matmul_weights < 2 * self.num_head_weights
+
+    @property
+    def layer_matrix(self) -> int:
+        """Elements of a layer's largest matrix."""
+        return self.hidden_size * max(self.intermediate_size, self.num_heads * self.head_dim)
+
     def num_adapter_weights(self, rank: int, target_modules: Sequence[str] = ()) -> int:
         """Weights of LoRA adapters; without `target_modules` on all linear layers except the head."""
         names = target_modules or self.linear_widths
