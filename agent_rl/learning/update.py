@@ -117,7 +117,7 @@ class PolicyUpdater:
         stats = StepStats()
         for _ in range(self._config.train.epochs):
             for indices in _minibatches(collected, self._config.train.minibatches):
-                self._train_minibatch(samples, indices, inputs, stats, is_critic_alone=is_critic_alone)
+                self.train_minibatch(samples, indices, inputs, stats, is_critic_alone=is_critic_alone)
         stats = StepStats.merged(self._backend.all_gather_object(stats.on_cpu()))
         metrics = self._metrics(stats, inputs, before)
         self._adapt_kl(stats, metrics, num_episodes=len(collected.episodes))
@@ -268,7 +268,7 @@ class PolicyUpdater:
             only_rank=rank,
         )[rank]
 
-    def _train_minibatch(
+    def train_minibatch(
         self,
         samples: Sequence[TrainingSample],
         indices: Sequence[int],

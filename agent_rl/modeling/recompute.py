@@ -22,24 +22,36 @@ Layer = Callable[[Tensor], Tensor]
 def computed_again(tensor: Tensor) -> Iterator[None]:
     """Inside, `tensor`, which `rms_norm` or a gate made, is not stored for the backward pass but computed again.
 
-    It is recomputed from the tensors that its node in the graph saved, so nothing else is stored for it.
+    It is recomputed from the tensors that its node in the graph saved, so nothing else is stored for it. What else is
+    saved inside is stored as outside: by gradient checkpointing, where that is on.
     """
     node = tensor.grad_fn
     if not hasattr(node, "compute"):
         yield
         return
-    address, size, dtype = tensor.data_ptr(), tensor.numel(), tensor.dtype
+    identity = _identity(tensor)
+    # PyTorch calls the innermost hooks alone, so that those of gradient checkpointing must be called from here.
+    outer_pack, outer_unpack = torch._C._autograd._top_saved_tensors_default_hooks(False) or (_as_it_is, _as_it_is)
 
-    def pack(stored: Tensor) -> Tensor | torch.Size:
-        # By address, because products save a view; `tensor` lives here, so no other has it.
-        is_same = stored.data_ptr() == address and (stored.numel(), stored.dtype) == (size, dtype)
-        return stored.shape if is_same and stored.is_contiguous() else stored
+    def pack(stored: Tensor) -> Any:
+        # By storage, because products save a view; `tensor` lives here, so no other has it.
+        is_same = _identity(stored) == identity and stored.is_contiguous()
+        return stored.shape if is_same else outer_pack(stored)
 
-    def unpack(stored: Tensor | torch.Size) -> Tensor:
-        return node.compute(*_saved(node)).view(stored) if isinstance(stored, torch.Size) else stored
+    def unpack(stored: Any) -> Tensor:
+        return node.compute(*_saved(node)).view(stored) if isinstance(stored, torch.Size) else outer_unpack(stored)
 
     with saved_tensors_hooks(pack, unpack):
         yield
+
+
+def _as_it_is(stored: Any) -> Any:
+    return stored
+
+
+def _identity(tensor: Tensor) -> tuple[int, int, int, torch.dtype]:
+    """Which numbers these are: their storage, which fake tensors have too, and the part of it."""
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel(), tensor.dtype
 
 
 def _saved(node: Any) -> tuple[Tensor, ...]:

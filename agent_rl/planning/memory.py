@@ -5,6 +5,7 @@ Checked against real trainings on a CPU (`tests/planning/test_plan_measured.py`)
 Does not: count inference engines (`engines.py`), estimate time, decide whether it fits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,8 +20,12 @@ GRADIENT_WIDTH = 4
 """Bytes of a number of a gradient that ZeRO reduces and adds up (`distributed/zero.py`)."""
 SUB_GROUP = 1_000_000_000
 """Elements of a shard whose gradient DeepSpeed widens to float32 at a time."""
-LOGIT_COPIES = 4
-"""float32 numbers for each logit of a chunk: scaled, normalised, exponentials, a gradient."""
+LOGIT_COPIES = {True: 4, False: 3}
+"""float32 numbers for each logit of a chunk, on a CPU (True) and elsewhere: normalised, two gradients, and on a CPU
+what its kernels take inside. Runs on fake tensors have three (`planning/verify.py`)."""
+SUMMED = 3
+"""Gradients of one matrix while two parts of it, as of two chunks of logits, are added up: both and their sum.
+PyTorch's backward pass does not add them in place (measured on a CPU, PyTorch 2.13)."""
 CPU_BASE = 0.05 * GIB
 """What PyTorch's kernels and Transformers touch beyond their imports, measured."""
 CPU_RETAINED = {True: 0.4, False: 0.05}
@@ -85,6 +90,11 @@ class Job:
         """Of the largest micro-batch: a sample longer than `train.micro_batch_tokens` gets a pass of its own."""
         return max(self.config.train.micro_batch_tokens, self.config.policy.max_context)
 
+    @property
+    def hidden_bytes(self) -> float:
+        """One hidden state of each of these tokens."""
+        return float(self.tokens * self.width * self.shape.hidden_size)
+
 
 def resident(job: Job) -> list[Item]:
     """Items that stay from step to step: weights, optimizer, reference."""
@@ -128,11 +138,19 @@ def parked(job: Job, items: list[Item]) -> list[Item]:
 
 def transient(job: Job) -> list[Item]:
     """Items of an update beside the resident ones: gradients, gathered weights, activations, logits."""
+    items = sharding_items(job)
+    passes = pass_items(job)
+    items += max(passes["head"], passes["backward"], key=_size)
+    if not job.is_cpu:
+        items.append(Item("fragmentation", FRAGMENTATION * sum(i.num_bytes for i in items)))
+    return items
+
+
+def sharding_items(job: Job) -> list[Item]:
+    """What DeepSpeed holds during the passes: shards of gradients, buckets, gathered weights."""
     shape, layout, width = job.shape, job.layout, job.width
     stage, shards = layout.zero_stage, job.layout.num_processes
     items: list[Item] = []
-    if stage < 2:
-        items.append(Item("gradient", job.trained_width * job.num_trained))
     if stage in (1, 2):
         on_host = "machine" if layout.offload_optimizer else "device"
         copies = 2 if stage == 2 else 1
@@ -150,45 +168,122 @@ def transient(job: Job) -> list[Item]:
             items.append(Item("gradients of the bucket", width * min(_bucket(job), job.num_trained)))
         if layout.overlap and not job.is_cpu:
             items.append(Item("gradients of a layer, waiting", width * shape.largest_layer))
-    if not job.config.model.lora.rank:
-        items.append(Item("gradient of the largest matrix", width * shape.largest_weight))
-    stay, layer = activation_bytes(job)
-    items.append(Item("activations", stay))
-    # The head is done before the layers' backward passes begin.
-    logits = logit_bytes(job)
-    items.append(Item("logits" if logits >= layer else "backward of a layer", max(logits, layer)))
-    if not job.is_cpu:
-        items.append(Item("fragmentation", FRAGMENTATION * sum(i.num_bytes for i in items)))
     return items
 
 
-def activation_bytes(job: Job) -> tuple[float, float]:
-    """Of the largest micro-batch: what stays for the backward pass, and what the backward pass of one layer adds."""
-    shape, is_half = job.shape, "bfloat16" in (job.config.model.dtype, job.config.train.autocast)
-    stream, inner = job.width, 2 if is_half else 4
+def pass_items(job: Job) -> dict[str, list[Item]]:
+    """What PyTorch holds of the largest micro-batch, by phase; `agent-rl plan --verify` runs all of it.
+
+    `layers`: when the layers' forward pass of the first micro-batch is done; `head`: in the output head and the loss,
+    forward and backward; `backward`: in the backward pass of the layers; `step`: in the optimizer's step.
+    """
+    shape, width, is_lora = job.shape, job.width, job.config.model.lora.rank > 0
+    gradients: list[Item] = []
+    if job.layout.zero_stage < 2:
+        gradients.append(Item("gradient", job.trained_width * job.num_trained))
+    kept, rows = Item("activations", activation_bytes(job)), Item("gradient of hidden states", job.hidden_bytes)
+    # Autocast's copies go with the forward pass where layers are computed again, else with the last backward pass.
+    casts, late = [Item("weights in bfloat16", cast_bytes(job))], []
+    if not job.config.model.gradient_checkpointing:
+        late = casts
+    backward = [kept, *late, Item("backward of a layer", layer_bytes(job))]
+    if not is_lora:
+        # A head that is the embedding too waits for the embedding's part until the end; others come one by one.
+        head = width * shape.num_head_weights
+        backward.append(Item("gradient of a matrix", head if shape.is_tied else width * shape.layer_matrix))
+        if shape.is_tied:
+            backward = max(backward, [Item("gradients of the embedding", SUMMED * head)], key=_size)
+    loss = [*late, *_head_backward(job, is_frozen=is_lora)]
+    if not late and casts[0].num_bytes:
+        forward = [*casts, Item("head in bfloat16", 2 * shape.num_head_weights), Item("logits", logit_bytes(job))]
+        loss = max(loss, forward, key=_size)
+    return {
+        "layers": [kept, *casts],
+        # The head is done before the layers' backward passes begin.
+        "head": [*gradients, kept, rows, *loss],
+        "backward": [*gradients, *backward],
+        "step": gradients,
+    }
+
+
+def _size(items: Sequence[Item]) -> float:
+    return sum(item.num_bytes for item in items)
+
+
+def _head_backward(job: Job, *, is_frozen: bool) -> list[Item]:
+    """Logits and the gradient of the head's weights, at the higher of two moments."""
+    logits = Item("logits", logit_bytes(job))
+    if is_frozen:
+        return [logits]
+    one = job.width * job.shape.num_head_weights
+    first = [logits, Item("gradient of the head", one)]
+    return max(first, [Item("gradients of the head", SUMMED * one)], key=_size) if num_chunks(job) > 1 else first
+
+
+def activation_bytes(job: Job) -> float:
+    """Of the largest micro-batch: what stays for the backward pass, autocast's copies of weights left out."""
+    stay = job.shape.num_layers * (
+        job.width * job.shape.hidden_size if job.config.model.gradient_checkpointing else _layer_per_token(job)
+    )
+    # Embeddings; the last norm's input in float32, its rounding, its output or the rows of trained tokens.
+    last = (4 * job.width if job.is_cpu else 4 + 2 * job.width) * job.shape.hidden_size
+    return float((2 if job.has_own_critic else 1) * job.tokens * (stay + last))
+
+
+def layer_bytes(job: Job) -> float:
+    """Of the largest micro-batch: what the backward pass of one layer adds, its activations computed again included."""
+    shape, inner, lora = job.shape, _inner_width(job), job.config.model.lora
+    if lora.rank:
+        # The adapter of the down projection gives its gradient in float32; so is a hidden state's, twice.
+        backward = 4 * shape.intermediate_size + 8 * shape.hidden_size
+    else:
+        # Of the gated layer: its output computed again, two gradients; a CPU's kernels take one more.
+        backward = (4 if job.is_cpu else 3) * inner * shape.intermediate_size
+    again = _layer_per_token(job) if job.config.model.gradient_checkpointing else 0
+    return float(job.tokens * (backward + again))
+
+
+def cast_bytes(job: Job) -> float:
+    """Autocast's copies of the layers' weights, which live as long as the forward pass."""
+    is_cast = job.config.train.autocast == "bfloat16" and job.width == 4
+    return float((2 if job.has_own_critic else 1) * 2 * job.shape.num_matmul_weights * is_cast)
+
+
+def _layer_per_token(job: Job) -> float:
+    """Bytes that a layer keeps of a token."""
+    shape, stream, inner, lora = job.shape, job.width, _inner_width(job), job.config.model.lora
     hidden, queries = shape.hidden_size, shape.num_heads * shape.head_dim
-    keys = shape.num_kv_heads * shape.head_dim
+    keys, gated = shape.num_kv_heads * shape.head_dim, 2 * inner * shape.intermediate_size
+    if lora.rank:
+        # Frozen weights need no gradient, so norms keep no output and products no input, but each adapter its own.
+        inputs = {"o_proj": queries, "down_proj": shape.intermediate_size}
+        names = set(lora.target_modules or shape.linear_widths)
+        width = 4 if job.config.train.autocast == "none" else inner
+        adapters = width * sum(inputs.get(name, hidden) for name in names)
+        return 2 * hidden * 4 + inner * (2 * queries + 4 * keys) + gated + adapters
     # Norms: on a CPU ours keep input and output; elsewhere the model's own keep float32 copies too.
     norms = 2 * hidden * (2 * stream if job.is_cpu else 4 + stream + inner)
-    attention = inner * (3 * queries + 4 * keys)
-    layer = norms + attention + 2 * inner * shape.intermediate_size
-    backward = 4 * inner * shape.intermediate_size
-    if job.config.model.gradient_checkpointing:
-        stay, backward = shape.num_layers * stream * hidden, backward + layer
-    else:
-        stay = shape.num_layers * layer
-    stay += 4 * stream * hidden  # embeddings, last norm, rows of trained tokens
-    models = 2 if job.has_own_critic else 1
-    cast = 2 * shape.num_weights if job.config.train.autocast == "bfloat16" and job.width == 4 else 0
-    return models * (job.tokens * stay + cast), float(job.tokens * backward)
+    # Autocast copies a norm's output for each product: queries, keys and values, gate and up, the first of both above.
+    copies = 3 * inner * hidden if inner != stream else 0
+    return norms + copies + inner * (3 * queries + 4 * keys) + gated
+
+
+def _inner_width(job: Job) -> int:
+    """Bytes of a number that a product puts out."""
+    return 2 if "bfloat16" in (job.config.model.dtype, job.config.train.autocast) else 4
 
 
 def logit_bytes(job: Job) -> float:
     """One chunk of logits with its loss and gradient."""
     num_logits = min(logits_at_a_time("cpu" if job.is_cpu else "cuda"), job.tokens * job.shape.vocab_size)
     num_logits = max(num_logits, job.shape.vocab_size)
-    copies = LOGIT_COPIES * (2 if job.config.algorithm.kl.coef and job.config.algorithm.kl.kind == "full" else 1)
-    return num_logits * (4 * copies + (job.width if job.width == 2 else 0))
+    is_full = job.config.algorithm.kl.coef and job.config.algorithm.kl.kind == "full"
+    return num_logits * 4 * LOGIT_COPIES[job.is_cpu] * (2 if is_full else 1)
+
+
+def num_chunks(job: Job) -> int:
+    """Chunks of logits of the largest micro-batch, if all of its tokens are trained."""
+    return -(-job.tokens * job.shape.vocab_size // logits_at_a_time("cpu" if job.is_cpu else "cuda"))
 
 
 def step_items(job: Job) -> list[Item]:

@@ -44,6 +44,16 @@ class ModelShape:
     linear_widths: Mapping[str, int] = field(default_factory=dict)
     """By last name of a linear layer, without the head: inputs and outputs of all layers of that name, summed."""
 
+    @property
+    def is_tied(self) -> bool:
+        """Whether the head is the embedding as well."""
+        return self.num_weights - self.num_matmul_weights < 2 * self.num_head_weights
+
+    @property
+    def layer_matrix(self) -> int:
+        """Elements of a layer's largest matrix."""
+        return self.hidden_size * max(self.intermediate_size, self.num_heads * self.head_dim)
+
     def num_adapter_weights(self, rank: int, target_modules: Sequence[str] = ()) -> int:
         """Weights of LoRA adapters; without `target_modules` on all linear layers except the head."""
         names = target_modules or self.linear_widths
@@ -79,6 +89,11 @@ SHIPPED = {
 
 def read_shape(source: str) -> ModelShape:
     """Read the shape of a model folder or hub name. UserError for anything else, or if it is unavailable."""
+    return shape_of(model_config(source), source)
+
+
+def model_config(source: str) -> "PreTrainedConfig":
+    """The sizes of a model, as Transformers builds it from them. UserError as of `read_shape`."""
     from transformers import AutoConfig
 
     if source.endswith(".pth"):
@@ -87,8 +102,8 @@ def read_shape(source: str) -> ModelShape:
         )
     if not is_folder(source) and source in SHIPPED:
         values = dict(SHIPPED[source])
-        return shape_of(AutoConfig.for_model(values.pop("model_type"), **values), source)
-    return shape_of(load_config(source), source)
+        return AutoConfig.for_model(values.pop("model_type"), **values)
+    return load_config(source)
 
 
 def shape_of(config: "PreTrainedConfig", name: str) -> ModelShape:

@@ -69,12 +69,11 @@ class HuggingFaceModel(TrainedModel):
         with loading or nullcontext():
             model = load_causal_lm(base, config, dtype=getattr(torch, dtype), attention=attention)
         if gradient_checkpointing:
-            _enable_gradient_checkpointing(model)
+            enable_gradient_checkpointing(model)
         if has_adapter:
             model = _load_adapter(model, Path(source))
         elif lora.rank:
-            model = _add_adapter(model, base, lora, seed=seed)
-        _leave_formats_to_autocast(model)
+            model = add_adapter(model, base, lora, seed=seed)
         return cls(model.to(device).eval(), tokenizer)
 
     def save_pretrained(self, folder: str | Path, weights: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -103,7 +102,7 @@ class HuggingFacePolicy(InProcessPolicy):
     model_class = HuggingFaceModel
 
 
-def _enable_gradient_checkpointing(model: "PreTrainedModel") -> None:
+def enable_gradient_checkpointing(model: "PreTrainedModel") -> None:
     """Also makes the embeddings' output need a gradient, which adapters on frozen layers rely on."""
     try:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -121,7 +120,8 @@ def _peft() -> Any:
     return peft
 
 
-def _add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed: int) -> "PeftModel":
+def add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed: int) -> "PeftModel":
+    """Put new adapters into the model, whose weights came from `base`. ConfigError for layers that it does not have."""
     peft = _peft()
     if Path(base).is_dir():
         model.name_or_path = str(Path(base).resolve())  # goes into adapter_config.json, to be found from anywhere
@@ -135,7 +135,7 @@ def _add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return peft.get_peft_model(model, settings)
+            return _leave_formats_to_autocast(peft.get_peft_model(model, settings))
         except ValueError:
             raise ConfigError(
                 f"model.lora.target_modules = {list(lora.target_modules)}: {type(model).__name__} has no linear layers "
@@ -143,7 +143,7 @@ def _add_adapter(model: "PreTrainedModel", base: str, lora: LoraConfig, *, seed:
             ) from None
 
 
-def _leave_formats_to_autocast(model: torch.nn.Module) -> None:
+def _leave_formats_to_autocast(model: "PeftModel") -> "PeftModel":
     """Under autocast adapters take their input as it is; peft would first widen it to their own float32."""
 
     def cast(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
@@ -152,6 +152,7 @@ def _leave_formats_to_autocast(model: torch.nn.Module) -> None:
     for module in model.modules():
         if hasattr(module, "cast_input_dtype_enabled"):
             module._cast_input_dtype = cast
+    return model
 
 
 def _base_of_adapter(folder: Path, lora: LoraConfig) -> str:
@@ -176,6 +177,6 @@ def _base_of_adapter(folder: Path, lora: LoraConfig) -> str:
 
 def _load_adapter(model: "PreTrainedModel", folder: Path) -> "PeftModel":
     try:
-        return _peft().PeftModel.from_pretrained(model, folder, is_trainable=True)
+        return _leave_formats_to_autocast(_peft().PeftModel.from_pretrained(model, folder, is_trainable=True))
     except UNREADABLE as error:
         raise unreadable(str(folder), error) from None

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tiny_models import config_of
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from agent_rl.modeling.hf_layers import exchange_layers
@@ -105,6 +106,24 @@ def test_only_recomputed_activations_are_not_saved() -> None:
     torch.testing.assert_close(gradient.view(8, 4), y_value[:4].sum(dim=0).expand(8, 4))
     _, gradient = product_with(lambda: F.linear(x, other.view(8, 4)))
     torch.testing.assert_close(gradient.view(8, 4), x.detach().sum(dim=0).expand(8, 4))
+
+
+def test_what_is_saved_inside_is_left_to_gradient_checkpointing() -> None:
+    x, gate, up = random(64, 32), random(96, 32, seed=1), random(96, 32, seed=2)
+    down = random(32, 96, seed=3).detach().double().requires_grad_()
+
+    def down_in_another_format(opened: Tensor) -> Tensor:
+        return F.linear(opened.double(), down).float()  # as adapters in float32 on a model in bfloat16
+
+    def layer(x: Tensor) -> Tensor:
+        return swiglu(x, lambda y: F.linear(y, gate), lambda y: F.linear(y, up), down_in_another_format)
+
+    def again(x: Tensor) -> Tensor:
+        return checkpoint(layer, x, use_reentrant=False, preserve_rng_state=False)
+
+    assert num_stored(lambda: again(x)) == 64 * 32  # the output alone
+    for got, wanted in zip(*(gradients(run, x) for run in (again, layer)), strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 def test_without_a_gradient_nothing_is_prepared() -> None:
