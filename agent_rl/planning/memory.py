@@ -217,7 +217,9 @@ def _head_backward(job: Job, *, is_frozen: bool) -> list[Item]:
         return [logits]
     one = job.width * job.shape.num_head_weights
     first = [logits, Item("gradient of the head", one)]
-    return max(first, [Item("gradients of the head", SUMMED * one)], key=_size) if num_chunks(job) > 1 else first
+    # Elsewhere than on a CPU the head adds up the gradients of its chunks by itself.
+    is_summed = job.is_cpu and num_chunks(job) > 1
+    return max(first, [Item("gradients of the head", SUMMED * one)], key=_size) if is_summed else first
 
 
 def activation_bytes(job: Job) -> float:
@@ -225,8 +227,8 @@ def activation_bytes(job: Job) -> float:
     stay = job.shape.num_layers * (
         job.width * job.shape.hidden_size if job.config.model.gradient_checkpointing else _layer_per_token(job)
     )
-    # Embeddings; the last norm's input in float32, its rounding, its output or the rows of trained tokens.
-    last = (4 * job.width if job.is_cpu else 4 + 2 * job.width) * job.shape.hidden_size
+    # Embeddings; the last norm's input, its output or the rows of trained tokens, and adapters' copies of both.
+    last = (4 if job.is_cpu or job.config.model.lora.rank else 2) * job.width * job.shape.hidden_size
     return float((2 if job.has_own_critic else 1) * job.tokens * (stay + last))
 
 
@@ -234,8 +236,7 @@ def layer_bytes(job: Job) -> float:
     """Of the largest micro-batch: what the backward pass of one layer adds, its activations computed again included."""
     shape, inner, lora = job.shape, _inner_width(job), job.config.model.lora
     if lora.rank:
-        # The adapter of the down projection gives its gradient in float32; so is a hidden state's, twice.
-        backward = 4 * shape.intermediate_size + 8 * shape.hidden_size
+        backward = inner * shape.intermediate_size
     else:
         # Of the gated layer: its output computed again, two gradients; a CPU's kernels take one more.
         backward = (4 if job.is_cpu else 3) * inner * shape.intermediate_size
@@ -258,11 +259,9 @@ def _layer_per_token(job: Job) -> float:
         # Frozen weights need no gradient, so norms keep no output and products no input, but each adapter its own.
         inputs = {"o_proj": queries, "down_proj": shape.intermediate_size}
         names = set(lora.target_modules or shape.linear_widths)
-        width = 4 if job.config.train.autocast == "none" else inner
-        adapters = width * sum(inputs.get(name, hidden) for name in names)
-        return 2 * hidden * 4 + inner * (2 * queries + 4 * keys) + gated + adapters
-    # Norms: on a CPU ours keep input and output; elsewhere the model's own keep float32 copies too.
-    norms = 2 * hidden * (2 * stream if job.is_cpu else 4 + stream + inner)
+        adapters = inner * sum(inputs.get(name, hidden) for name in names)
+        return hidden * stream + inner * (2 * queries + 4 * keys) + gated + adapters
+    norms = hidden * stream * (4 if job.is_cpu else 3)  # outputs and inputs; of the first, a GPU keeps the layer's own
     # Autocast copies a norm's output for each product: queries, keys and values, gate and up, the first of both above.
     copies = 3 * inner * hidden if inner != stream else 0
     return norms + copies + inner * (3 * queries + 4 * keys) + gated

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from agent_rl.config import Config
 from agent_rl.distributed.backend import Backend, OptimizerStep
-from agent_rl.distributed.processes import Processes
 from agent_rl.errors import ConfigError
 from agent_rl.learning.objective import LossInputs, Objective
 from agent_rl.learning.step_stats import StepStats
@@ -119,8 +118,10 @@ class PhaseBackend(Backend):
     """The first process of a planned run, alone: what is collective answers for itself, and phases are marked."""
 
     def __init__(self, layout: Layout, live: LiveBytes, device: torch.device) -> None:
-        Processes.__init__(self, device=device, timeout_s=0.0)  # without Accelerate, which would look for a GPU
-        self._plugin = self._engine = None
+        # Without Accelerate, which would look for a GPU, and a group for control traffic, for which there is nobody.
+        self.device, self.timeout_s = device, 0.0
+        self.rank, self.num_processes = 0, layout.num_processes
+        self._plugin = self._engine = self._control = None
         self._planned, self._live = layout, live
 
     @property
