@@ -251,8 +251,11 @@ def logit_bytes(job: Job) -> float:
     """One chunk of logits with its loss and gradient."""
     num_logits = min(logits_at_a_time("cpu" if job.is_cpu else "cuda"), job.tokens * job.shape.vocab_size)
     num_logits = max(num_logits, job.shape.vocab_size)
-    is_full = job.config.algorithm.kl.coef and job.config.algorithm.kl.kind == "full"
-    return num_logits * 4 * LOGIT_COPIES[job.is_cpu] * (2 if is_full else 1)
+    algorithm = job.config.algorithm
+    is_full = algorithm.kl.coef and algorithm.kl.kind == "full"
+    # An entropy with a gradient keeps probabilities and their products with the logarithms too.
+    copies = LOGIT_COPIES[job.is_cpu] + (2 if algorithm.entropy_coef else 0)
+    return num_logits * 4 * copies * (2 if is_full else 1)
 
 
 def num_chunks(job: Job) -> int:
