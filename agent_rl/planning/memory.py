@@ -195,7 +195,8 @@ def pass_items(job: Job) -> dict[str, list[Item]]:
             backward = max(backward, [Item("gradients of the embedding", SUMMED * head)], key=_size)
     loss = [*late, *_head_backward(job, is_frozen=is_lora)]
     if not late and casts[0].num_bytes:
-        forward = [*casts, Item("head in bfloat16", 2 * shape.num_head_weights), Item("logits", logit_bytes(job))]
+        head = 2 * shape.num_head_weights if width == 4 else 0
+        forward = [*casts, Item("head in bfloat16", head), Item("logits", logit_bytes(job))]
         loss = max(loss, forward, key=_size)
     return {
         "layers": [kept, *casts],
@@ -227,8 +228,8 @@ def activation_bytes(job: Job) -> float:
     stay = job.shape.num_layers * (
         job.width * job.shape.hidden_size if job.config.model.gradient_checkpointing else _layer_per_token(job)
     )
-    # Embeddings; the last norm's input, its output or the rows of trained tokens, and adapters' copies of both.
-    last = (4 if job.is_cpu or job.config.model.lora.rank else 2) * job.width * job.shape.hidden_size
+    # Embeddings; the last norm's input, its output or the rows of trained tokens.
+    last = (4 if job.is_cpu else 2) * job.width * job.shape.hidden_size
     return float((2 if job.has_own_critic else 1) * job.tokens * (stay + last))
 
 
@@ -245,9 +246,11 @@ def layer_bytes(job: Job) -> float:
 
 
 def cast_bytes(job: Job) -> float:
-    """Autocast's copies of the layers' weights, which live as long as the forward pass."""
-    is_cast = job.config.train.autocast == "bfloat16" and job.width == 4
-    return float((2 if job.has_own_critic else 1) * 2 * job.shape.num_matmul_weights * is_cast)
+    """Autocast's copies of the layers' float32 weights, or adapters, which live as long as the forward pass."""
+    if job.config.train.autocast == "none":
+        return 0.0
+    adapters = job.num_trained if job.config.model.lora.rank else 0
+    return float((2 if job.has_own_critic else 1) * 2 * (job.shape.num_matmul_weights if job.width == 4 else adapters))
 
 
 def _layer_per_token(job: Job) -> float:
@@ -276,8 +279,11 @@ def logit_bytes(job: Job) -> float:
     """One chunk of logits with its loss and gradient."""
     num_logits = min(logits_at_a_time("cpu" if job.is_cpu else "cuda"), job.tokens * job.shape.vocab_size)
     num_logits = max(num_logits, job.shape.vocab_size)
-    is_full = job.config.algorithm.kl.coef and job.config.algorithm.kl.kind == "full"
-    return num_logits * 4 * LOGIT_COPIES[job.is_cpu] * (2 if is_full else 1)
+    algorithm = job.config.algorithm
+    is_full = algorithm.kl.coef and algorithm.kl.kind == "full"
+    # An entropy with a gradient keeps probabilities and their products with the logarithms too.
+    copies = LOGIT_COPIES[job.is_cpu] + (2 if algorithm.entropy_coef else 0)
+    return num_logits * 4 * copies * (2 if is_full else 1)
 
 
 def num_chunks(job: Job) -> int:

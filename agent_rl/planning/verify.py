@@ -121,7 +121,7 @@ def compare(job: Job, found: UpdateBytes) -> tuple[ComparedPhase, ...]:
     stays = {item.name: item.num_bytes for item in memory.resident(job)}
     parts = job.layout.num_processes if job.layout.zero_stage == 3 else 1
     has_optimizer = not job.layout.zero_stage
-    weights = parts * stays["weights"] + stays.get("adapters (float32)", 0.0)
+    weights = parts * stays["weights"] + stays.get("adapters", 0.0)
     rows = [
         ("weights", "resident" if parts == 1 else f"whole; a process holds 1/{parts}", weights, found.weights),
         ("optimizer", "AdamW's moments", stays.get("AdamW's moments", 0.0), found.states),
@@ -141,7 +141,7 @@ def compare(job: Job, found: UpdateBytes) -> tuple[ComparedPhase, ...]:
 
 def not_run(job: Job) -> tuple[Item, ...]:
     """Items of the plan that no run on fake tensors shows."""
-    shown = {"weights", "adapters (float32)", "AdamW's moments"}
+    shown = {"weights", "adapters", "AdamW's moments"}
     items = [item for item in memory.resident(job) if item.name not in shown]
     if job.layout.zero_stage == 3:
         items.insert(0, Item("weights, shard", memory.resident(job)[0].num_bytes, memory.resident(job)[0].where))

@@ -197,6 +197,7 @@ def test_logits_come_in_chunks():
     assert logit_bytes(make_job()) == 160 * 12
     assert logit_bytes(make_job(LARGE, train={"micro_batch_tokens": 100_000})) == 2**26 * 12
     assert logit_bytes(replace(make_job(), is_cpu=True)) == 160 * 16
+    assert logit_bytes(make_job(algorithm={"entropy_coef": 0.1})) == 160 * 20
     full_kl = make_job(algorithm={"kl": {"coef": 0.1, "kind": "full"}})
     assert logit_bytes(full_kl) == 160 * 24
 
