@@ -283,7 +283,9 @@ def logit_bytes(job: Job) -> float:
     is_full = algorithm.kl.coef and algorithm.kl.kind == "full"
     # An entropy with a gradient keeps probabilities and their products with the logarithms too.
     copies = LOGIT_COPIES[job.is_cpu] + (2 if algorithm.entropy_coef else 0)
-    return num_logits * 4 * copies * (2 if is_full else 1)
+    # A head in one call holds the logits as its products put them out until the chunk is done.
+    kept = 2 if _inner_width(job) == 2 and not job.is_cpu else 0
+    return num_logits * (4 * copies + kept) * (2 if is_full else 1)
 
 
 def num_chunks(job: Job) -> int:

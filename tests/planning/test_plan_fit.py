@@ -210,11 +210,11 @@ def test_the_plan_of_eight_h100_fits_as_documented_with_a_tenth_to_spare():
     plan = json.loads(result.output)
     assert plan["fits"] and plan["headroom"] >= 0.10
     assert {place["name"] for place in plan["places"]} == {"GPU that trains", "GPU that serves", "machine's memory"}
-    assert [round(100 * place["headroom"]) for place in plan["places"]] == [22, 15, 65]
+    assert [round(100 * place["headroom"]) for place in plan["places"]] == [21, 15, 62]
     assert plan["tokens"]["num_episodes"] == 512
     # Servers hold all concurrent episodes, so that no context is read twice.
     assert plan["seconds"]["slots"] == 20
-    assert round(plan["seconds"]["step"] / 60) == 35 and "takes 35 minutes a step" in text.replace("\n# ", " ")
+    assert round(plan["seconds"]["step"] / 60) == 36 and "takes 36 minutes a step" in text.replace("\n# ", " ")
     assert round(plan["weight_files"] / GIB) == 122
     shown = CliRunner().invoke(app, shlex.split(command))
     assert "It fits, with 15% headroom where it is tightest" in shown.output
