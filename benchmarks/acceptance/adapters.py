@@ -15,7 +15,7 @@ from agent_rl.config.sections import LoraConfig
 from agent_rl.distributed.backend import Backend
 from agent_rl.learning.update import PolicyUpdater
 from agent_rl.planning.machine import GIB
-from agent_rl.policies.hf_policy import _add_adapter, _leave_formats_to_autocast
+from agent_rl.policies.hf_policy import add_adapter
 
 RANK = 32
 TOKENS = 8192
@@ -31,8 +31,7 @@ def measure_adapters(setting: Setting, out: Recorder) -> None:
     settings = model_config("1.5B", setting, window=tokens + 1)
     forget(setting.device)
     base = make_model(settings, setting.device, torch.bfloat16)
-    model = _add_adapter(base, "-", LoraConfig(rank=RANK), seed=0).to(setting.device)
-    _leave_formats_to_autocast(model)
+    model = add_adapter(base, "-", LoraConfig(rank=RANK), seed=0).to(setting.device)
     updater = PolicyUpdater(model.eval(), config, Backend(setting.device))
     step = made_up_step(tokens, settings.vocab_size)
     times, metrics = [], {}

@@ -178,6 +178,12 @@ def control_groups() -> set[str]:
     return {str(path) for path in Path("/sys/fs/cgroup").rglob(f"*_{os.getpid()}_*") if path.is_dir()}
 
 
+def _is_of_another_test(mount: Path, folder: Path) -> bool:
+    """Whether a mount is below pytest's temporary folders, but neither below `folder` nor above it."""
+    is_of_pytest = any(part.startswith("pytest-of-") for part in mount.parts)
+    return is_of_pytest and not (mount.is_relative_to(folder) or folder.is_relative_to(mount))
+
+
 @contextlib.contextmanager
 def nothing_left_over(folder: Path) -> Iterator[None]:
     """Check that the body leaves no process, descriptor, mount, control group and temporary file (TMPDIR: `folder`)."""
@@ -185,7 +191,8 @@ def nothing_left_over(folder: Path) -> Iterator[None]:
     def state() -> set[object]:
         """Of this process alone: other workers of pytest have sandboxes of their own."""
         shared = Path("/dev/shm").glob(f"agent_rl_{os.getpid()}_*")
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()  # the same mounted twice has two numbers
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()  # the same mounted twice has two numbers
+        mounts = [line for line in lines if not _is_of_another_test(Path(line.split()[4]), folder)]
         return {*descendants(), *mounts, *control_groups(), *folder.rglob("*"), *shared}
 
     earlier_folder, tempfile.tempdir = tempfile.tempdir, str(folder)
