@@ -7,7 +7,7 @@ Not here: the model up to its hidden states, the shift between logits and ids, e
 Shape suffixes: `_N` trained token, `_d` hidden width, `_V` vocabulary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -121,10 +121,13 @@ class _HeadScores(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.how = how
         temperature, chunk_size, entropy_gradient, dtype = how
-        parts = [
-            _scores(_log_softmax(logits, temperature), ids, entropy_gradient)
-            for _, logits, ids in _chunks(hidden, weight, bias, targets, chunk_size, dtype)
-        ]
+        cast = weight.to(dtype)
+
+        def scores_of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+            log_softmax = _log_softmax(_logits(hidden[rows], cast, bias), temperature)
+            return _scores(log_softmax, targets[rows], entropy_gradient)
+
+        parts = [scores_of(rows) for rows in _chunks(len(hidden), chunk_size)]
         logprobs, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
@@ -139,40 +142,49 @@ class _HeadScores(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         grad_weight = torch.zeros_like(weight) if needs_weight else None
         grad_bias = torch.zeros_like(bias) if needs_bias else None
+        cast = weight.to(dtype)
+
+        def add_up(rows: slice) -> None:
+            """In a function, so that nothing of a chunk is left when the next one begins."""
+            grad_logits = _grad_of_logits(
+                _logits(hidden[rows], cast, bias),
+                targets[rows],
+                [grad[rows] for grad in grads[: 2 if entropy_gradient else 1]],
+                temperature,
+            )
+            if needs_hidden:
+                grad_hidden[rows] = grad_logits @ cast
+            if needs_weight and dtype == weight.dtype:
+                grad_weight.addmm_(grad_logits.t(), hidden[rows].to(dtype))
+            elif needs_weight:
+                grad_weight.add_(grad_logits.t() @ hidden[rows].to(dtype))
+            if needs_bias:
+                grad_bias.add_(grad_logits.sum(dim=0))
+
         with torch.autocast(hidden.device.type, enabled=False):
-            for first, logits, ids in _chunks(hidden, weight, bias, targets, chunk_size, dtype):
-                rows = slice(first, first + len(ids))
-                with torch.enable_grad():
-                    logits.requires_grad_()
-                    scores = _scores(_log_softmax(logits, temperature), ids, entropy_gradient)
-                num = 2 if entropy_gradient else 1
-                (grad_logits,) = torch.autograd.grad(scores[:num], logits, [grad[rows] for grad in grads[:num]])
-                if needs_hidden:
-                    grad_hidden[rows] = grad_logits @ weight.to(dtype)
-                if needs_weight and dtype == weight.dtype:
-                    grad_weight.addmm_(grad_logits.t(), hidden[rows].to(dtype))
-                elif needs_weight:
-                    grad_weight += grad_logits.t() @ hidden[rows].to(dtype)
-                if needs_bias:
-                    grad_bias += grad_logits.sum(dim=0)
+            for rows in _chunks(len(hidden), chunk_size):
+                add_up(rows)
         return grad_hidden, grad_weight, grad_bias, None, None
 
 
-def _chunks(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    targets: torch.Tensor,
-    chunk_size: int,
-    dtype: torch.dtype,
-) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """First row, logits and targets of each chunk, without gradient."""
-    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    for first in range(0, len(hidden), chunk_size):
-        rows = slice(first, first + chunk_size)
-        with torch.autocast(hidden.device.type, enabled=False):
-            logits = F.linear(hidden[rows].to(dtype), weight, bias)
-        yield first, logits, targets[rows]
+def _chunks(num_rows: int, chunk_size: int) -> list[slice]:
+    return [slice(first, first + chunk_size) for first in range(0, num_rows, chunk_size)]
+
+
+def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """In the weight's number format, whatever autocast is."""
+    with torch.autocast(hidden.device.type, enabled=False):
+        return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
+
+
+def _grad_of_logits(
+    logits: torch.Tensor, targets: torch.Tensor, grads: list[torch.Tensor], temperature: float
+) -> torch.Tensor:
+    """From the gradients of log-probs and, if they have one, of entropies."""
+    with torch.enable_grad():
+        scores = _scores(_log_softmax(logits.requires_grad_(), temperature), targets, len(grads) > 1)
+    (grad,) = torch.autograd.grad(scores[: len(grads)], logits, grads)
+    return grad
 
 
 def _scores(

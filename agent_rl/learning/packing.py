@@ -234,7 +234,7 @@ def _best_move(
     best, lowest = None, heavy[1].load
     for row in heavy[0].rows if heavy is not light else ():
         worst = max(heavy[1].load_without(row), light[1].load_with([row]))
-        if worst < lowest and light[0].load_with([row]) <= max(max_tokens, heavy[0].load):
+        if worst < lowest and light[0].load_with([row]) <= max_tokens:
             best, lowest = (heavy, light, row), worst
     return best
 

@@ -205,6 +205,7 @@ options = st.fixed_dictionaries(
         "num_ranks": st.integers(1, 3),
         "skip_zero_advantage": st.booleans(),
         "padded": st.booleans(),
+        "attention_cost": st.sampled_from([0.0, 0.05, 1.0]),
     }
 )
 
