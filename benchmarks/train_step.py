@@ -4,11 +4,10 @@
 
 The same weights, prompts, group size and completion lengths (no completion stops early; one turn, no tools, a reward
 that costs nothing), float32, each trainer in a process and an interpreter of its own, alternating; the first step of
-each is dropped, figures are medians of the rest. `--device cuda` measures our update alone on made-up episodes.
-Not here: what the processes do (`train_step_ours.py`, `train_step_trl.py`, `train_step_update.py`).
+each is dropped, figures are medians of the rest.
+Not here: what the processes do (`train_step_ours.py`, `train_step_trl.py`), GPUs (`acceptance/update.py`).
 """
 
-import json
 import os
 import resource
 import statistics
@@ -30,7 +29,6 @@ HERE = Path(__file__).resolve().parent
 NUM_WARM_UP = 1
 MIB = 2**20
 TRL_ADVICE = "Ours runs alone; for both, run `make setup-trl` and give --trl-python .venv-trl/bin/python."
-GPU_SHAPES, GPU_TOKENS = ("0.6B", "1.5B"), (4096, 16_384)
 
 
 def main(
@@ -53,12 +51,8 @@ def main(
     threads: Annotated[int, typer.Option()] = 2,
     small: Annotated[bool, typer.Option(help="Also the model of 5 million parameters.")] = True,
     profile: Annotated[bool, typer.Option("--profile", help="Also show what our update spends its time on.")] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
 ) -> None:
     """Measure and print."""
-    if device != "cpu":
-        _update_table(device, profile=profile)
-        return
     if trl_python is None:
         print(TRL_ADVICE, flush=True)
     sizes = [f"--num-prompts={prompts}", f"--group-size={group_size}", f"--prompt-tokens={prompt_tokens}"]
@@ -190,31 +184,6 @@ def _rows(workload: Workload, runs: dict[str, list[Readings]]) -> Iterator[list[
     yield row("  libraries alone", lambda r: [r.libraries / MIB], "{:,.0f}")
     yield row("  weights", lambda r: [r.weights / MIB], "{:,.0f}")
     yield row("  beyond these", lambda r: [work(r) / MIB], "{:,.0f}")
-
-
-def _update_table(device: str, *, profile: bool) -> None:
-    """Our update alone, a process for each case."""
-    table = Table(title=f"agent_rl's update in bfloat16 on {device}, made-up episodes, random weights")
-    for column in ("model", "tokens of an episode", "tokens/s", "MFU", "peak memory", "seconds", "micro-batches"):
-        table.add_column(column)
-    for shape in GPU_SHAPES:
-        for tokens in GPU_TOKENS:
-            options = [f"--shape={shape}", f"--tokens={tokens}", f"--device={device}"]
-            options += ["--profile"] if profile else []
-            printed = _start(sys.executable, "train_step_update.py", *options, threads=os.cpu_count() or 1)
-            *before, last = printed.strip().splitlines()
-            print(*before, sep="\n", flush=True)
-            found = json.loads(last)
-            table.add_row(
-                f"{shape} on {found['device']}",
-                f"{tokens:,}",
-                f"{found['tokens_per_s']:,.0f}",
-                f"{found['mfu']:.1%}",
-                f"{found['peak_bytes'] / 2**30:.1f} GiB",
-                f"{found['update_s']:.2f}",
-                str(found["micro_batches"]),
-            )
-    Console(width=110).print(table)
 
 
 if __name__ == "__main__":

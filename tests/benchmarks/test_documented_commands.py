@@ -29,7 +29,6 @@ TINY = {
     "benchmarks/sandbox.py": "--rounds 1 --calls 1",
     "benchmarks/step_time.py": f"{TRAIN} {SMALL_POLICY}",
     "benchmarks/train_step.py": "--repeats 1 --steps 1 --prompts 1 --group-size 4 --new-tokens 24",
-    "benchmarks/train_step_update.py": "--steps 1",
     "scripts/gpu_acceptance.py": "--tiny --device cpu --part parity",
     "scripts/plot_success.py": "",
     "agent_rl/scripts/train_sft.py": SFT,
