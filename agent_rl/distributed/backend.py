@@ -27,7 +27,7 @@ from agent_rl.distributed.allocator import grow_blocks_on_gpu, keep_freed_memory
 from agent_rl.distributed.mapped_state import copied_state
 from agent_rl.distributed.parking import ParkedState
 from agent_rl.distributed.processes import Processes
-from agent_rl.distributed.sequence import SequenceGroup
+from agent_rl.distributed.sequence import SequenceGroup, check_sharing
 from agent_rl.errors import CheckpointError, ConfigError
 from agent_rl.modeling.tensor_files import load_tensors, save_tensors
 
@@ -135,11 +135,7 @@ class Backend(Processes):
 
         ConfigError when the processes cannot be divided into groups of that size.
         """
-        if self.num_processes % size:
-            raise ConfigError(
-                f"train.sequence_parallel = {size}: this run has {self.num_processes} processes, which are no multiple "
-                "of it; start as many, or lower it"
-            )
+        check_sharing(size, num_processes=self.num_processes)
         return None if size == 1 else SequenceGroup(size)
 
     def autocast(self, number_format: str) -> AbstractContextManager:

@@ -17,6 +17,24 @@ from torch import Tensor
 from agent_rl.errors import ConfigError
 
 
+def check_sharing(size: int, *, num_processes: int) -> None:
+    """ConfigError unless the processes make up groups of `size`."""
+    if num_processes % size:
+        raise ConfigError(
+            f"train.sequence_parallel = {size}: this run has {num_processes} processes, which are no multiple of it; "
+            "start as many, or lower it"
+        )
+
+
+def check_heads(size: int, *, num_heads: int, num_kv_heads: int) -> None:
+    """ConfigError unless `size` processes can divide the heads evenly."""
+    if num_heads % size or max(num_kv_heads, size) % min(num_kv_heads, size):
+        raise ConfigError(
+            f"train.sequence_parallel = {size}: the model has {num_heads} heads, and {num_kv_heads} of keys and "
+            "values, which so many processes cannot divide evenly; use a number that divides them"
+        )
+
+
 class SequenceGroup:
     """The processes that share a micro-batch, as one of them sees them: number `rank` of `size`. Calls are collective.
 
@@ -29,14 +47,6 @@ class SequenceGroup:
         groups = [dist.new_group(block) for block in blocks]
         block, self.rank = divmod(dist.get_rank(), size)
         self._group = groups[block]
-
-    def check_heads(self, num_heads: int, num_kv_heads: int) -> None:
-        """ConfigError unless heads can be divided evenly."""
-        if num_heads % self.size or max(num_kv_heads, self.size) % min(num_kv_heads, self.size):
-            raise ConfigError(
-                f"train.sequence_parallel = {self.size}: the model has {num_heads} heads, and {num_kv_heads} of keys "
-                "and values, which so many processes cannot divide evenly; use a number that divides them"
-            )
 
     def span(self, num_tokens: int, rank: int | None = None) -> tuple[int, int]:
         """First token and end of a process's part (this one's) of so many tokens, which `size` divides."""

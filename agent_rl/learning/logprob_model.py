@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from agent_rl.algorithms.logprobs import Head, TokenScores, head_scores, token_scores
 from agent_rl.config import Config
-from agent_rl.distributed.sequence import SequenceGroup
+from agent_rl.distributed.sequence import SequenceGroup, check_heads
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.hf_causal_lm import CausalParts, split_causal_lm
 from agent_rl.modeling.minimind import MiniMindForCausalLM
@@ -81,7 +81,7 @@ class FlatModel:
         if sequence is not None:
             packed = True
             shape = model.config if self._parts is None else self._parts.model.config.get_text_config()
-            sequence.check_heads(shape.num_attention_heads, shape.num_key_value_heads)
+            check_heads(sequence.size, num_heads=shape.num_attention_heads, num_kv_heads=shape.num_key_value_heads)
         if packed and not can:
             wanted = "train.sequence_parallel" if sequence is not None else "packed=True"
             raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out {wanted}")

@@ -6,7 +6,9 @@ Does not: compute the bytes (`memory.py`, `engines.py`), propose changes (`chang
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from agent_rl.distributed.sequence import check_heads, check_sharing
 from agent_rl.errors import ConfigError
+from agent_rl.inference.vllm.make_engine import check_overlap
 from agent_rl.planning import engines, memory
 from agent_rl.planning.gpus import Gpu
 from agent_rl.planning.machine import GIB
@@ -167,6 +169,11 @@ def _refuse(job: Job) -> None:
             f"tensor_parallel {width}: vLLM splits {heads} heads, and {kv_heads} of keys and values, evenly over a "
             "server's GPUs; give a number that divides them"
         )
+    sharing = job.config.train.sequence_parallel
+    check_sharing(sharing, num_processes=job.layout.num_processes)
+    check_heads(sharing, num_heads=heads, num_kv_heads=kv_heads)
+    if job.config.policy.type == "vllm" and not job.is_cpu:
+        check_overlap(job.config)
     stage, is_half = job.layout.zero_stage, job.config.model.dtype == "bfloat16"
     if not stage or not is_half:
         return

@@ -86,9 +86,14 @@ class Job:
         return self.config.algorithm.kl.coef > 0 and not self.config.model.lora.rank
 
     @property
-    def tokens(self) -> int:
+    def batch_tokens(self) -> int:
         """Of the largest micro-batch: a sample longer than `train.micro_batch_tokens` gets a pass of its own."""
         return max(self.config.train.micro_batch_tokens, self.config.policy.max_context)
+
+    @property
+    def tokens(self) -> int:
+        """A process's part of the largest micro-batch (`train.sequence_parallel`)."""
+        return -(-self.batch_tokens // self.config.train.sequence_parallel)
 
     @property
     def hidden_bytes(self) -> float:
@@ -193,7 +198,10 @@ def pass_items(job: Job) -> dict[str, list[Item]]:
         backward.append(Item("gradient of a matrix", head if shape.is_tied else width * shape.layer_matrix))
         if shape.is_tied:
             backward = max(backward, [Item("gradients of the embedding", SUMMED * head)], key=_size)
-    loss = [*late, *_head_backward(job, is_frozen=is_lora)]
+    wide = []
+    if job.config.model.head_dtype is not None and _inner_width(job) == 2:
+        wide = [Item("head in float32", 4 * shape.num_head_weights)]
+    loss = [*late, *wide, *_head_backward(job, is_frozen=is_lora)]
     if not late and casts[0].num_bytes:
         head = 2 * shape.num_head_weights if width == 4 else 0
         forward = [*casts, Item("head in bfloat16", head), Item("logits", logit_bytes(job))]
@@ -284,7 +292,9 @@ def logit_bytes(job: Job) -> float:
     # An entropy with a gradient keeps probabilities and their products with the logarithms too.
     copies = LOGIT_COPIES[job.is_cpu] + (2 if algorithm.entropy_coef else 0)
     # A head in one call holds the logits as its products put them out until the chunk is done.
-    kept = 2 if _inner_width(job) == 2 and not job.is_cpu else 0
+    kept = 0
+    if _inner_width(job) == 2 and not job.is_cpu:
+        kept = 2 if job.config.model.head_dtype is None else 4
     return num_logits * (4 * copies + kept) * (2 if is_full else 1)
 
 

@@ -130,7 +130,7 @@ def _assumptions(plan: RunPlan) -> str:
         "An estimate; assumed, and set by the machine file or --set:",
         f"an episode: {a.prompt_tokens:,} tokens of prompt, {a.new_tokens:,} generated, {a.tool_tokens:,} of tools, "
         f"{a.turns:g} turns; the "
-        f"largest micro-batch: {job.tokens:,} tokens",
+        f"largest micro-batch: {job.batch_tokens:,} tokens",
     ]
     if plan.times is not None:
         gpu = plan.run.gpu

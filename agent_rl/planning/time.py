@@ -79,7 +79,7 @@ def count_tokens(config: Config, assumed: Machine, *, num_processes: int) -> Tok
     together = (config.train.micro_batch_tokens - assumed.prompt_tokens) // max(own, 1)
     copies = -(-size // max(1, min(size, together)))
     computed = groups * (copies * assumed.prompt_tokens + size * own)
-    per_turn = num_processes * config.train.micro_batch_tokens
+    per_turn = num_processes // config.train.sequence_parallel * config.train.micro_batch_tokens
     return Tokens(
         num_prompts=groups,
         num_episodes=groups * size,

@@ -92,7 +92,7 @@ def verify(plan: RunPlan) -> Verification:
         )
     assumed = plan.assumed
     shape = choose_micro_batch(
-        config, tokens=job.tokens, prompt=assumed.prompt_tokens, own=assumed.new_tokens + assumed.tool_tokens
+        config, tokens=job.batch_tokens, prompt=assumed.prompt_tokens, own=assumed.new_tokens + assumed.tool_tokens
     )
     found = run_on_fake_gpu(job, shape)
     return Verification(

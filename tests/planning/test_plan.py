@@ -178,6 +178,29 @@ def test_adapters_keep_their_inputs():
     assert cast_bytes(job) == 2 * 480
 
 
+def test_processes_that_share_a_micro_batch_hold_a_part_of_it_each():
+    alone = make_job(train={"micro_batch_tokens": 64})
+    shared = make_job(layout=Layout(num_processes=4), train={"micro_batch_tokens": 64, "sequence_parallel": 4})
+    assert (alone.tokens, shared.tokens, shared.batch_tokens) == (64, 16, 64)
+    assert activation_bytes(shared) == activation_bytes(alone) / 4
+    # As many passes as one process would make, each on a quarter of the tokens.
+    machine = assumed(prompt_tokens=10, new_tokens=6, tool_tokens=4)
+    counts = [
+        count_tokens(job.config, machine, num_processes=n).num_micro_batches for job, n in ((alone, 1), (shared, 4))
+    ]
+    assert counts[0] == counts[1] > 1
+
+
+def test_a_head_in_float32_is_a_copy_and_wider_logits():
+    half = {"model": {"dtype": "bfloat16"}, "policy": {"type": "vllm"}}
+    plain, wide = (
+        make_job(LARGE, **half),
+        make_job(LARGE, **half | {"model": half["model"] | {"head_dtype": "float32"}}),
+    )
+    assert sizes(pass_items(wide)["head"])["head in float32"] == 4 * LARGE.num_head_weights
+    assert logit_bytes(wide) - logit_bytes(plain) == 2 * 16 * LARGE.vocab_size
+
+
 def test_gradients_of_the_head_are_summed_in_a_third_place_on_a_cpu():
     half = make_job(LARGE, Layout(num_processes=4, zero_stage=3), model={"dtype": "bfloat16"})
     one_chunk = replace(half.shape, vocab_size=10)
@@ -279,6 +302,16 @@ def test_the_plan_refuses_what_the_trainer_refuses():
         job = make_job(layout=Layout(zero_stage=stage), model={"dtype": "bfloat16"} | sections)
         with pytest.raises(ConfigError, match=sentence):
             fit(job, H100, num_gpus=None, machine_memory=None)
+    vllm = {"policy": {"type": "vllm"}, "algorithm": {"correction": {"kind": "token_tis"}}}
+    for sections, sentence in (
+        ({"train": {"sequence_parallel": 2}}, "no multiple of it"),
+        (vllm | {"rollout": {"max_staleness": 1, "async_workers": 1}}, "nothing runs at the same time"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            fit(make_job(**sections), H100, num_gpus=None, machine_memory=None)
+    three = make_job(layout=Layout(num_processes=3), train={"sequence_parallel": 3})
+    with pytest.raises(ConfigError, match="divide evenly"):
+        fit(three, H100, num_gpus=None, machine_memory=None)
     critic = make_job(layout=Layout(zero_stage=2), model={"dtype": "bfloat16"}, algorithm={"advantage": "gae"})
     with pytest.raises(ConfigError, match="critic"):
         fit(critic, H100, num_gpus=None, machine_memory=None)

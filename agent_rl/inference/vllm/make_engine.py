@@ -36,12 +36,8 @@ def make_engine(
                 f"run.device = {config.run.device!r}: vLLM's engine inside the process takes the first GPU that it "
                 "sees; set run.device=cuda and CUDA_VISIBLE_DEVICES"
             )
-        if backend.device.type == "cuda" and config.rollout.max_staleness:
-            raise ConfigError(
-                f"rollout.max_staleness = {config.rollout.max_staleness}: inside one process the kernels of vLLM and "
-                "trainer queue up one behind the other, so nothing runs at the same time; start servers and set "
-                "vllm.servers, or set max_staleness to 0"
-            )
+        if backend.device.type == "cuda":
+            check_overlap(config)
         check_installed()
         return load_model(), _in_process(config, backend, source)
     servers = VLLMServers(
@@ -65,6 +61,16 @@ def make_engine(
         servers.close()
         raise
     return model, ServerEngine(servers, transport, max_gap=config.max_logprob_gap)
+
+
+def check_overlap(config: Config) -> None:
+    """ConfigError for an engine inside a process on a GPU that is to sample during updates."""
+    if config.rollout.max_staleness and not config.vllm.servers:
+        raise ConfigError(
+            f"rollout.max_staleness = {config.rollout.max_staleness}: inside one process the kernels of vLLM and "
+            "trainer queue up one behind the other, so nothing runs at the same time; start servers and set "
+            "vllm.servers, or set max_staleness to 0"
+        )
 
 
 def _transport(config: Config, backend: Backend, run_folder: Path) -> Transport:

@@ -91,13 +91,18 @@ def run_update(
 ) -> UpdateBytes:
     """Two updates of `NUM_MICRO_BATCHES` micro-batches; `live` and whatever makes tensors fake are entered already.
 
-    ConfigError for a critic or a reference, which this does not know.
+    ConfigError for a critic, a reference or shared micro-batches, which this does not know.
     """
     if config.algorithm.advantage == "gae" or config.algorithm.kl.coef:
         raise ConfigError(
             f"algorithm.advantage = {config.algorithm.advantage!r} with algorithm.kl.coef = "
             f"{config.algorithm.kl.coef}: this run has a critic or a reference, which are not run on fake tensors; set "
             "algorithm.advantage=grpo algorithm.kl.coef=0 to check the rest of the plan"
+        )
+    if config.train.sequence_parallel > 1:
+        raise ConfigError(
+            f"train.sequence_parallel = {config.train.sequence_parallel}: who predicts what of a shared micro-batch is "
+            "read from tensors, and fake ones hold none; set it to 1, and train.micro_batch_tokens to a process's part"
         )
     with _processes(layout.num_processes):
         live.count([*model.parameters(), *model.buffers()])
@@ -140,7 +145,7 @@ class PhaseBackend(Backend):
                     parameter.register_post_accumulate_grad_hook(_drop_gradient)
         return module, optimizer
 
-    def sum(self, value: Tensor | float) -> Tensor | float:
+    def sum(self, value: float) -> float:
         """As if all others had 0."""
         return value
 
