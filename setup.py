@@ -8,7 +8,16 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-SHIPPED = ("configs/**/*.yaml", "configs/**/*.json", "dataset/**/*.jsonl", "model/*_minimind/*", "requirements*.txt")
+MODELS = ("model/*_minimind/*", "model/nat_minimind_grpo/*")
+SHIPPED = (
+    "configs/**/*.yaml",
+    "configs/**/*.json",
+    "dataset/**/*.jsonl",
+    "examples/*/*.*",
+    *MODELS,
+    "requirements*.txt",
+    "constraints.txt",
+)
 
 
 def shipped_files() -> list[Path]:

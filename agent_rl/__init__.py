@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+__version__ = "0.1.0"
+
 # Read by GNU OpenMP when PyTorch is imported: how long its threads stay awake for the next operation. Its own default,
 # 300,000, keeps the cores from the sandbox; with none at all small decode steps take longer.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -21,7 +23,7 @@ _HOMES = {
     for alias in statement.names
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted({*_HOMES, "__version__"})  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:

@@ -10,9 +10,10 @@ from agent_rl.algorithms.estimators import group_advantages as group_advantages
 from agent_rl.algorithms.policy_losses import policy_loss_function as policy_loss_function
 from agent_rl.config import Config as Config
 from agent_rl.config import load_config as load_config
-from agent_rl.core.evaluation import EvalResult as EvalResult
 from agent_rl.core.evaluation import evaluate_policy as evaluate_policy
+from agent_rl.core.run.eval_result import EvalResult as EvalResult
 from agent_rl.core.trainer_grpo import GRPOTrainer as GRPOTrainer
+from agent_rl.endpoint.outcome import Reward as Reward
 from agent_rl.envs.base import AgentEnv as AgentEnv
 from agent_rl.envs.base import EnvFactory as EnvFactory
 from agent_rl.envs.base import StepResult as StepResult
@@ -28,8 +29,11 @@ from agent_rl.records import SamplingParams as SamplingParams
 from agent_rl.records import Trajectory as Trajectory
 from agent_rl.records import TrajectoryGroup as TrajectoryGroup
 from agent_rl.rewards.base import reward as reward
+from agent_rl.rollout.collect import collect as collect
 from agent_rl.tools.base import BaseTool as BaseTool
 from agent_rl.tools.base import ToolRegistry as ToolRegistry
 from agent_rl.tools.base import ToolResult as ToolResult
 from agent_rl.tools.decorator import tool as tool
 from agent_rl.tools.toolset import register_tool as register_tool
+
+__version__: str

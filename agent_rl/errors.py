@@ -8,11 +8,24 @@ A model's own mistakes (a malformed call, a failing tool) are not exceptions her
 """
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+SAME_MEANING = 0.7
+"""The likeness below which keys and names of another meaning are offered: `epochs` for `total_epochs`."""
+_OWN = str(Path(__file__).parent / "_")[:-1]
+_INSTALLED = tuple({str(Path(sysconfig.get_path(name)) / "_")[:-1] for name in ("stdlib", "purelib", "platlib")})
+"""Folders, each with the separator behind it."""
 
 
 class AgentRLError(Exception):
     """Base of every error this package raises on purpose."""
+
+    failed_calls: tuple[Any, ...] = ()
+    """Of an error that ends a run because of its episodes: what each of them raised (`failures.FailedCall`)."""
 
 
 class UserError(AgentRLError):
@@ -40,6 +53,12 @@ class TrainingStoppedError(UserError):
     """A run ended itself: an alarm with that action fired, or updates repeatedly gave numbers that are not finite."""
 
 
+class EpisodesFailedError(UserError):
+    """Every episode failed in code that the caller gave: an environment, a reward, an agent."""
+
+    is_everywhere = True
+
+
 class ClusterError(UserError):
     """Machines that a run needs are not there, or were away for too long."""
 
@@ -60,13 +79,29 @@ class EngineError(AgentRLError):
     """The generation engine failed or was closed while a request was waiting."""
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the closest of `choices`, or `""` when none is close."""
-    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+def nearest(word: str, choices: Iterable[str], likeness: float = 0.6) -> str:
+    """Return `"; did you mean 'x'?"` for the closest of `choices`, or `""` when none is close.
+
+    `likeness` is from 0 to 1. Models read hints with its default in the replies of tools.
+    """
+    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=likeness)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
-def nearest_or_all(word: str, choices: Iterable[str]) -> str:
+def nearest_or_all(word: str, choices: Iterable[str], likeness: float = 0.6) -> str:
     """As `nearest`, or `"; known: a, b"` with all `choices` in their order when none is close."""
     known = list(choices)
-    return nearest(word, known) or f"; known: {', '.join(known)}"
+    return nearest(word, known, likeness) or f"; known: {', '.join(known)}"
+
+
+def raised_at(error: BaseException) -> str:
+    """`" at my_rewards.py:12 in helper"`: the innermost line of the user's own code that an exception came through.
+
+    Where all of it is installed packages, their innermost line; empty where only this package was running.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN)]
+    own = [frame for frame in frames if not frame.filename.startswith((*_INSTALLED, "<frozen"))]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    return f" at {frame.filename}:{frame.lineno} in {frame.name}"

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from agent_rl.agent.messages import Message
+from agent_rl.failures import FailedCall
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +98,8 @@ class Turn:
     """True when the prompt was not an extension of what came before, so that a new training sample starts here."""
     info: dict[str, Any] = field(default_factory=dict)
     """What the environment reported about this step; for logs only."""
+    reward: float = 0.0
+    """What the environment gave for this turn; the last turn earns what is left of the episode's reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +123,10 @@ class Trajectory:
     """Wall time of the episode."""
     error: str | None = None
     """What failed, when `stop_reason` is `ENV_ERROR`."""
+    failures: tuple[FailedCall, ...] = ()
+    """What code of the user raised in it, a tool's exceptions too, which the model read as text."""
+    env: str = ""
+    """Name of its environment in a mixture; empty where a run has one environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

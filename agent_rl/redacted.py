@@ -25,7 +25,7 @@ _ENVIRONMENT = ("env", "environ", "environment")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 _SECRET_NAME = re.compile(
     r"(?i)(.*[-_. ])?(api[-_]?key|access[-_]?key|key|auth|authorization|bearer|cookie|credentials?|pass|passwd|password"
-    r"|pat|pwd|secret|sig|signature|token|jwt)"
+    r"|notify|pat|pwd|secret|sig|signature|token|jwt|webhook)"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SHORT_OPTIONS = ("k", "K", "H")

@@ -2,7 +2,7 @@
 
 A `Registry` holds what was registered under a name. Its built-in values are import paths, imported when one is
 requested, so that a user's own `my_package.my_module:attribute` comes in by the same door.
-Does not: import anything of the project but its errors.
+Does not: import anything of the project but its errors and the names of other libraries.
 """
 
 import functools
@@ -17,7 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from agent_rl.errors import ConfigError, nearest, nearest_or_all
+from agent_rl.errors import SAME_MEANING, ConfigError, nearest, nearest_or_all
+from agent_rl.renamed import REWARD_HINTS, TOOL_HINTS
 
 ValueT = TypeVar("ValueT")
 _MODULE = re.compile(r"\w+(\.\w+)*")
@@ -82,6 +83,8 @@ def import_object(path: str) -> Any:
         return functools.reduce(getattr, attribute.split("."), module)
     except AttributeError:
         hint = nearest(attribute, vars(module))
+        if module_name == "__main__":
+            hint = f"; it was defined in the script of a run: move it to a module and name that, my_module:{attribute}"
         raise ConfigError(f"{path!r}: module {module_name!r} has no attribute {attribute!r}{hint}") from None
 
 
@@ -95,16 +98,19 @@ class Registry(Generic[ValueT]):
         *,
         key: str | None = None,
         num_inputs: int | None = None,
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         """A registry whose errors call a value a `kind`, such as "policy loss".
 
         `builtin` maps names to import paths. `key` is the configuration key that holds a name. With `num_inputs`
-        values are functions; the parameters after that many are their options.
+        values are functions; the parameters after that many are their options. `elsewhere` maps names of other
+        libraries to ours, for errors.
         """
         self.kind = kind
         self.builtin = dict(builtin or {})
         self._key = key
         self._num_inputs = num_inputs
+        self._elsewhere = dict(elsewhere or {})
         self._entries: dict[str, tuple[ValueT, Any]] = {}
         """Values by name, each with what it was made of."""
 
@@ -162,11 +168,21 @@ class Registry(Generic[ValueT]):
             self._entries[name] = value, value
         return value
 
+    def name_of(self, value: Any) -> str | None:
+        """The name that a value was registered under, or what was registered of it; None where it was not."""
+        return next((name for name, pair in self._entries.items() if any(each is value for each in pair)), None)
+
+    def entry_of(self, source: Any) -> ValueT | None:
+        """What was registered of `source`; None where nothing was."""
+        return next((entry for entry, made_of in self._entries.values() if made_of is source), None)
+
     def check(self, name: str) -> None:
         """ConfigError unless `name` is a known name or reads like an import path; imports nothing."""
         if name not in self and ":" not in name:
             where = f" in {self._key}" if self._key else ""
-            raise ConfigError(f"unknown {self.kind} {name!r}{where}{nearest_or_all(name, sorted(self.names()))}")
+            ours = self._elsewhere.get(name)
+            hint = f"; here it is {ours!r}" if ours else nearest_or_all(name, sorted(self.names()), SAME_MEANING)
+            raise ConfigError(f"unknown {self.kind} {name!r}{where}{hint}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries or name in self.builtin
@@ -208,13 +224,23 @@ REWARDS: Registry[Any] = Registry(
         "code_reward": "agent_rl.envs.code.rewards:code_reward",
     },
     key="env.options.reward",
+    elsewhere=REWARD_HINTS,
 )
 """Reward functions, see `rewards/base.py`."""
 
 TOOLS: Registry[Any] = Registry(
     "tool",
-    {"calculator": "agent_rl.tools.calculator:calculator", "search": "agent_rl.tools.search_tool:open_search"},
+    {
+        "calculator": "agent_rl.tools.calculator:calculator",
+        "search": "agent_rl.tools.search_tool:open_search",
+        "answer": "agent_rl.tools.answer_tool:AnswerTool",
+        **{
+            name: f"agent_rl.tools.workspace_tools:{name}"
+            for name in ("code_exec", "pytest_run", "file_write", "file_read")
+        },
+    },
     key="tools.use",
+    elsewhere=TOOL_HINTS,
 )
 """Tools, classes of tools, and openers `(ToolsConfig) -> (Task) -> tool`, see `tools/toolset.py`."""
 
@@ -255,6 +281,10 @@ TRACKERS: Registry[Callable[..., Any]] = Registry(
         "tensorboard": "agent_rl.telemetry.trackers:TensorBoardTracker",
         "wandb": "agent_rl.telemetry.trackers:open_wandb",
         "trackio": "agent_rl.telemetry.trackers:open_trackio",
+        **{
+            name: f"agent_rl.telemetry.trackers:open_{name}"
+            for name in ("mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab")
+        },
     },
     key="log.trackers",
 )

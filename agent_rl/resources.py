@@ -22,9 +22,18 @@ def folder() -> Path:
     return shipped if shipped.is_dir() else package.parent
 
 
+def install_command(extra: str) -> str:
+    """What installs an optional part: the pins of a checkout, or the extra of an installed package."""
+    if folder().name == "shipped":
+        return f'pip install "agent_rl[{extra}]"'
+    return f"pip install -r requirements-{extra}.txt"
+
+
 def find(path: str | Path) -> Path:
     """`path` itself where it exists or is not one of these files; else the package's file, reported on stderr."""
     wanted = Path(path)
+    if not wanted.exists() and str(wanted).startswith("agent_rl/configs/"):  # where an earlier project had them
+        wanted = wanted.relative_to("agent_rl")
     if wanted.exists() or ".." in wanted.parts or not str(wanted).startswith(_FOLDERS):
         return wanted
     shipped = folder() / wanted

@@ -26,6 +26,7 @@ VARIANTS: dict[str, list[str]] = {
     "REINFORCE++ with baseline": ["algorithm.advantage=reinforce_plus_plus_baseline"],
     "MaxRL": ["algorithm.advantage=maxrl"],
     "without the standard deviation": ["algorithm.scale_by_std=false"],
+    "standard deviation of at least 0.25": ["algorithm.min_std=0.25"],
     "dynamic sampling": ["rollout.max_attempts=3"],
     "reward: success only": NO_SHAPING,
     "reward: without tools": ["env.options.reward.tools=0"],

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from agent_rl import GRPOTrainer, load_config
 from agent_rl.config import Config
-from agent_rl.data.tasks import read_tasks
+from agent_rl.data.tasks import read_split
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.opening import open_environment
 from agent_rl.learning.samples import build_samples
@@ -78,7 +78,7 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
     started = time.monotonic()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
     factory = open_environment(config)
-    tasks = read_tasks(config.data.train_path, factory.check_task)
+    tasks = read_split(config.data, "train", factory.check_task)
     policy = make_in_process_policy(config, device=backend.device)
     factory.start()
     selected: list[Conversation] = []

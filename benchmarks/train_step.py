@@ -5,11 +5,10 @@
 The same weights, prompts, group size and completion lengths (no completion stops early; one turn, no tools, a reward
 that costs nothing), float32, each trainer in a process and an interpreter of its own, alternating; the first step of
 each is dropped, figures are medians of the rest.
-Not here: what the processes do (`train_step_ours.py`, `train_step_trl.py`), GPUs (`acceptance/update.py`).
+Not here: what the processes do (`stepping/`), GPUs (`acceptance/update.py`).
 """
 
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from train_step_parts import Readings, Workload
+from stepping.train_step_parts import Readings, Workload, cpu_seconds
 
 HERE = Path(__file__).resolve().parent
 NUM_WARM_UP = 1
@@ -80,14 +79,14 @@ def _alternate(
     if trl_python is not None:
         commands = {"TRL": [str(trl_python), "train_step_trl.py", workload, str(out), *rows]} | commands
     runs: dict[str, list[Readings]] = {name: [] for name in commands}
-    total_s, ours_s = _cpu_seconds()
+    total_s, ours_s = cpu_seconds()
     started = time.monotonic()
     for _ in range(repeats):
         for name, (python, *arguments) in commands.items():
             _start(python, *arguments, threads=threads)
             runs[name].append(Readings.read(out))
             print(f"{name}: steps of {', '.join(f'{s:.2f}' for s in _step_s(runs[name][-1]))} s", flush=True)
-    total_s, ours_s = (now - before for now, before in zip(_cpu_seconds(), (total_s, ours_s), strict=True))
+    total_s, ours_s = (now - before for now, before in zip(cpu_seconds(), (total_s, ours_s), strict=True))
     capacity_s = (os.cpu_count() or 1) * (time.monotonic() - started)
     print(f"Meanwhile others used {max(0.0, total_s - ours_s) / capacity_s:.0%} of the CPUs", flush=True)
     read = {name: readings[-1].num_prompt_tokens for name, readings in runs.items()}
@@ -96,17 +95,10 @@ def _alternate(
     return runs
 
 
-def _cpu_seconds() -> tuple[float, float]:
-    """CPU time that everybody has used since the machine started, and of it that of our ended child processes."""
-    user, nice, system = map(int, Path("/proc/stat").read_text(encoding="ascii").split()[1:4])
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK"), children.ru_utime + children.ru_stime
-
-
 def _start(python: str, script: str, *arguments: str, threads: int) -> str:
-    """Run one of the programs beside this file and return what it printed; its errors end this one."""
+    """Run one of the programs in `stepping/` and return what it printed; its errors end this one."""
     done = subprocess.run(
-        [python, str(HERE / script), *arguments],
+        [python, str(HERE / "stepping" / script), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         capture_output=True,
         text=True,

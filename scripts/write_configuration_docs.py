@@ -1,4 +1,4 @@
-"""Write the tables of docs/configuration.md and docs/planning.md: every key, from the classes that read it.
+"""Write the tables of docs/configuration.md, planning.md, create.md and service.md: every key, from its class.
 
     python scripts/write_configuration_docs.py
 
@@ -19,14 +19,26 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from agent_rl.config import Config
+from agent_rl.endpoint.external import ExternalOptions
 from agent_rl.envs.code.env import CodeExecEnvOptions
+from agent_rl.envs.foreign.gymnasium import GymnasiumOptions
+from agent_rl.envs.foreign.openenv import OpenEnvOptions
+from agent_rl.envs.foreign.reasoning_gym import ReasoningGymOptions
+from agent_rl.envs.foreign.skyrl_gym import SkyRLGymOptions
+from agent_rl.envs.foreign.trl import TRLEnvironmentOptions
+from agent_rl.envs.foreign.verifiers import VerifiersOptions
+from agent_rl.envs.mixture import MixtureOptions
+from agent_rl.envs.nat.create.settings import ServeConfig, ServiceConfig
 from agent_rl.envs.nat.env import NATEnvOptions
+from agent_rl.envs.prompt_env import PromptEnvOptions
 from agent_rl.envs.qa_env import QAEnvOptions
 from agent_rl.envs.search.env import SearchEnvOptions
 from agent_rl.planning.machine import Machine
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 PLANNING_PAGE = PAGE.with_name("planning.md")
+CREATE_PAGE = PAGE.with_name("create.md")
+SERVICE_PAGE = PAGE.with_name("service.md")
 BEGIN = "<!-- Tables by scripts/write_configuration_docs.py; edit the classes instead. -->\n"
 END = "<!-- End of the tables. -->\n"
 OPTIONS = {
@@ -34,6 +46,15 @@ OPTIONS = {
     "code_exec": CodeExecEnvOptions,
     "search_qa": SearchEnvOptions,
     "math_qa": QAEnvOptions,
+    "external": ExternalOptions,
+    "prompts": PromptEnvOptions,
+    "mixture": MixtureOptions,
+    "reasoning_gym": ReasoningGymOptions,
+    "verifiers": VerifiersOptions,
+    "gymnasium": GymnasiumOptions,
+    "openenv": OpenEnvOptions,
+    "trl_environment": TRLEnvironmentOptions,
+    "skyrl_gym": SkyRLGymOptions,
 }
 """Options of the environments that are built in."""
 NAMES = {bool: "true, false", int: "whole number", float: "number", str: "text", Path: "path"}
@@ -41,7 +62,9 @@ BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 
 
 def main() -> None:
-    for path, body in ((PAGE, tables()), (PLANNING_PAGE, machine_table())):
+    bodies = {PAGE: tables(), PLANNING_PAGE: machine_table()}
+    bodies |= {CREATE_PAGE: create_tables(), SERVICE_PAGE: service_table()}
+    for path, body in bodies.items():
         path.write_text(updated(path.read_text(encoding="utf-8"), body), encoding="utf-8")
 
 
@@ -57,6 +80,18 @@ def machine_table() -> str:
     return _table("Keys of a machine file", Machine).partition("\n\n")[2].partition("\n\n")[2]
 
 
+def create_tables() -> str:
+    """The sections of configs/serve.yaml that runs do not have, but for the service's."""
+    own = {name for name in ServeConfig.model_fields if name not in Config.model_fields} - {"service"}
+    parts = [("top level", ServeConfig), *sections(ServeConfig)]
+    return "\n".join(_table(name, section) for name, section in parts if name == "top level" or name in own)
+
+
+def service_table() -> str:
+    """The keys of the service."""
+    return _table("service", ServiceConfig)
+
+
 def tables() -> str:
     """A heading and a table for every section, in the order of the configuration."""
     parts = [_table(name, section) for name, section in [("top level", Config), *sections(Config)]]
@@ -69,7 +104,7 @@ def tables() -> str:
 def sections(
     model: type[BaseModel], prefix: str = "", *, with_root: bool = False
 ) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Dotted names and classes of the sections below `model`, those of list entries as `name[]`."""
+    """Dotted names and classes of the sections below `model`; of list entries `name[]`, of mappings `name.NAME`."""
     if with_root:
         yield prefix, model
     for name, field in model.model_fields.items():
@@ -78,7 +113,7 @@ def sections(
         if inner is not None:
             yield from sections(inner, dotted, with_root=True)
         elif (entry := entry_of(field.annotation)) is not None:
-            yield f"{dotted}[]", entry
+            yield f"{dotted}{'.NAME' if get_origin(field.annotation) is dict else '[]'}", entry
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
@@ -87,19 +122,21 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def entry_of(annotation: Any) -> type[BaseModel] | None:
-    """The class of the entries of a list of sections."""
-    return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
+    """The class of the entries of a list or a mapping of sections."""
+    place = {tuple: 0, dict: 1}.get(get_origin(annotation))
+    return None if place is None else section_of(get_args(annotation)[place])
 
 
 def _table(name: str, section: type[BaseModel]) -> str:
     bases = [base for base in reversed(section.__mro__) if issubclass(base, BaseModel) and base.model_fields]
     help_of = {key: text for base in bases for key, text in _help(base).items()}
     defaults = _defaults(section)
-    rows = [
-        f"| `{key}` | {defaults[key]} | {_accepted(field)} | {help_of[key]} |"
-        for key, field in section.model_fields.items()
-        if section_of(field.annotation) is None
-    ]
+    rows = []
+    for key, field in section.model_fields.items():
+        if section_of(field.annotation) is None:
+            rows.append(f"| `{key}` | {defaults[key]} | {_accepted(field)} | {help_of[key]} |")
+        elif name.endswith(".NAME"):  # it has no table of its own here
+            rows.append(f"| `{key}` | as in section `{key}` | keys of section `{key}`, list | {help_of[key]} |")
     about = f"{_one_line(section.__doc__)}\n\n" if section.__doc__ else ""
     return (
         f"### {name}\n\n{about}| key | default | takes | what |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"

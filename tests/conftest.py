@@ -4,12 +4,19 @@ toolkit; vLLM servers without a model; another device for the tests that choose 
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from fake_vllm_server import FakeVLLMServer
 
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.sandbox.limits import Limits
+
+with suppress(ImportError):  # interpreters for other people's packages are without it
+    from hypothesis import settings
+
+    settings.register_profile("any machine", deadline=None)  # a slow machine is no failure
+    settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session", autouse=True)

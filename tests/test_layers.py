@@ -11,8 +11,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RANKS = {
     "closing": -2,
     "errors": -2,
+    "renamed": -2,
+    "failures": -1,
     "redacted": -1,
     "memo": -1,
+    "loop_thread": -1,
     "registry": -1,
     "resources": -1,
     "seeds": -1,
@@ -36,17 +39,23 @@ RANKS = {
     "learning": 7,
     "rollout": 7,
     "core": 8,
+    "endpoint": 8,
+    "serving": 9,
+    "envs.nat.service": 9,
+    "monitoring": 9,
     "planning": 9,
     "reports": 9,
     "scripts": 10,
 }
 """Rooms of the library; a file of one imports rooms of lower rank and its own. Files at the top count as rooms."""
-ENVIRONMENTS = ("nat", "code", "search", "math", "hello")
+ENVIRONMENTS = ("nat", "code", "search", "math", "hello", "foreign")
 """Folders of `agent_rl/envs/`: they import the library up to `envs`, and nothing imports them."""
 ENVIRONMENT_RANK = RANKS["envs"] + 1
+"""But for an application of an environment, a folder in it with a rank of its own: nothing of it imports that."""
 OLD_PATHS = {"agent_rl/envs/code_exec_env.py", "agent_rl/envs/search_env.py", "agent_rl/tools/code_exec_tool.py"}
 """One-line modules under paths of an earlier project; they load environments by import path."""
-NO_TORCH = {"errors", "registry", "seeds", "config", "agent", "data", "sandbox", "rewards", "tools", "envs", "reports"}
+NO_TORCH = {"errors", "renamed", "registry", "seeds", "config", "agent", "data", "sandbox", "rewards", "tools", "envs"}
+NO_TORCH |= {"reports", "monitoring"}
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_FILES_IN_FOLDER = 15
@@ -65,13 +74,14 @@ def room_of(module: str) -> str | None:
     names = module.split(".")
     if names[0] != "agent_rl" or len(names) == 1:
         return None
+    if (three := ".".join(names[1:4])) in RANKS:
+        return three
     two = ".".join(names[1:3])
     return two if two in RANKS or (names[1] == "envs" and names[2:3] and names[2] in ENVIRONMENTS) else names[1]
 
 
 def rank_of(room: str) -> int:
-    is_environment = room.startswith("envs.")
-    return ENVIRONMENT_RANK if is_environment else RANKS[room]
+    return RANKS.get(room, ENVIRONMENT_RANK)
 
 
 @cache
@@ -106,7 +116,7 @@ def complaint(room: str, imported: str) -> str | None:
     other = room_of(imported)
     if other is None or other == room:
         return None
-    if other.startswith("envs."):
+    if other.startswith("envs.") and not room.startswith(f"{other}."):
         return f"{room} imports the environment {other}"
     if rank_of(other) >= rank_of(room):
         return f"{room} (rank {rank_of(room)}) imports {other} (rank {rank_of(other)})"
@@ -127,7 +137,12 @@ def test_the_rule_catches_an_upward_a_sideways_an_environment_and_a_torch_import
     assert complaint("scripts", "agent_rl.envs.nat.env")
     assert complaint("envs.math", "agent_rl.envs.search.env")
     assert complaint("sandbox", "torch.nn")
+    assert complaint("envs.nat", "agent_rl.envs.nat.service.app")
+    assert complaint("envs.code", "agent_rl.envs.nat.service.app")
+    assert complaint("envs.nat", "agent_rl.endpoint.app")
     assert complaint("core", "agent_rl.envs.base") is None
+    assert complaint("envs.nat.service", "agent_rl.endpoint.app") is None
+    assert complaint("envs.nat.service", "agent_rl.envs.nat.spec") is None
 
 
 def test_no_two_files_import_each_other_in_a_circle() -> None:

@@ -74,9 +74,23 @@ class ChatFormat:
         the start of the user's. From the first reply on it is `render_completion` and `render_env_messages` by turns.
         """
         replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
-        boundaries = [*replies, len(messages)]
-        ids = self._encoder.encode(self._head(messages[: boundaries[0]], tools))
-        for start, end in pairwise(boundaries):
+        first = replies[0] if replies else len(messages)
+        return [*self._encoder.encode(self._head(messages[:first], tools)), *self._render_rest(messages[first:])]
+
+    def render_continuation(self, messages: Sequence[Message]) -> list[int]:
+        """As `render_env_messages`, where replies that the model did not sample may stand among the messages.
+
+        The last message is no reply.
+        """
+        replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        first = replies[0] if replies else len(messages)
+        return [*self.render_env_messages(messages[:first]), *self._render_rest(messages[first:])]
+
+    def _render_rest(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of messages of which the first is a reply, if there is any: replies and answers by turns."""
+        replies = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        ids = []
+        for start, end in pairwise([*replies, len(messages)]):
             ids += self.render_completion(messages[start])
             ids += self.render_env_messages(messages[start + 1 : end])
         return ids
@@ -112,8 +126,10 @@ class ChatFormat:
         if ids and ids[-1] in self._stop_token_ids:
             ids.pop()
         reasoning, ids = self._split_reasoning(ids)
-        reply = self._read(self._encoder.decode(ids))
-        return replace(reply, reasoning="\n".join(filter(None, [reasoning, reply.reasoning])))
+        text = self._encoder.decode(ids)
+        reply = self._read(text)
+        written = text if reply.tool_calls or reply.tool_errors else ""
+        return replace(reply, reasoning="\n".join(filter(None, [reasoning, reply.reasoning])), written=written)
 
     def _read(self, text: str) -> Message:
         """The reply in a text without special reasoning tokens."""

@@ -57,6 +57,8 @@ class Message:
     """For role `tool`: the tool that answers."""
     reasoning: str = ""
     """What an assistant thought before `content`, for models with `<think>` tokens. Calls in it are only thoughts."""
+    written: str = field(default="", compare=False, repr=False)
+    """An assistant's reply as it was sampled, where calls were cut out of `content`; else empty."""
 
     @classmethod
     def system(cls, content: str) -> "Message":

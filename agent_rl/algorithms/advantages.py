@@ -25,16 +25,19 @@ def has_variance(rewards_G: Rewards) -> bool:
     return differ(values_G[scored_G])
 
 
-def grpo_advantages(rewards_G: Rewards, *, scale_by_std: bool = True, eps: float = 1e-6) -> torch.Tensor:
+def grpo_advantages(
+    rewards_G: Rewards, *, scale_by_std: bool = True, min_std: float = 0.0, eps: float = 1e-6
+) -> torch.Tensor:
     """Group-relative advantages, float64 [G]: `(r - mean) / (std + eps)`, or `r - mean` without `scale_by_std`.
 
-    `std` divides by n - 1.
+    `std` divides by n - 1, and is `min_std` (a reward) where it is smaller: else a group whose rewards hardly differ
+    counts as much as one of successes and failures.
     Formula: Shao et al. 2024 (DeepSeekMath, section 4.1); without std: Liu et al. 2025 (Dr. GRPO).
     """
 
     def advantages_of(scored: torch.Tensor) -> torch.Tensor:
         centred = scored - scored.mean()
-        return centred / (scored.std(correction=1) + eps) if scale_by_std else centred
+        return centred / (scored.std(correction=1).clamp(min=min_std) + eps) if scale_by_std else centred
 
     return _with_signal(rewards_G, advantages_of)
 

@@ -3,7 +3,8 @@
 `estimate` picks an estimator by name. An estimator of your own is one decorated function, of a step
 (`@advantage_estimator`) or of the rewards of one group (`@group_advantages`). Whatever the estimator: an episode
 without a score or without a trained token has advantage 0 and is outside all statistics, an outcome belongs to the
-last trained token, and nothing that stands where the mask is 0 is read.
+last trained token, and nothing that stands where the mask is 0 is read. With rewards of turns, credit is given by
+turn: what a turn earned reaches the tokens of this turn and of those before it.
 Not here: the formulas (`advantages.py`, `token_advantages.py`), samples and tensors of tokens (`learning/samples.py`).
 Shape suffixes: `_E` scored or unscored episode of the step, `_G` episode of a group, `_N` trained token of an episode.
 """
@@ -11,7 +12,7 @@ Shape suffixes: `_E` scored or unscored episode of the step, `_G` episode of a g
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -26,6 +27,7 @@ from agent_rl.algorithms.advantages import (
     rloo_advantages,
 )
 from agent_rl.algorithms.token_advantages import gae_advantages, reinforce_pp_advantages, whitened
+from agent_rl.config.functions import turn_credit_of
 from agent_rl.errors import ConfigError
 from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
@@ -54,12 +56,19 @@ class StepRewards:
     """Outcome of a greedy episode of the same task, float64; NaN where it could not be scored."""
     parts_E: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Parts of the outcome by name, float64 [E] each; NaN where an episode has no such part."""
+    turn_EN: torch.Tensor | None = None
+    """Number of the turn (from 0) that each trained token was sampled in, long; credit is then given by turn."""
+    turn_rewards_EK: torch.Tensor | None = None
+    """Reward of each turn, float64, NaN for a turn that an episode does not have; a row adds up to its outcome."""
 
     def __post_init__(self) -> None:
+        if (self.turn_EN is None) != (self.turn_rewards_EK is None):
+            raise ValueError("turn_EN and turn_rewards_EK come together")
         num_episodes, num_tokens = self.mask_EN.shape
         columns = {"group_E": self.group_E, "rewards_E": self.rewards_E, "greedy_rewards_E": self.greedy_rewards_E}
         columns |= {f"parts_E[{name!r}]": part for name, part in self.parts_E.items()}
         tables = {"token_penalties_EN": self.token_penalties_EN, "values_EN": self.values_EN}
+        tables |= {"turn_EN": self.turn_EN}
         for shape, tensors in (((num_episodes,), columns), ((num_episodes, num_tokens), tables)):
             for name, tensor in tensors.items():
                 if tensor is not None and tensor.shape != shape:
@@ -83,34 +92,68 @@ Estimator = Callable[..., Credit]
 GroupFunction = Callable[..., torch.Tensor]
 
 
-def advantage_estimator(name: str, *, needs_group: bool | None = None) -> Callable[[Estimator], Estimator]:
+def advantage_estimator(
+    name: str, *, needs_group: bool | None = None, turn_credit: Literal["group", "own"] | None = None
+) -> Callable[[Estimator], Estimator]:
     """`@advantage_estimator("name")` on a function `(step: StepRewards, *, options) -> Credit`.
 
     In the step that it gets, the mask is true only for episodes that count, rewards are NaN for all others, and
     penalties, values and parts hold nothing of these. `needs_group`: whether it compares the episodes of a group, so
     that groups of one are refused, or does not, so that `rollout.max_attempts` is; None checks neither.
+    `turn_credit`: how credit is given by turn, `group` by `_by_turn`, `own` by the function itself, from `turn_EN` and
+    `turn_rewards_EK`; None has none.
     """
 
     def decorate(function: Estimator) -> Estimator:
         function.needs_group = needs_group
+        function.turn_credit = turn_credit
         ADVANTAGE_ESTIMATORS.add(name, function)
         return function
 
     return decorate
 
 
-def estimate(name: str, step: StepRewards, **options: Any) -> Credit:
+def estimate(name: str, step: StepRewards, *, turn_weight: float = 1.0, **options: Any) -> Credit:
     """The credit that the estimator of that name gives, with those of the options that it uses.
 
-    ConfigError with the nearest name for an unknown estimator, and for an option that no estimator uses.
+    Where the step has rewards of turns, credit is by turn, as in `_by_turn`, unless the estimator reads them itself.
+    ConfigError with the nearest name for an unknown estimator, for an option that no estimator uses, and for an
+    estimator that has no credit by turn.
     """
     counted = _counted(step)
-    credit = ADVANTAGE_ESTIMATORS.call(name, counted, **options)
+    if step.turn_EN is None or turn_credit_of(name) == "own":
+        credit = ADVANTAGE_ESTIMATORS.call(name, counted, **options)
+    else:
+        credit = _by_turn(name, counted, turn_weight, options)
     returns_EN = credit.returns_EN
     return Credit(
         advantages_EN=credit.advantages_EN.double().masked_fill(~counted.mask_EN, 0.0),
         returns_EN=None if returns_EN is None else returns_EN.double().masked_fill(~counted.mask_EN, 0.0),
     )
+
+
+def _by_turn(name: str, step: StepRewards, turn_weight: float, options: Mapping[str, Any]) -> Credit:
+    """`A_k = A(outcome) + turn_weight * (A_k(turn) + A_k+1(turn) + ...)` for the tokens of turn k of an episode.
+
+    The outcome is the reward of the last turn; `A(turn)` is the estimator's advantage of what a turn before the last
+    earned, among the episodes of the group that go on after the turn of that number. Zeng et al. 2025 (MT-GRPO,
+    section 4) have it for two turns and `grpo`: `A_1 = A(outcome) + weight * A_1(turn)`, `A_2 = A(outcome)`.
+    """
+    turn_EN, rewards_EK = step.turn_EN, step.turn_rewards_EK
+    assert turn_EN is not None and rewards_EK is not None, "the step has rewards of turns"
+    plain = replace(step, turn_EN=None, turn_rewards_EK=None)
+    is_turn_EK = ~rewards_EK.isnan()
+    goes_on_EK = is_turn_EK & (is_turn_EK.flip(1).cumsum(dim=1).flip(1) > 1)
+    earned_EK = rewards_EK.masked_fill(~goes_on_EK, 0.0)
+    outcome = replace(plain, rewards_E=step.rewards_E - earned_EK.sum(dim=1))
+    advantages_EN = ADVANTAGE_ESTIMATORS.call(name, outcome, **options).advantages_EN.double()
+    for number in range(rewards_EK.shape[1] - 1):
+        rewards_E = earned_EK[:, number].masked_fill(~goes_on_EK[:, number], torch.nan)
+        penalties_EN = torch.zeros_like(step.token_penalties_EN)
+        turn = _counted(replace(plain, rewards_E=rewards_E, token_penalties_EN=penalties_EN))
+        of_turn_EN = ADVANTAGE_ESTIMATORS.call(name, turn, **options).advantages_EN.double()
+        advantages_EN = advantages_EN + turn_weight * of_turn_EN * (turn_EN <= number)
+    return Credit(advantages_EN=advantages_EN)
 
 
 def group_advantages(name: str, *, divides_by_std: bool = True) -> Callable[[GroupFunction], GroupFunction]:
@@ -130,6 +173,7 @@ def group_advantages(name: str, *, divides_by_std: bool = True) -> Callable[[Gro
             return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options), by_outcome), step)
 
         estimator.needs_group = True
+        estimator.turn_credit = "group"
         # `wraps` shows the options of the function to the registry.
         ADVANTAGE_ESTIMATORS.add(name, estimator, source=function)
         return function
@@ -143,7 +187,7 @@ maxrl = group_advantages("maxrl")(maxrl_advantages)
 pass_at_k = group_advantages("pass_at_k")(pass_at_k_advantages)
 
 
-@advantage_estimator("opo", needs_group=True)
+@advantage_estimator("opo", needs_group=True, turn_credit="group")
 def opo(step: StepRewards) -> Credit:
     num_tokens_E = step.mask_EN.sum(dim=1)
     return _spread(_by_group(step, lambda rewards_G, rows: opo_advantages(rewards_G, num_tokens_E[rows]), False), step)
@@ -160,12 +204,12 @@ def remax(step: StepRewards) -> Credit:
     return Credit(advantages_EN=(advantages_E1 - penalties_to_go_EN) * has_baseline_E1)
 
 
-@advantage_estimator("reinforce_plus_plus", needs_group=False)
+@advantage_estimator("reinforce_plus_plus", needs_group=False, turn_credit="own")
 def reinforce_plus_plus(step: StepRewards, *, gamma: float = 1.0) -> Credit:
     return Credit(advantages_EN=reinforce_pp_advantages(_token_rewards(step), step.mask_EN, gamma=gamma))
 
 
-@advantage_estimator("reinforce_plus_plus_baseline", needs_group=True)
+@advantage_estimator("reinforce_plus_plus_baseline", needs_group=True, turn_credit="group")
 def reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
     """Rewards less their group's mean, whitened over the trained tokens of all groups with variance (Hu 2025)."""
     centred_EN = _spread(_by_group(step, lambda rewards_G, _: rewards_G - rewards_G.mean(), True), step).advantages_EN
@@ -173,7 +217,7 @@ def reinforce_plus_plus_baseline(step: StepRewards) -> Credit:
     return Credit(advantages_EN=whitened(centred_EN, step.mask_EN & is_live_E.unsqueeze(1)))
 
 
-@advantage_estimator("gae", needs_group=False)
+@advantage_estimator("gae", needs_group=False, turn_credit="own")
 def gae(step: StepRewards, *, gamma: float = 1.0, lam: float = 1.0, whiten: bool = True) -> Credit:
     if step.values_EN is None:
         raise ConfigError("the estimator 'gae' needs values_EN; train a critic, or choose an estimator without one")
@@ -208,7 +252,13 @@ def _counted(step: StepRewards) -> StepRewards:
         token_penalties_EN=step.token_penalties_EN.double().masked_fill(~mask_EN, 0.0),
         values_EN=None if values_EN is None else values_EN.double().masked_fill(~mask_EN, 0.0),
         parts_E={name: part.double().masked_fill(~counts_E, torch.nan) for name, part in step.parts_E.items()},
+        turn_EN=None if step.turn_EN is None else step.turn_EN.masked_fill(~mask_EN, 0),
+        turn_rewards_EK=_counted_turns(step.turn_rewards_EK, counts_E),
     )
+
+
+def _counted_turns(rewards_EK: torch.Tensor | None, counts_E: torch.Tensor) -> torch.Tensor | None:
+    return None if rewards_EK is None else rewards_EK.double().masked_fill(~counts_E.unsqueeze(1), torch.nan)
 
 
 def _groups(step: StepRewards) -> Iterator[torch.Tensor]:
@@ -246,7 +296,16 @@ def _spread(advantages_E: torch.Tensor, step: StepRewards) -> Credit:
 
 
 def _token_rewards(step: StepRewards) -> torch.Tensor:
-    """Rewards per token, [E, N]: the outcome on the last trained token, penalties everywhere."""
-    num_left_EN = step.mask_EN.flip(1).cumsum(dim=1).flip(1)
-    is_last_EN = step.mask_EN & (num_left_EN == 1)
-    return torch.where(is_last_EN, step.rewards_E.unsqueeze(1), 0.0) - step.token_penalties_EN
+    """Rewards per token, [E, N]: the outcome on the last trained token, or where turns have rewards each of these on
+    the last trained token of its turn; penalties everywhere."""
+    if step.turn_EN is None or step.turn_rewards_EK is None:
+        return torch.where(_is_last(step.mask_EN), step.rewards_E.unsqueeze(1), 0.0) - step.token_penalties_EN
+    rewards_EN = -step.token_penalties_EN
+    for number in range(step.turn_rewards_EK.shape[1]):
+        is_last_EN = _is_last(step.mask_EN & (step.turn_EN == number))
+        rewards_EN = rewards_EN + torch.where(is_last_EN, step.turn_rewards_EK[:, number : number + 1], 0.0)
+    return rewards_EN
+
+
+def _is_last(mask_EN: torch.Tensor) -> torch.Tensor:
+    return mask_EN & (mask_EN.flip(1).cumsum(dim=1).flip(1) == 1)

@@ -17,6 +17,7 @@ from agent_rl.config.load import validate_section as validate_section
 from agent_rl.config.root import Config as Config
 from agent_rl.config.sections import CurriculumConfig as CurriculumConfig
 from agent_rl.config.sections import CurriculumStage as CurriculumStage
+from agent_rl.config.sections import DataConfig as DataConfig
 from agent_rl.config.sections import LoraConfig as LoraConfig
 from agent_rl.config.tools import AgentType as AgentType
 from agent_rl.config.tools import MCPServerConfig as MCPServerConfig

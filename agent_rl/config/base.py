@@ -3,7 +3,7 @@
 Not here: any section, reading files.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -84,3 +84,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         flat |= flatten(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return flat
+
+
+def flatten_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """All keys of a model and of the sections in it, dotted: `train.steps`."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from flatten_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

@@ -15,7 +15,10 @@ from agent_rl.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, Registry
 if TYPE_CHECKING:
     from agent_rl.config.learning import AlgorithmConfig
 
-OPTION_KEYS = ("scale_by_std", "gamma", "lam", "part_weights", "ratio_level", "clip_low", "clip_high", "dual_clip")
+OPTION_KEYS = (
+    *("scale_by_std", "min_std", "gamma", "lam", "part_weights"),
+    *("ratio_level", "clip_low", "clip_high", "dual_clip"),
+)
 """Keys of section `algorithm` that are options of functions."""
 
 
@@ -24,6 +27,17 @@ def needs_group(advantage: str) -> bool | None:
     if advantage not in ADVANTAGE_ESTIMATORS and ":" not in advantage:
         return None
     return getattr(ADVANTAGE_ESTIMATORS.get(advantage), "needs_group", None)
+
+
+def turn_credit_of(advantage: str) -> str:
+    """How an estimator gives credit by turn, `group` or `own`; ConfigError for one that does not."""
+    way = getattr(ADVANTAGE_ESTIMATORS.get(advantage), "turn_credit", None)
+    if way is None:
+        raise ConfigError(
+            f"algorithm.credit = 'turn' with advantage {advantage!r}, which has no credit by turn; choose another, "
+            "such as 'grpo' or 'gae', or leave credit out"
+        )
+    return way
 
 
 def options_for(algorithm: "AlgorithmConfig", registry: Registry[Any], name: str) -> dict[str, Any]:
@@ -55,6 +69,8 @@ def check_functions(algorithm: "AlgorithmConfig", *, are_all_registered: bool = 
         if not are_all_registered and name not in registry and ":" not in name:
             return
         registry.get(name)
+    if algorithm.credit == "turn":
+        turn_credit_of(algorithm.advantage)
     given = algorithm.model_fields_set
     for key, reason in unread_keys(algorithm).items() if given.intersection(OPTION_KEYS) else ():
         if key in given:

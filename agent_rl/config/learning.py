@@ -90,8 +90,15 @@ class AlgorithmConfig(Section):
     advantage: str = "grpo"
     """`grpo`, `rloo`, `remax`, `reinforce_plus_plus`, `reinforce_plus_plus_baseline`, `gdpo`, `gae`, `opo`, `maxrl`,
     `pass_at_k`, the name of a registered estimator, or an import path."""
+    credit: Literal["episode", "turn"] = "episode"
+    """`episode`: the rewards of all turns are one outcome, which every trained token has its share of; `turn`: what a
+    turn before the last earned counts for the tokens of this turn and of those before it alone."""
+    turn_weight: NonNegative = 1.0
+    """Weight of the rewards of turns beside the outcome, with estimators that compare the episodes of a group."""
     scale_by_std: bool = True
     """Divide group-centred rewards by the group's standard deviation; Dr. GRPO does not."""
+    min_std: Annotated[float, Field(ge=0.0)] = 0.0
+    """Divide by this where the standard deviation is smaller, in rewards: groups that hardly differ count less."""
     gamma: Fraction = 1.0
     """Discount per trained token."""
     lam: Fraction = 0.95
@@ -133,6 +140,9 @@ class AlgorithmConfig(Section):
 
     def keys_to_omit(self) -> Iterable[str]:
         return unread_keys(self)
+
+    def keys_without_effect(self) -> Mapping[str, str]:
+        return {} if self.credit == "turn" else {"turn_weight": "with credit 'episode'"}
 
     @model_validator(mode="after")
     def _check_parts(self) -> "AlgorithmConfig":

@@ -4,21 +4,29 @@ Not here: what the keys are.
 """
 
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from agent_rl import renamed
+from agent_rl.config.base import flatten_keys
 from agent_rl.config.root import Config
 from agent_rl.config.yaml_text import MAX_DEPTH, parse_settings, read_settings
-from agent_rl.errors import ConfigError, nearest
+from agent_rl.errors import SAME_MEANING, ConfigError, nearest
 from agent_rl.redacted import redacted
 from agent_rl.registry import import_module, import_working_folder
 from agent_rl.resources import find
 
 _SHOWN_CHARS = 200
+_SLIP = 0.85
+"""So close a name of ours is a slip of the pen, whatever other libraries call so."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
+_ANY = "*"
 _FILE_KEYS = ("data.train_path", "data.eval_path", "model.path", "tools.search.corpus_path")
+_FILE_KEYS += tuple(
+    f"env.options.environments.{_ANY}.{key}" for key in ("train_path", "eval_path", "tools.search.corpus_path")
+)
 
 
 def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Config:
@@ -31,20 +39,26 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     raw = read_yaml(path)
     for text in overrides:
         apply_override(raw, text)
-    _find_files(raw)
+    find_files(raw)
     return parse_config(raw, source=str(path))
 
 
-def _find_files(raw: dict[str, Any]) -> None:
+def find_files(raw: dict[str, Any]) -> None:
     """Replace paths of shipped files by where they are, if the working directory has none of them."""
     for key in _FILE_KEYS:
         *parents, name = key.split(".")
-        node: Any = raw
+        nodes: list[Any] = [raw]
         for parent in parents:
-            node = node.get(parent) if isinstance(node, dict) else None
-        given = node.get(name) if isinstance(node, dict) else None
-        if isinstance(given, str) and (found := find(given)) != Path(given):
-            node[name] = str(found)
+            nodes = [
+                child
+                for node in nodes
+                if isinstance(node, dict)
+                for child in (node.values() if parent == _ANY else [node.get(parent)])
+            ]
+        for node in nodes:
+            given = node.get(name) if isinstance(node, dict) else None
+            if isinstance(given, str) and (found := find(given)) != Path(given):
+                node[name] = str(found)
 
 
 def parse_config(raw: dict[str, Any], *, source: str) -> Config:
@@ -88,6 +102,8 @@ def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, p
 
 def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str, Any]:
     """The mapping of a YAML file. ConfigError for what is none; `example` is a file that is one."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file in it, such as {example}")
     if not path.is_file():
         raise ConfigError(f"{path}: no such config file; the shipped ones are in configs/")
     raw = read_settings(path)
@@ -108,7 +124,9 @@ def apply_override(
     shown = f"{key[:_SHOWN_CHARS] + found + _redacted_at(parts, short)!r:.{_SHOWN_CHARS}}"
     is_long_enough = len(parts) > form.count(".") or is_top_level
     if not found or not is_long_enough or len(parts) > MAX_DEPTH or not all(parts):
-        raise ConfigError(f"override {shown}: expected {form}, for example {example}")
+        named = [each for each in flatten_keys(Config) if each.rpartition(".")[2] == key] if len(parts) == 1 else []
+        hint = f"; did you mean {' or '.join(named)}?" if found and named else f", for example {example}"
+        raise ConfigError(f"override {shown}: expected {form}{hint}")
     parsed = parse_settings(value, f"override {shown}")
     node = raw
     for part in parts[:-1]:
@@ -132,18 +150,26 @@ def _redacted_at(parts: list[str], value: str) -> str:
 
 def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Config, prefix: str = "") -> str:
     """Turn pydantic's first complaint into: file, key, what was got, what was expected."""
-    location = [str(part) for part in detail["loc"]]
+    location = [str(part) for part in detail["loc"] if "[" not in str(part)]  # a branch of a union
     key = ".".join([prefix, *location] if prefix else location)
     if detail["type"] == "extra_forbidden":
         parent = _model_at(root, location[:-1])
         known = list(parent.model_fields) if parent else []
-        hint = nearest(location[-1], known) or f"; known keys: {', '.join(known)}"
+        hint = (
+            renamed.hint(key, detail["input"], is_whole=True)
+            or nearest(location[-1], known, _SLIP)
+            or renamed.hint(key, detail["input"])
+            or nearest(location[-1], known, SAME_MEANING)
+            or f"; known keys: {', '.join(known)}"
+        )
         return f"{source}: unknown key {key!r:.200}{hint}"
     if detail["type"] == "missing":
         return f"{source}: {key!r} is missing; add it"
     message = detail["msg"].removeprefix("Value error, ")
     if not key:
         return f"{source}: {message}"
+    if detail["type"] == "path_type":
+        message = "expected a path"
     name = location[-1] if location else key.rpartition(".")[2]
     shown = redacted({name: detail["input"]})[name]
     return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
@@ -154,6 +180,9 @@ def _model_at(root: type[BaseModel], location: list[str]) -> type[BaseModel] | N
     for part in location:
         if part.isdigit():  # an entry of a list of sections
             model = get_args(model)[0]
+            continue
+        if get_origin(model) is dict:  # sections by names of the user's
+            model = get_args(model)[1]
             continue
         field = getattr(model, "model_fields", {}).get(part)
         model = field.annotation if field else None

@@ -31,7 +31,7 @@ class Config(Section):
     plugins: tuple[str, ...] = ()
     """Modules that register values of your own, imported first: `[my_package.my_rewards, path/to/file.py]`."""
     run: RunConfig = RunConfig()
-    data: DataConfig
+    data: DataConfig = DataConfig()
     model: ModelConfig
     policy: PolicyConfig = PolicyConfig()
     vllm: VLLMConfig = VLLMConfig()
@@ -72,7 +72,7 @@ class Config(Section):
     def keys_without_effect(self) -> Mapping[str, str]:
         unused = self._engine_keys_without_effect()
         if self.policy.type == "minimind":
-            for key in ("attention", "gradient_checkpointing", "lora"):
+            for key in ("attention", "gradient_checkpointing", "lora", "load_in_4bit"):
                 unused[f"model.{key}"] = "with policy.type 'minimind', only with 'huggingface' and 'vllm'"
         if self.policy.type in ("minimind", "huggingface"):
             unused["model.head_dtype"] = f"with policy.type {self.policy.type!r}, only with 'vllm'"
@@ -131,9 +131,28 @@ class Config(Section):
                 "model.lora with model.dtype 'bfloat16' needs train.autocast=bfloat16: adapters are float32, and would "
                 "be multiplied in float32, at a tenth of a GPU's speed"
             )
+        if self.model.load_in_4bit:
+            self._check_4bit()
         if self.model.attention == "flash_attention_2" and "bfloat16" not in (self.model.dtype, self.train.autocast):
             raise ValueError("model.attention 'flash_attention_2' computes in bfloat16 only; set model.dtype to it")
         return self
+
+    def _check_4bit(self) -> None:
+        if not self.model.lora.rank:
+            raise ValueError(
+                "model.load_in_4bit without adapters would train nothing, as 4-bit weights are frozen; set "
+                "model.lora.rank=16, or remove it"
+            )
+        if self.engine.has_own_weights:
+            raise ValueError(
+                f"model.load_in_4bit with policy.type {self.policy.type!r}: it would sample from whole weights, whose "
+                "log-probs are not those of the 4-bit weights that are trained; use policy.type 'huggingface'"
+            )
+        if self.algorithm.advantage == "gae" and self.critic.backbone == "own":
+            raise ValueError(
+                "model.load_in_4bit with critic.backbone 'own': a critic's own model is trained whole, which 4-bit "
+                "weights cannot be; set critic.backbone=shared"
+            )
 
     def _check_staleness(self) -> None:
         wanted = f"rollout.max_staleness is {self.rollout.max_staleness}"

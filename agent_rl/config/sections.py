@@ -1,11 +1,22 @@
 """The sections about a run, its data, its model and its episodes. Not here: how it learns (`learning.py`)."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from agent_rl.config.base import Fraction, Positive, Seconds, Section, known_to
 from agent_rl.config.engines import POLICIES
@@ -71,11 +82,29 @@ class CurriculumConfig(Section):
         return self
 
 
+GIVEN_IN_PYTHON = "python:"
+"""How names of environments and paths of data begin that are none: a run records that they were given in Python."""
+
+
+def _as_path(given: Any) -> Any:
+    """A path, but for an address, whose two slashes a path would not keep, and for what is none."""
+    is_none = isinstance(given, str) and given.startswith(("hf://", GIVEN_IN_PYTHON))
+    return Path(given) if isinstance(given, str) and not is_none else given
+
+
+DataPath = Annotated[Path | str, BeforeValidator(_as_path)]
+
+
 class DataConfig(Section):
-    train_path: Path
-    """File of training tasks: `.jsonl`, `.jsonl.gz`, `.json` or `.parquet`."""
-    eval_path: Path
-    """File of held-out tasks, likewise."""
+    train_path: DataPath | None = None
+    """Training tasks: a `.jsonl`, `.jsonl.gz`, `.json`, `.csv` or `.parquet` file; with the package `datasets` a folder
+    that it saved, or `hf://owner/name[/config][:split]`. Null only where rows are given in Python; the `config.yaml` of
+    such a run has `python:`, their number and checksum."""
+    eval_path: DataPath | None = None
+    """Held-out tasks, likewise. Null also without evaluations."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Names of columns that are called otherwise in the data: `{prompt: question, answer: target}`. The same for
+    training and held-out tasks."""
     max_eval_tasks: Positive = 200
     """Held-out tasks used, from the top of the file."""
     curriculum: CurriculumConfig = CurriculumConfig()
@@ -108,7 +137,20 @@ class ModelConfig(Section):
     PyTorch's fused kernels over flat rows."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of keeping them: slower, much less memory."""
+    chat_template: Path | None = None
+    """A `.jinja` file that takes the place of the tokenizer's chat template; the saved model has it too."""
+    chat_template_kwargs: (
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], StrictBool | StrictInt | StrictFloat | StrictStr] | None
+    ) = None
+    """Values for variables of the chat template, such as `{enable_thinking: false}` for Qwen3; the saved model's
+    template has them too."""
     lora: LoraConfig = LoraConfig()
+    load_in_4bit: bool = False
+    """Hold the frozen weights of linear layers but the head in 4 bits (NF4) under the adapters of `lora`: QLoRA. For
+    `huggingface`, without DeepSpeed; needs `requirements-qlora.txt`."""
+
+    def keys_to_omit(self) -> Iterable[str]:
+        return [key for key in ("chat_template", "chat_template_kwargs", "load_in_4bit") if not getattr(self, key)]
 
 
 class PolicyConfig(Section):
@@ -131,7 +173,9 @@ class PolicyConfig(Section):
 
 class EnvConfig(Section):
     name: str
-    """Registered environment, or an import path, `my_pkg.my_env:MyEnv`."""
+    """Registered environment, or an import path, `my_pkg.my_env:MyEnv`; `mixture` is several ones
+    ([mixture.md](mixture.md)). `python:...` in the `config.yaml` of a run: its
+    environment was given in Python."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of that environment, checked by it; those of the built-in ones are below."""
 
@@ -182,11 +226,13 @@ class RolloutConfig(Section):
 class EvalConfig(Section):
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between evaluations; 0 evaluates only before the first and after the last step."""
+    before_training: bool = True
+    """Evaluate before the first step too; without it the table at the end compares with the first evaluation."""
     temperatures: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.0, 1.0)
     """Evaluate once per temperature; 0 is greedy. Empty: no evaluation at all."""
 
     def keys_without_effect(self) -> Mapping[str, str]:
-        return {} if self.temperatures else {"every": "without temperatures"}
+        return {} if self.temperatures else dict.fromkeys(("every", "before_training"), "without temperatures")
 
 
 class AlarmConfig(Section):
@@ -208,14 +254,22 @@ class AlarmConfig(Section):
     def _check_limit(self) -> "AlarmConfig":
         if (self.above is None) == (self.below is None):
             raise ValueError("an alarm needs one of above and below, and not both")
-        if self.metric.startswith("eval/"):
+        if re.match(r"(env/[^/]+/)?eval/", self.metric):
             raise ValueError(f"an alarm on {self.metric!r}: alarms watch training steps and no evaluations")
         return self
 
 
+def _check_webhook(given: str) -> str:
+    if not given.startswith(("http://", "https://")) or not urlsplit(given).hostname:
+        raise ValueError("expected a web address, https://...")
+    return given
+
+
 class LogConfig(Section):
     trackers: tuple[Annotated[str, known_to(TRACKERS)], ...] = ("tensorboard",)
-    """Where metrics go besides `metrics.jsonl`: `tensorboard`, `wandb`, `trackio`, or an import path."""
+    """Where metrics go besides `metrics.jsonl`: `tensorboard`, `wandb`, `trackio`, or an import path; with their
+    packages also `mlflow`, `comet_ml`, `aim`, `clearml`, `dvclive`, `swanlab`, through Accelerate. `wandb` gets a table
+    of the best and worst episodes too, at the steps of `samples_every`."""
     project: str = "agent_rl"
     """Project of a tracker, such as Weights & Biases and Trackio, that the run belongs to."""
     alarms: tuple[AlarmConfig, ...] = ()
@@ -226,7 +280,10 @@ class LogConfig(Section):
     """Steps between those whose episodes are all saved with every token in samples/, for `agent-rl view`; the first and
     the last step are saved too, and one at which an alarm stops the run. 0 saves none."""
     progress: bool = True
-    """Show the live progress display; plain lines when off or not on a terminal."""
+    """Show the live line below the lines of the steps; not shown where standard output is no terminal."""
+    notify: Annotated[str, AfterValidator(_check_webhook)] | None = None
+    """Web address that gets a JSON message when the run ends, fails or raises an alarm; null: none. See
+    [running.md](running.md)."""
 
     def keys_without_effect(self) -> Mapping[str, str]:
         is_used = set(self.trackers) - {"tensorboard"}

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agent_rl.config.base import Positive, Seconds, Section, known_to
 from agent_rl.registry import CHAT_FORMATS
+from agent_rl.renamed import TOOL_ALIASES
 
 AgentType = Annotated[str, known_to(CHAT_FORMATS)]
 
@@ -54,6 +55,24 @@ class SearchToolConfig(Section):
         return dict.fromkeys((*web, "rate_limit_per_min"), "with mode 'corpus'")
 
 
+_IN_SANDBOX = ("code_exec", "pytest_run")
+
+
+class CodeExecToolConfig(Section):
+    """The sandbox of the tools `code_exec` and `pytest_run` of `tools.use`."""
+
+    time_limit_s: Seconds = 5.0
+    """Seconds that one program, or one run of pytest, may take."""
+    memory_mb: Annotated[int, Field(ge=32)] = 256
+    """Memory that it may take."""
+    output_chars: Positive = 2000
+    """Characters that the model reads of what a program prints, stderr included, or of pytest's report."""
+    workers: Positive = 2
+    """Warm processes that run programs; as many as there are free cores."""
+    sandbox_tier: Literal["auto", "namespaces", "landlock", "rlimits"] = "auto"
+    """Isolation of what the policy wrote; `auto` takes the best that works, `rlimits` (nearly none) must be named."""
+
+
 class MCPServerConfig(Section):
     """A server of the Model Context Protocol, whose tools are offered beside the others."""
 
@@ -80,10 +99,20 @@ class MCPServerConfig(Section):
 
 class ToolsConfig(Section):
     use: tuple[str, ...] = ()
-    """Tools offered beside the environment's own, by name or import path, such as `[search, calculator]`."""
+    """Tools offered beside the environment's own, by name or import path, such as `[search, calculator]`. Built in:
+    `calculator`, `search`, `code_exec`, `pytest_run`, `file_write`, `file_read`, `answer`."""
     search: SearchToolConfig = SearchToolConfig()
+    code_exec: CodeExecToolConfig = CodeExecToolConfig()
     mcp: tuple[MCPServerConfig, ...] = ()
     """Servers, `[{command: [python, server.py]}, {url: "http://127.0.0.1:8000/mcp", include: [add]}]`."""
 
+    @field_validator("use")
+    @classmethod
+    def _with_our_names(cls, use: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(TOOL_ALIASES.get(name, name) for name in use)
+
     def keys_without_effect(self) -> Mapping[str, str]:
-        return {} if "search" in self.use else {"search": "without 'search' in tools.use"}
+        without = {} if "search" in self.use else {"search": "without 'search' in tools.use"}
+        if not set(_IN_SANDBOX) & set(self.use):
+            without["code_exec"] = "without 'code_exec' or 'pytest_run' in tools.use"
+        return without

@@ -3,84 +3,41 @@
 Not here: running episodes (`rollout/rollout.py`), counting (`evaluation.py`).
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from agent_rl.config import Config
 from agent_rl.core.policy_sync import make_policy_sync, module_to_train
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.checkpoint import MANIFEST_FILE, MODEL_FOLDER, verify_checkpoint
-from agent_rl.errors import CheckpointError, ConfigError
+from agent_rl.errors import ConfigError
 from agent_rl.learning.update import PolicyUpdater
-from agent_rl.policies.hf_policy import ADAPTER_FILE
+from agent_rl.policies.api.chat_policy import PREFIX, ApiModel, ApiPolicy
 from agent_rl.policies.make_policy import make_policy
+from agent_rl.policies.model_source import ModelSource
 from agent_rl.policies.policy import BasePolicy
+from agent_rl.policies.served_policy import open_checked_policy, open_served_policy
 
-CHECKPOINT_NAMES = ("step_", ".partial-")
-"""How folders begin that a run writes; one without a manifest was not written whole."""
+if TYPE_CHECKING:
+    from agent_rl.inference.vllm.weight_check import WeightCheck
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySource:
-    """Where the weights of a policy are: `PolicySource.find(config, "runs/nat_grpo/checkpoints/step_00080")`."""
+class PolicySource(ModelSource):
+    """A model's files, and how an evaluation opens them: vLLM's servers are sent them, or are asked for what they have.
 
-    config: Config
-    """With `model.path` of this model."""
-    weights: Path | None
-    """Model folder of a checkpoint, or of adapters; None reads `model.path`."""
-    name: str
-    """As the caller gave it."""
+    `openai:MODEL` is a model behind an address, which has no files here.
+    """
 
     @classmethod
-    def find(cls, config: Config, given: str | None) -> "PolicySource":
-        """The model that `given` names: a checkpoint's folder, or whatever `model.path` takes; None: `model.path`.
-
-        Raises CheckpointError for a path that is not there, a checkpoint that is not whole, a folder without files.
-        """
-        if given is None:
-            return cls(config=config, weights=None, name=config.model.path)
-        folder = Path(given)
-        # Anything else may be the name of a model on a hub.
-        if not folder.exists() and (config.policy.type == "minimind" or folder.is_absolute()):
-            raise CheckpointError(f"{given}: no such file or folder; name a checkpoint or a model")
-        if (folder / MODEL_FOLDER).is_dir():
-            if (folder / MANIFEST_FILE).exists() or folder.name.startswith(CHECKPOINT_NAMES):
-                verify_checkpoint(folder)
-            return cls(config=config, weights=folder / MODEL_FOLDER, name=given)
-        if (folder / "checkpoints").is_dir():
-            raise CheckpointError(
-                f"{given} is the folder of a run; name one of its checkpoints, {folder}/checkpoints/*"
-            )
-        if folder.is_dir() and not any(path.is_file() for path in folder.iterdir()):
-            inside = sorted(path.name for path in folder.glob("step_*"))
-            raise CheckpointError(
-                f"{given} holds no files of a model; "
-                + (f"name one of the checkpoints in it, such as {folder / inside[-1]}" if inside else "name another")
-            )
-        if (folder / ADAPTER_FILE).is_file():
-            return cls(config=config, weights=folder, name=given)
+    def find(cls, config: Config, given: str | None) -> Self:
+        if given is None or not given.startswith(PREFIX):
+            return super().find(config, given)
+        ApiModel.parse(given)
+        if config.agent.type != "hf":
+            raise ConfigError(f"{given}: agent.type {config.agent.type!r} needs a model's tokens; leave it at hf")
         model = config.model.model_copy(update={"path": given})
         return cls(config=config.model_copy(update={"model": model}), weights=None, name=given)
-
-    @property
-    def run_config_file(self) -> Path | None:
-        """The configuration of the run whose checkpoint this is, `RUN/checkpoints/step_00080/model`; None without."""
-        if self.weights is None or len(self.weights.parents) < 3:
-            return None
-        found = self.weights.parents[2] / "config.yaml"
-        return found if found.is_file() and self.weights.parents[1].name == "checkpoints" else None
-
-    def digest(self) -> str | None:
-        """SHA-256 over the files of the model; None for a name on a hub."""
-        return _digest_of(self.weights or Path(self.config.model.path))
-
-    def base_digest(self) -> str | None:
-        """The same of the model that adapters belong to; None where there are no adapters."""
-        has_base = self.weights is not None and (self.weights / ADAPTER_FILE).is_file()
-        return _digest_of(Path(self.config.model.path)) if has_base else None
 
     @contextmanager
     def open(self, run_folder: Path) -> Iterator[BasePolicy]:
@@ -89,9 +46,15 @@ class PolicySource:
         Raises a UserError for what cannot be read, does not fit the configuration, or does not answer.
         """
         config = self.config
-        backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
-        if backend.num_processes > 1:
-            raise ConfigError(f"an evaluation is one process, got {backend.num_processes}; start it without a launcher")
+        if self.name.startswith(PREFIX):
+            with closing(ApiPolicy(ApiModel.parse(self.name), timeout_s=config.rollout.episode_timeout_s)) as asked:
+                yield asked
+            return
+        backend = _one_process(config.run.device, config)
+        if config.policy.type == "vllm" and not config.vllm.servers:
+            with closing(open_served_policy(self)) as alone:
+                yield alone
+            return
         model, policy = make_policy(config, backend, run_folder=run_folder, checkpoint=self.weights)
         with closing(policy):
             if policy.remote_engine is not None:
@@ -99,13 +62,31 @@ class PolicySource:
                 make_policy_sync(config, policy, model, updater, backend, run_folder=run_folder).sync_weights(0)
             yield policy
 
+    def check_servers(self) -> None:
+        """ConfigError where there are no servers that could have this model."""
+        if self.name.startswith(PREFIX):
+            raise ConfigError(f"--served is for a model that vllm.servers have, {self.name} is elsewhere; leave it out")
+        if self.config.policy.type != "vllm" or not self.config.vllm.servers:
+            raise ConfigError(
+                "--served evaluates the weights that vLLM's servers have, and the configuration names none; set "
+                "policy.type=vllm and vllm.servers=[http://HOST:PORT]"
+            )
 
-def _digest_of(source: Path) -> str | None:
-    files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
-    if not files or not files[0].is_file():
-        return None
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
+    @contextmanager
+    def open_served(self) -> "Iterator[tuple[BasePolicy, WeightCheck]]":
+        """The policy of `vllm.servers` with the weights that they have, and what is known of these; no model is read.
+
+        Raises as `open`, and ConfigError where the weights are others than this model's.
+        """
+        self.check_servers()
+        _one_process("cpu", self.config)
+        policy, check = open_checked_policy(self)
+        with closing(policy):
+            yield policy, check
+
+
+def _one_process(device: str, config: Config) -> Backend:
+    backend = Backend(device, timeout_s=config.run.timeout_s)
+    if backend.num_processes > 1:
+        raise ConfigError(f"an evaluation is one process, got {backend.num_processes}; start it without a launcher")
+    return backend

@@ -1,7 +1,7 @@
-"""Ctrl-C that waits until a step is whole.
+"""Ctrl-C and SIGTERM that wait until a step is whole.
 
-Half an optimizer step must not reach a checkpoint, so the signal is held back while weights and counters change, and
-while a checkpoint is written.
+Half an optimizer step must not reach a checkpoint, so the signals are held back while weights and counters change, and
+while a checkpoint is written. SIGTERM, which Slurm and Kubernetes send, ends a run as Ctrl-C does, with exit code 143.
 """
 
 import os
@@ -11,37 +11,70 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+
+
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM within `sigterm_as_interrupt`."""
+
 
 def is_first_process_here() -> bool:
     """Whether this process reports for all that a launcher started on this machine: what one finds, all find."""
     return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
+def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
+    raise TerminatedError
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Around a run: SIGTERM raises TerminatedError in it, which leaves the block as SystemExit with code 143.
+
+    Does nothing outside the main thread, and where the program has a handler of its own.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise_terminated)
+    try:
+        yield
+    except TerminatedError:
+        raise SystemExit(EXIT_CODES[signal.SIGTERM]) from None
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it, SystemExit at a second press.
 
-    Does nothing outside the main thread, where Python delivers no signals, and where Ctrl-C is ignored (`nohup ... &`).
+    So for SIGTERM within `sigterm_as_interrupt`, with TerminatedError. Does nothing outside the main thread, where
+    Python delivers no signals, and where Ctrl-C is ignored (`nohup ... &`).
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    held = [signal.SIGINT] if signal.getsignal(signal.SIGINT) != signal.SIG_IGN else []
+    held += [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) is _raise_terminated else []
+    if threading.current_thread() is not threading.main_thread() or not held:
         yield
         return
-    pressed = False
+    got: list[int] = []
 
-    def remember(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal pressed
-        if pressed:
+    def remember(number: int, _frame: FrameType | None) -> None:
+        got.append(number)
+        if len(got) > 1:
             # Not KeyboardInterrupt, at which a checkpoint is saved: this step is half done.
-            raise SystemExit(130)
-        pressed = True
+            raise SystemExit(EXIT_CODES[signal.Signals(number)])
         if is_first_process_here():
-            print("\nCtrl-C: finishing this step first; press again to leave it unfinished", flush=True)
+            name = _NAMES[signal.Signals(number)]
+            print(f"\n{name}: finishing this step first; a second one leaves it unfinished", flush=True)
 
-    earlier = signal.signal(signal.SIGINT, remember)
+    earlier = {number: signal.signal(number, remember) for number in held}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, earlier)
-    if pressed:
-        raise KeyboardInterrupt
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+    if got:
+        raise TerminatedError if got[0] == signal.SIGTERM else KeyboardInterrupt

@@ -1,27 +1,38 @@
 """The folder of one run: where its files are, what an earlier start left there, and from where to continue.
 
-`config.yaml  environment.json  metrics.jsonl  events.jsonl  transcripts/  samples/  eval/  checkpoints/`.
+`config.yaml  environment.json  metrics.jsonl  events.jsonl  log.jsonl  errors.jsonl  transcripts/  samples/  eval/
+checkpoints/`.
 Nothing here knows models or episodes.
 """
 
-import os
-import platform
 import re
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from agent_rl.config import Config, flatten
 from agent_rl.config.load import read_yaml
+from agent_rl.core.run.lock import make_run_folder
+from agent_rl.core.run.machine import describe_machine
+from agent_rl.core.run.record import run_config_of
+from agent_rl.core.run.unfinished import clear_unfinished, holds_a_step
 from agent_rl.distributed.checkpoint import latest_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError, DataError
 from agent_rl.telemetry.files import write_json, write_text
 
-_REPORTED_PACKAGES = (
-    "agent_rl", "torch", "transformers", "tokenizers", "accelerate", "peft", "safetensors", "numpy", "pyarrow",
-)  # fmt: skip
+_FREE_KEYS = ("checkpoint.", "log.", "run.name", "run.output_dir")
+"""Beginnings of keys whose change is no news."""
 _FILE_OF_A_STEP = re.compile(r"step_(\d+)(?:\.jsonl(?:\.gz)?|_t.*\.json)(\.partial)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What is to be told of a run's start."""
+
+    changed: list[str]
+    """Keys whose values are others than at the last start."""
+    kept_in: Path | None
+    """Folder that now has what an earlier start left, which finished no step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +42,10 @@ class RunFolder:
     path: Path
     resume_from: Path | None
     """Checkpoint to continue from; None starts from `model.path`."""
+    is_taken_over: bool = False
+    """Whether an earlier start left files there, and no step, so that its name is free."""
+    record: Config | None = None
+    """What config.yaml will say, where that is not the configuration as it was given."""
 
     @classmethod
     def open(cls, config: Config) -> "RunFolder":
@@ -44,9 +59,11 @@ class RunFolder:
             return cls(path=path, resume_from=newest)
         if resume == "never":
             if (path / "config.yaml").exists():
-                raise ConfigError(
-                    f"{path} already holds a run; set checkpoint.resume=auto to continue it, or another run.name"
-                )
+                if holds_a_step(path):
+                    raise ConfigError(
+                        f"{path} already holds a run; set checkpoint.resume=auto to continue it, or another run.name"
+                    )
+                return cls(path=path, resume_from=None, is_taken_over=True)
             return cls(path=path, resume_from=None)
         given = Path(resume)
         if not given.is_dir():
@@ -74,19 +91,17 @@ class RunFolder:
     def eval_file(self, step: int, temperature: float) -> Path:
         return self.path / "eval" / f"step_{step:05d}_t{temperature:g}.json"
 
-    def begin(self, config: Config, environment: dict[str, Any]) -> list[str]:
-        """Write config.yaml and environment.json; returns the keys whose values differ from the run's last start."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"run.output_dir = {str(config.run.output_dir)!r}: no folder can be made there ({error.strerror}); "
-                "give another one"
-            ) from None
+    def begin(self, config: Config, environment: dict[str, Any], *, step: int) -> "Begun":
+        """Write config.yaml and environment.json, and remove what steps after `step` left; returns the keys whose
+        values differ from the run's last start, or from that of the run whose checkpoint it continues from."""
+        config = self.record or config
+        make_run_folder(self.path)
+        kept_in = clear_unfinished(self.path) if self.is_taken_over else None
         changed = self._changed_keys(config)
         write_text(self.path / "config.yaml", config.to_yaml(), is_private=True)  # it may hold keys
         write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})
-        return changed
+        self.remove_later(step)
+        return Begun(changed=changed, kept_in=kept_in)
 
     def remove_later(self, step: int) -> None:
         """Remove what steps after `step` left of episodes and evaluations, and files that were never finished.
@@ -107,26 +122,10 @@ class RunFolder:
     def _changed_keys(self, config: Config) -> list[str]:
         path = self.path / "config.yaml"
         if not path.exists():
+            path = (self.resume_from and run_config_of(self.resume_from)) or path
+        if not path.exists():
             return []
         earlier = flatten(read_yaml(path))
         now = flatten(config.model_dump(mode="json"))
-        keys = [key for key in earlier | now if not key.startswith(("checkpoint.", "log."))]
+        keys = [key for key in earlier | now if not key.startswith(_FREE_KEYS)]
         return [f"{key} {earlier.get(key)} -> {now.get(key)}" for key in keys if earlier.get(key) != now.get(key)]
-
-
-def describe_machine(config: Config) -> dict[str, Any]:
-    """Versions and machine, for environment.json."""
-    packages = {}
-    for name in _REPORTED_PACKAGES:
-        try:
-            packages[name] = version(name)
-        except PackageNotFoundError:
-            packages[name] = "not installed"
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "num_cpus": os.cpu_count(),
-        "packages": packages,
-        "seed": config.run.seed,
-        "device": config.run.device,
-    }

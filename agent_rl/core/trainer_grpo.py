@@ -5,9 +5,10 @@ launcher, every process runs this same loop: it runs its share of the episodes, 
 Not here: how an episode runs (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +16,32 @@ from agent_rl.algorithms.advantages import has_variance
 from agent_rl.closing import Closing
 from agent_rl.config import Config
 from agent_rl.core.episode_log import EpisodeLog
-from agent_rl.core.evaluation import EvalResult, RunEvaluation
-from agent_rl.core.interrupts import deferred_interrupt
+from agent_rl.core.evaluation import RunEvaluation
+from agent_rl.core.interrupts import deferred_interrupt, sigterm_as_interrupt
 from agent_rl.core.policy_sync import make_policy_sync, module_to_train
+from agent_rl.core.quick_start import quick_run
+from agent_rl.core.run.ending import RunEnding, disk_refusals_as_user_errors
+from agent_rl.core.run.eval_result import EvalResult
+from agent_rl.core.run.lock import RunLock
+from agent_rl.core.run.state import RunCheckpoints, RunState
 from agent_rl.core.run_folder import RunFolder
-from agent_rl.core.run_output import RunOutput, StepClock, warn_of_env_errors
+from agent_rl.core.run_output import RunOutput, StepClock, announce
+from agent_rl.core.run_parts import RunRequest, opened_parts
 from agent_rl.core.work_counters import WorkCounters
-from agent_rl.data.tasks import Task, read_tasks
+from agent_rl.data.tasks import Task
 from agent_rl.distributed.backend import Backend
-from agent_rl.distributed.checkpoint import (
-    MODEL_FOLDER,
-    best_checkpoint,
-    get_rng_state,
-    latest_checkpoint,
-    load_state,
-    remove_later_checkpoints,
-    restoring,
-    save_checkpoint,
-    set_rng_state,
-    verify_checkpoint,
-)
 from agent_rl.envs.base import AgentEnv, EnvFactory
-from agent_rl.envs.opening import open_environment
-from agent_rl.errors import DataError, TrainingStoppedError
+from agent_rl.envs.registry import DOMAINS
+from agent_rl.errors import TrainingStoppedError
 from agent_rl.learning.update import PolicyUpdater, UpdateResult
-from agent_rl.modeling.tensor_files import load_tensors, save_tensors
-from agent_rl.policies.make_policy import load_reference_model, make_policy
+from agent_rl.policies.make_policy import load_reference_model
+from agent_rl.policies.model_files.trained_for import read_trained_for
 from agent_rl.policies.policy import BasePolicy
-from agent_rl.policies.trained_model import TrainedModel, save_trained
+from agent_rl.policies.trained_model import TrainedModel
 from agent_rl.records import TrajectoryGroup
-from agent_rl.rollout.async_source import AsyncSource
-from agent_rl.rollout.rollout import RolloutSource, SyncSource, make_rollout, train_check
-from agent_rl.telemetry.alarms import AlarmRule, Alarms, FiredAlarm, with_defaults
+from agent_rl.rollout.async_source import make_rollout_source
+from agent_rl.rollout.rollout import SourceMaker, make_rollout
+from agent_rl.telemetry.alarms import FiredAlarm, make_alarms
 from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.metrics import group_metrics
 
@@ -55,13 +50,65 @@ MAX_ROLLBACKS = 3
 
 
 class GRPOTrainer(Closing):
-    """`with GRPOTrainer.from_config(config) as trainer: trainer.train()`.
+    """Trains a model in an environment. In five lines, on prompts that reward functions score:
 
-    Own environment, own tasks: `from_config(config, env_factory=EnvFactory(MyEnv), train_tasks=rows)`. The trainer
-    owns what it is given and closes it.
+        def is_short(completions, **columns):
+            return [1.0 / (1 + len(text)) for text in completions]
+
+        GRPOTrainer(model="Qwen/Qwen2.5-0.5B-Instruct", reward_funcs=is_short, train_dataset=rows).train()
+
+    From a configuration: `with GRPOTrainer.from_config(config) as trainer: trainer.train()`; with an environment and
+    tasks of one's own `from_config(config, env_factory=MyEnv, train_tasks=rows)`. The trainer owns what it is given and
+    closes it.
     """
 
     def __init__(
+        self,
+        model: str | Path | None = None,
+        reward_funcs: Any = None,
+        *,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        tools: Sequence[Any] = (),
+        reward_weights: Sequence[float] | None = None,
+        args: Mapping[str, Any] | Config | None = None,
+        **unknown: Any,
+    ) -> None:
+        """Open a run of prompts and reward functions; nothing is written before `train`.
+
+        Args:
+            model: Name on the Hub, or a folder in Hugging Face format with its tokenizer (`model.path`).
+            reward_funcs: A function in the style of TRL, verifiers or this library, the name of a registered one, or a
+                list of these; async ones too. `docs/quick_start.md` shows what each is given.
+            train_dataset: Rows with a `prompt`, a text or a list of chat messages, and any columns that the reward
+                functions read: a dataset (`datasets`), a frame, a list of dictionaries, any iterable of rows; or a
+                file, a folder of `save_to_disk` or `hf://owner/name[/config][:split]` (`data.train_path`).
+            eval_dataset: Held-out rows, likewise; None: no evaluation.
+            tools: What the model may call: typed functions with a docstring, tools, classes of tools, names.
+            reward_weights: Factors of the reward functions in their sum; None: 1.0 each.
+            args: Keys of a configuration, `{"train.steps": 20}`, or a `Config` of the environment `prompts`. Without
+                them: `policy.type` huggingface, 100 `train.steps` at a `train.learning_rate` of 1e-6, and what
+                `docs/configuration.md` has.
+            **unknown: Refused, with what to do instead.
+
+        Raises UserError for anything the user can fix.
+        """
+        data = (train_dataset, eval_dataset)
+        run = quick_run(model, reward_funcs, data, tools, reward_weights, args, unknown)
+        with opened_parts(run) as parts:
+            self._put_together(run.config, **parts)
+
+    @classmethod
+    def from_parts(cls, config: Config, **parts: Any) -> "GRPOTrainer":
+        """A trainer of parts that were opened elsewhere, by the names that `run_parts.opened_parts` gives them.
+
+        `env_factory` must have been started.
+        """
+        trainer = cls.__new__(cls)
+        trainer._put_together(config, **parts)
+        return trainer
+
+    def _put_together(
         self,
         config: Config,
         *,
@@ -72,23 +119,22 @@ class GRPOTrainer(Closing):
         train_tasks: Sequence[Task],
         eval_tasks: Sequence[Task],
         run: RunFolder,
+        make_source: SourceMaker | None = None,
     ) -> None:
-        """Put the parts together; `env_factory` must have been started. `from_config` does all of it."""
         self.config = config
         self.model = model
         self.policy = policy
-        self.step = 0
-        """Steps done."""
+        self.is_main_process = backend.is_main_process
         self._backend = backend
         self._env_factory = env_factory
         self._run = run
         rollout = make_rollout(config, policy, env_factory, backend)
+        self._tally = rollout.tally
         self._evaluation = RunEvaluation(config, eval_tasks, rollout, run, backend)
-        self._source: RolloutSource = (
-            AsyncSource(config, train_tasks, policy=policy, env_factory=env_factory, processes=backend)
-            if config.rollout.max_staleness
-            else SyncSource(config, train_tasks, rollout)
-        )
+        self.last_metrics: dict[str, float] = {}
+        """Those of the last step; empty before there is one."""
+        make_source = make_source or partial(make_rollout_source, config, train_tasks, env_factory, rollout)
+        self._source = make_source(policy, backend)
         self._updater = PolicyUpdater(
             module_to_train(model, policy, backend),
             config,
@@ -100,14 +146,35 @@ class GRPOTrainer(Closing):
         self._events = EventLog(run.path, enabled=backend.is_main_process)
         counted = {"rollout": policy.counters, "judge": env_factory.counters, "workers": env_factory.worker_counters}
         self._work = WorkCounters(counted, backend)
-        self._alarms = _make_alarms(config)
-        self._num_rollbacks = 0
-        self._rate_factor = 1.0
-        self._saved_step: int | None = None
+        self._state = RunState(alarms=make_alarms(config.log.alarms))
+        self._checkpoints = self._make_checkpoints(train_tasks)
         self._has_ended = False
+        self._on_step: Callable[[int, Mapping[str, float]], None] | None = None
+        self._on_evaluation: Callable[[EvalResult], None] | None = None
         if run.resume_from is not None:
-            self._restore(run.resume_from)
+            self._checkpoints.restore(run.resume_from)
         self._sync.sync_weights(self.step)
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self._state.step
+
+    def _make_checkpoints(self, train_tasks: Sequence[Task]) -> RunCheckpoints:
+        config, before = self.config, read_trained_for(self.config.model.path)
+        name, tasks = DOMAINS.get(config.env.name, config.env.name), map(self._env_factory.covers, train_tasks)
+        return RunCheckpoints(
+            self.config,
+            self._run,
+            self._state,
+            self._backend,
+            model=self.model,
+            updater=self._updater,
+            source=self._source,
+            evaluation=self._evaluation,
+            events=self._events,
+            trained_for=before and before.and_also(name, config.policy.max_context, tasks),
+        )
 
     @classmethod
     def from_config(
@@ -115,42 +182,27 @@ class GRPOTrainer(Closing):
         config: Config,
         *,
         env_factory: EnvFactory | Callable[[], AgentEnv] | None = None,
-        train_tasks: Sequence[Task] | None = None,
-        eval_tasks: Sequence[Task] | None = None,
+        train_tasks: Any = None,
+        eval_tasks: Any = None,
+        make_source: SourceMaker | None = None,
     ) -> "GRPOTrainer":
         """Build everything `config` names; what is given instead of None replaces the config's. Nothing is written.
 
-        `env_factory` may be an `AgentEnv` class. With `train_tasks` of one's own and no `eval_tasks` there is no
-        evaluation: the config's held-out tasks would be another environment's.
+        `env_factory` may be an `AgentEnv` class. Tasks are rows in anything that `train_dataset` takes but a path. With
+        `train_tasks` of one's own and no `eval_tasks` there is no evaluation: the config's held-out tasks would be
+        another environment's. `make_source` makes what gives the steps their groups, in place of a rollout over the
+        training tasks.
         Raises a UserError for anything the user can fix: a task row, a model folder, a device, a run folder in use.
         """
-        config.check_functions()
-        backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
-        run = backend.on_main(lambda: RunFolder.open(config))
-        with ExitStack() as opened:
-            factory = opened.enter_context(open_environment(config, env_factory))
-            if train_tasks is None:
-                train_tasks = read_tasks(config.data.train_path, train_check(factory, config.data.curriculum))
-                if eval_tasks is None and config.eval.temperatures:
-                    eval_tasks = read_tasks(config.data.eval_path, factory.check_task)
-            if run.resume_from is not None:
-                verify_checkpoint(run.resume_from, backend)
-            checkpoint = run.resume_from / MODEL_FOLDER if run.resume_from else None
-            model, policy = make_policy(config, backend, run_folder=run.path, checkpoint=checkpoint)
-            opened.callback(policy.close)
-            factory.start()
-            trainer = cls(
-                config,
-                model=model,
-                policy=policy,
-                backend=backend,
-                env_factory=factory,
-                train_tasks=train_tasks,
-                eval_tasks=(eval_tasks or ())[: config.data.max_eval_tasks],
-                run=run,
-            )
-            opened.pop_all()  # the trainer closes them
-            return trainer
+        run = RunRequest(
+            config=config,
+            env_factory=env_factory,
+            train_rows=train_tasks,
+            eval_rows=eval_tasks,
+            make_source=make_source,
+        )
+        with opened_parts(run) as parts:
+            return cls.from_parts(config, **parts)
 
     def close(self) -> None:
         """Stop episodes and generation, free the environment's resources, and leave the other processes in order.
@@ -163,48 +215,66 @@ class GRPOTrainer(Closing):
         if self._has_ended:
             self._backend.close()
 
-    def train(self) -> dict[str, Any]:
+    def train(
+        self,
+        *,
+        on_step: Callable[[int, Mapping[str, float]], None] | None = None,
+        on_evaluation: Callable[[EvalResult], None] | None = None,
+    ) -> dict[str, Any]:
         """Run to `train.steps`, from where the run stands; returns the results before and after.
 
-        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again; with several processes,
-        which it stops at different places, the last one saved counts. TrainingStoppedError when an alarm ends it.
+        `on_step(step, metrics)` is called after every step, with the row of metrics.jsonl, and `on_evaluation(result)`
+        after every evaluation; in every process, and what they raise ends the run as Ctrl-C would, without a
+        checkpoint.
+        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again, SIGTERM SystemExit; with
+        several processes, which they stop at different places, the last one saved counts. TrainingStoppedError when an
+        alarm ends it, DataError when the disk refuses a file.
         """
+        self._on_step, self._on_evaluation = on_step, on_evaluation
+        with sigterm_as_interrupt(), disk_refusals_as_user_errors(), self._held_folder():
+            self._train()
+            self._has_ended = True
+            return self._evaluation.report(self.step)
+
+    @contextmanager
+    def _held_folder(self) -> Iterator[None]:
+        """No other program writes to the run's folder meanwhile."""
+        lock = RunLock(self._run.path)
+        self._backend.on_main(lock.acquire)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _train(self) -> None:
         environment = self._env_factory.describe()
-        changed = self._backend.on_main(lambda: self._begin(environment))
+        begun = self._backend.on_main(lambda: self._run.begin(self.config, environment, step=self.step))
         with RunOutput(self._run, self.config, step=self.step, is_main=self._backend.is_main_process) as output:
             if summary := environment.get("summary"):
                 output.message(summary)
-            self._announce(output, changed)
-            try:
+            announce(
+                output,
+                self._events,
+                self._run,
+                self.config,
+                step=self.step,
+                num_processes=self._backend.num_processes,
+                begun=begun,
+                rewrites_history=self.policy.chat_format.rewrites_history,
+            )
+            num_processes = self._backend.num_processes
+            ending = RunEnding(
+                self._run, self._events, self._state, num_processes=num_processes, save=self.save_checkpoint
+            )
+            with self._tally.watched(output.tally), ending.watch(output):
                 self._evaluate_if_due(output)
                 while self.step < self.config.train.steps:
                     self._train_step(output)
                     self._evaluate_if_due(output)
                     self._checkpoint_if_due()
-                self._events.write("end", self.step, reason="finished")
-            except KeyboardInterrupt:
-                self._save_at_interrupt(output)
-                raise
-            except Exception as error:
-                reason = "stopped" if isinstance(error, TrainingStoppedError) else "failed"
-                with suppress(DataError):  # of a full disk, which may be the error itself
-                    self._events.write("end", self.step, reason=reason, error=f"{type(error).__name__}: {error}")
-                raise
-        self._has_ended = True
-        return self._evaluation.report(self.step)
-
-    def _save_at_interrupt(self, output: RunOutput) -> None:
-        if self._backend.num_processes == 1:
-            self.save_checkpoint()
-        saved = "no checkpoint yet" if self._saved_step is None else f"that of step {self._saved_step}"
-        output.message(
-            f"Interrupted after step {self.step}; checkpoint saved in {self._run.checkpoints}: {saved}; "
-            "continue with checkpoint.resume=auto"
-        )
-        self._events.write("interrupt", self.step, checkpoint_step=self._saved_step)
 
     def _train_step(self, output: RunOutput) -> None:
-        clock = StepClock()
+        clock = StepClock(output.activity)
         self._work.start()
         with clock.stage("rollout"):
             batch = self._source.collect(step=self.step + 1)
@@ -217,10 +287,16 @@ class GRPOTrainer(Closing):
                 self._episode_log.write(self.step, batch.groups, update, report=output.message)
             metrics = update.metrics | group_metrics(batch.groups, has_variance=has_variance) | batch.metrics
             metrics |= clock.metrics(batch.groups) | self._work.metrics() | self._backend.memory_metrics()
-            output.step(self.step, metrics)
-            fired = self._backend.broadcast_object(self._alarms.check(self.step, metrics))
-        warn_of_env_errors(batch.groups, self.step, output)
+            metrics |= output.host_metrics()
+            output.step(self.step, metrics, evaluations_left=self._evaluation.num_left(self.step))
+            self.last_metrics = metrics
+            fired = self._backend.broadcast_object(self._state.alarms.check(self.step, metrics))
+        output.groups(self.step, batch.groups, metrics)
+        if self._episode_log.is_due(self.step):
+            output.table(self.step, batch.groups)
         self._handle_alarms(fired, batch.groups, update, output)
+        if self._on_step is not None:
+            self._on_step(self.step, dict(metrics))
 
     def _handle_alarms(
         self,
@@ -232,9 +308,10 @@ class GRPOTrainer(Closing):
         """Report the alarms of a step; stop or go back when the action of one of them is that."""
         for alarm in fired:
             output.message(alarm.sentence)
+            output.notify("alarm", self.step, alarm.sentence)
             self._events.write("alarm", **asdict(alarm))
         for alarm in fired:
-            if alarm.action == "stop" or (alarm.action == "rollback" and self._num_rollbacks == MAX_ROLLBACKS):
+            if alarm.action == "stop" or (alarm.action == "rollback" and self._state.num_rollbacks == MAX_ROLLBACKS):
                 self._episode_log.write_samples(self.step, groups, update, report=output.message)
                 self.save_checkpoint()
                 raise TrainingStoppedError(
@@ -242,32 +319,7 @@ class GRPOTrainer(Closing):
                     f"{self._run.checkpoints}"
                 )
         if any(alarm.action == "rollback" for alarm in fired):
-            self._roll_back(output)
-
-    def _roll_back(self, output: RunOutput) -> None:
-        """Go back to the best checkpoint and on from there, with half the learning rate and the tasks that come next.
-
-        Without any checkpoint only the learning rate changes.
-        """
-        self._num_rollbacks += 1
-        self._rate_factor /= 2.0
-        folder = self._run.checkpoints
-        path = best_checkpoint(folder) or latest_checkpoint(folder)
-        state = load_state(path, self._backend) if path else {"step": self.step}
-        self._events.write("rollback", self.step, to_step=state["step"], checkpoint=path, rate_factor=self._rate_factor)
-        if path is None:
-            output.message("there is no checkpoint to go back to; continuing with half the learning rate")
-            return
-        self._source.rewind(state["step"])
-        self._backend.on_main(lambda: (remove_later_checkpoints(path), self._run.remove_later(state["step"])))
-        if self._backend.kind != "deepspeed":  # whose state holds the weights too
-            self.model.load_weights(path / MODEL_FOLDER)
-        self._load_learned(path, state)
-        self._sync.sync_weights(self.step)
-        self._alarms = _make_alarms(self.config)
-        self._saved_step = self.step
-        output.rewind(self.step)
-        output.message(f"back to step {self.step}, from there with half the learning rate")
+            self._checkpoints.roll_back(self._sync, output)
 
     def update(self, groups: Sequence[TrajectoryGroup]) -> UpdateResult:
         """One step: advantages, loss, optimizer, new weights for the sampler. Counts as a step even when skipped.
@@ -275,8 +327,8 @@ class GRPOTrainer(Closing):
         Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
         `optim/skipped` is 1 when nothing was learned: all groups had zero variance, or loss or gradient was not finite.
         """
-        result = self._updater.update(groups, step=self.step, rate_factor=self._rate_factor)
-        self.step += 1
+        result = self._updater.update(groups, step=self.step, rate_factor=self._state.rate_factor)
+        self._state.step += 1
         return replace(result, metrics=result.metrics | self._sync.sync_weights(self.step))
 
     def evaluate(self, temperature: float) -> EvalResult:
@@ -288,97 +340,17 @@ class GRPOTrainer(Closing):
 
         Every process calls it.
         """
-        if self._saved_step == self.step:
-            return
-        state = {
-            "step": self.step,
-            "updater": self._updater.state_dict(),
-            "source": self._source.state_dict(),
-            "alarms": self._alarms.state_dict(),
-            "num_rollbacks": self._num_rollbacks,
-            "rate_factor": self._rate_factor,
-            "evals": self._evaluation.state_dict(),
-        }
-        with deferred_interrupt():
-            path = save_checkpoint(
-                self._run.checkpoints,
-                self.step,
-                write_model=self._write_model,
-                write_rank=self._write_rank,
-                state=state,
-                keep=self.config.checkpoint.keep,
-                score=self._evaluation.score(self.step) if self.config.checkpoint.keep_best else None,
-                processes=self._backend,
-            )
-            self._saved_step = self.step
-            self._events.write("checkpoint", self.step, folder=path)
-
-    def _write_model(self, folder: Path) -> None:
-        save_trained(self.model, self._updater.policy_module, self._backend, folder)
-
-    def _write_rank(self, folder: Path) -> dict[Path, str]:
-        path = folder / _rng_file(self._backend.rank)
-        return self._updater.save_state(folder) | {path: save_tensors(get_rng_state(), path)}
-
-    def _restore(self, path: Path) -> None:
-        """Continue from a checkpoint; the policy was already loaded from there."""
-        state = load_state(path, self._backend)
-        with restoring(path):
-            self._load_learned(path, state)
-            self._source.load_state_dict(state["source"])
-            self._alarms.load_state_dict(state["alarms"])
-            self._num_rollbacks, self._rate_factor = int(state["num_rollbacks"]), float(state["rate_factor"])
-            set_rng_state(load_tensors(path / _rng_file(self._backend.rank)))
-        if path.resolve().parent == self._run.checkpoints.resolve():
-            self._saved_step = self.step
-            self._evaluation.read_later(self.step)
-
-    def _load_learned(self, path: Path, state: dict[str, Any]) -> None:
-        """What learning made: optimizer, evaluations; the policy's own weights are there already."""
-        self.step = int(state["step"])
-        self._updater.load_state_dict(state["updater"])
-        self._updater.load_state(path)
-        self._evaluation.load_state_dict(state["evals"])
-
-    def _begin(self, environment: dict[str, Any]) -> list[str]:
-        changed = self._run.begin(self.config, environment)
-        self._run.remove_later(self.step)
-        return changed
-
-    def _announce(self, output: RunOutput, changed: Sequence[str]) -> None:
-        if self.policy.chat_format.rewrites_history:
-            output.message(
-                "The model's chat template shows earlier turns differently once others follow (reasoning or tools are "
-                "dropped); in training the model keeps the tokens that it read and generated"
-            )
-        begun = {"planned_steps": self.config.train.steps, "num_processes": self._backend.num_processes}
-        if self._run.resume_from is None:
-            self._events.write("start", self.step, **begun)
-            return
-        resumed = {"from_step": self.step, "checkpoint": self._run.resume_from, "changed": changed}
-        self._events.write("resume", self.step, **resumed, **begun)
-        if changed:
-            output.message(f"Settings changed since the last start: {', '.join(changed)}")
-        if self.step >= self.config.train.steps:
-            output.message(f"The run in {self._run.path} is finished ({self.step} steps); its result again:")
-        else:
-            output.message(f"Continuing from {self._run.resume_from}, after step {self.step}")
+        self._checkpoints.save()
 
     def _evaluate_if_due(self, output: RunOutput) -> None:
         for temperature in self._evaluation.due(self.step):
-            self._evaluation.run(self.step, temperature, output, self._events)
+            result = self._evaluation.run(self.step, temperature, output, self._events)
             # A resumed run skips this evaluation, and prompts cached by it would change the last digits after it.
             self._sync.reset_prefix_cache(self.step)
+            if self._on_evaluation is not None:
+                self._on_evaluation(result)
 
     def _checkpoint_if_due(self) -> None:
         every = self.config.checkpoint.every
         if self.step >= self.config.train.steps or (every and self.step % every == 0):
             self.save_checkpoint()
-
-
-def _make_alarms(config: Config) -> Alarms:
-    return Alarms(with_defaults([AlarmRule(**rule.model_dump()) for rule in config.log.alarms]))
-
-
-def _rng_file(rank: int) -> str:
-    return f"rng_{rank:05d}.pt"

@@ -1,18 +1,21 @@
 """Which tasks a step trains on: all of them, or from easy to hard by the integer `level` of a row.
 
 A curriculum samples positions in the list of tasks, observes how these tasks went, and can be saved and continued at
-any step. It knows levels and success rates, not what a task, an episode or an environment is.
+any step. In a mixture every environment has its own, and weights share out the tasks. It knows levels and success
+rates, not what an episode or an environment is.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
 from agent_rl.config import CurriculumConfig
 from agent_rl.data.sampler import TaskSampler
-from agent_rl.data.tasks import Task
+from agent_rl.data.tasks import ENV_COLUMN, Task
 from agent_rl.errors import CheckpointError, ConfigError
 
 
@@ -28,10 +31,10 @@ class Curriculum:
         """Positions of the next `n` tasks; the first step of a run is 1."""
         return self._sampler.next(n)
 
-    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
+    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None]) -> dict[str, float]:
         """Observe how the tasks just sampled went; returns the `curriculum/*` metrics of that step.
 
-        A rate is None where no episode could be scored; the whole list is when the environment reports no success.
+        A rate is None where no episode could be scored, and NaN where the environment reports no success.
         """
         return {}
 
@@ -45,8 +48,15 @@ class Curriculum:
         self._sampler.load_state_dict(state)
 
 
-def make_curriculum(tasks: Sequence[Task], config: CurriculumConfig, *, seed: int) -> Curriculum:
-    """The curriculum of `config.mode`. Raises ConfigError when a row has no level it could go by."""
+def make_curriculum(
+    tasks: Sequence[Task], config: CurriculumConfig, *, seed: int, weights: Mapping[str, float] | None = None
+) -> Curriculum:
+    """The curriculum of `config.mode`; with the `weights` of environments, one for the tasks of each.
+
+    Raises ConfigError when a row has no level it could go by, and for an environment without a task.
+    """
+    if weights:
+        return MixedCurriculum(tasks, config, seed=seed, weights=weights)
     if config.mode == "off":
         return Curriculum(len(tasks), seed=seed)
     levels = [level_of(task, f"training task {task['task_id']!r}", config) for task in tasks]
@@ -88,7 +98,11 @@ class _ByLevel(Curriculum, ABC):
 
     def _rates_at_max_level(self, tasks: Sequence[int], success_rates: Sequence[float | None]) -> list[float]:
         pairs = zip(tasks, success_rates, strict=True)
-        return [rate for task, rate in pairs if rate is not None and self._levels[task] == self._max_level]
+        return [
+            rate
+            for task, rate in pairs
+            if rate is not None and not math.isnan(rate) and self._levels[task] == self._max_level
+        ]
 
     def _metrics(self, rates: Sequence[float]) -> dict[str, float]:
         success = {"curriculum/success_at_max_level": fmean(rates)} if rates else {}
@@ -135,8 +149,8 @@ class Stages(_ByLevel):
             self._open(max_level)
         return self._pools[0].next(n)
 
-    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
-        return self._metrics([] if success_rates is None else self._rates_at_max_level(tasks, success_rates))
+    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None]) -> dict[str, float]:
+        return self._metrics(self._rates_at_max_level(tasks, success_rates))
 
     def _level_at(self, step: int) -> int:
         """The highest level there is, up to that of the step's stage."""
@@ -171,8 +185,8 @@ class BySuccess(_ByLevel):
         self._num_sampled += n
         return newest.next(n - num_review) + earlier[0].next(num_review)
 
-    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None] | None) -> dict[str, float]:
-        if success_rates is None:
+    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None]) -> dict[str, float]:
+        if any(rate is not None and math.isnan(rate) for rate in success_rates):
             raise ConfigError(
                 "data.curriculum.mode = 'success', but the environment reports no success; "
                 "have it put 'success' (0 or 1) into reward_parts, or set another mode"
@@ -199,6 +213,89 @@ class BySuccess(_ByLevel):
         self._pools = [self._pool(lambda level: level == max_level)]
         if max_level > self._present[0]:
             self._pools.append(self._pool(lambda level: level < max_level))
+
+
+class MixedCurriculum(Curriculum):
+    """A curriculum for each environment of a mixture; weights say how many of the tasks are of which.
+
+    The next task is of the environment that is furthest behind its share, so that nothing is left to chance.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], config: CurriculumConfig, *, seed: int, weights: Mapping[str, float]
+    ) -> None:
+        self._weights = dict(weights)
+        self._places = {
+            name: [place for place, task in enumerate(tasks) if task[ENV_COLUMN] == name] for name in weights
+        }
+        for name, places in self._places.items():
+            if not places:
+                raise ConfigError(
+                    f"no training task is of the environment {name!r}; add rows whose {ENV_COLUMN!r} it is, or leave "
+                    "the environment out"
+                )
+        self._own_place = {
+            place: (name, index) for name, places in self._places.items() for index, place in enumerate(places)
+        }
+        self._inner = {
+            name: make_curriculum([tasks[place] for place in places], config, seed=seed)
+            for name, places in self._places.items()
+        }
+        self._counts = dict.fromkeys(weights, 0)
+
+    def next(self, n: int, *, step: int) -> list[int]:
+        order = [self._next_name() for _ in range(n)]
+        chosen = {
+            name: iter([self._places[name][index] for index in inner.next(order.count(name), step=step)])
+            for name, inner in self._inner.items()
+        }
+        return [next(chosen[name]) for name in order]
+
+    def _next_name(self) -> str:
+        total, num_next = sum(map(Fraction, self._weights.values())), sum(self._counts.values()) + 1
+        behind = {
+            name: Fraction(weight) * num_next - self._counts[name] * total for name, weight in self._weights.items()
+        }
+        name = max(behind, key=lambda each: behind[each])
+        self._counts[name] += 1
+        return name
+
+    def observe(self, tasks: Sequence[int], success_rates: Sequence[float | None]) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        own: dict[str, list[tuple[int, float | None]]] = {name: [] for name in self._inner}
+        for task, rate in zip(tasks, success_rates, strict=True):
+            name, index = self._own_place[task]
+            own[name].append((index, rate))
+        for name, inner in self._inner.items():
+            try:
+                found = inner.observe([index for index, _ in own[name]], [rate for _, rate in own[name]])
+            except ConfigError as error:
+                raise ConfigError(f"environment {name!r}: {error}") from None
+            metrics |= {f"env/{name}/{key}": value for key, value in found.items()}
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "weights": dict(self._weights),
+            "counts": dict(self._counts),
+            "environments": {name: inner.state_dict() for name, inner in self._inner.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken; with other weights, by these from here on."""
+        theirs = list(state.get("environments", ()))
+        if set(theirs) != set(self._inner):
+            raise CheckpointError(
+                f"the checkpoint's environments are {', '.join(theirs) or 'none by name'}, this run's "
+                f"{', '.join(self._inner)}; resume with the same ones, or start a new run"
+            )
+        for name, inner in self._inner.items():
+            try:
+                inner.load_state_dict(state["environments"][name])
+            except CheckpointError as error:
+                raise CheckpointError(f"environment {name!r}: {error}") from None
+        is_same = state["weights"] == self._weights
+        self._counts = dict(state["counts"]) if is_same else dict.fromkeys(self._weights, 0)
 
 
 class _Pool:

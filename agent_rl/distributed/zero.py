@@ -24,6 +24,7 @@ from agent_rl.config.yaml_text import settings_text
 from agent_rl.distributed.mapped_state import copied_state
 from agent_rl.distributed.parking import ParkedState
 from agent_rl.errors import ConfigError
+from agent_rl.resources import install_command
 
 MAX_REDUCE_ELEMENTS = 500_000_000
 PREFETCH_ELEMENTS = 50_000_000
@@ -46,7 +47,7 @@ def make_plugin() -> DeepSpeedPlugin:
     """
     if not is_deepspeed_available():
         raise ConfigError(
-            "the launcher requests DeepSpeed, which is not installed; run pip install -r requirements-deepspeed.txt"
+            f"the launcher requests DeepSpeed, which is not installed; run {install_command('deepspeed')}"
         )
     if "LOCAL_RANK" not in os.environ:
         raise ConfigError(

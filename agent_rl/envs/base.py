@@ -5,41 +5,24 @@ An environment never sees token ids, budgets or the policy; parsing, budgets and
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal
 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.closing import Closing
-from agent_rl.data.tasks import Task
+from agent_rl.config import DataConfig
+from agent_rl.data.tasks import Check, Task, read_split
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.failure_modes import OUT_OF_TURNS, FailureRule
+from agent_rl.envs.step_result import StepResult, read_step
+from agent_rl.errors import ConfigError
 from agent_rl.records import StopReason
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 from agent_rl.tools.toolset import Toolset
 
 Row = Mapping[str, Any]
 """One line of a file that `EnvFactory.task_files` fills: a task, or for example a passage of a corpus."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
-    """The environment's answer to one assistant message: `StepResult(reward=1.0, terminated=True)`."""
-
-    messages: tuple[Message, ...] = ()
-    """What the model reads next; ignored when `terminated`."""
-    conversation: tuple[Message, ...] | None = None
-    """The whole conversation from here on, where the environment rewrites it (drops old tool output, sums up);
-    `messages` is then ignored. Unless it continues the conversation word by word, a new training sample starts."""
-    reward: float | None = 0.0
-    """Reward of this step; the episode's reward is the sum. None: this episode cannot be scored."""
-    reward_parts: dict[str, float] = field(default_factory=dict)
-    """Named components for the logs; the last step's win. Put `success` (0 or 1) here if the task has one."""
-    terminated: bool = False
-    """The task is over."""
-    flags: tuple[str, ...] = ()
-    """Kinds of reward hacking that were noticed. Counted in the metrics; they change no reward."""
-    info: dict[str, Any] = field(default_factory=dict)
-    """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +38,19 @@ class Solution:
 
 
 class AgentEnv(ABC):
-    """One episode. `reset` gives the first messages, `step` answers an assistant message, `close` frees resources."""
+    """One episode. `reset` gives the first messages, `step` answers an assistant message, `close` frees resources.
+
+    Other forms that `reset`, `step` and `truncate` may return are in `step_result.py`.
+    """
 
     tools: tuple[ToolSpec, ...] = ()
     """Tools offered to the model in this episode; read after `reset`."""
     case_seed: int | None = None
     """Set before `reset` in training: the same for all episodes of a group, another one at every step. Hidden cases
     that are seeded with it cannot be passed on from step to step. None, as in evaluations: always the same cases."""
+    unanswered: Message | None = None
+    """Set before `truncate`: the last reply where `step` did not get it, because it was cut off or went over a budget;
+    its calls were not run."""
 
     @abstractmethod
     def reset(self, task: Task) -> list[Message]:
@@ -95,20 +84,50 @@ class EnvFactory(Closing):
     """Names of the tools that the configuration has to offer."""
     failure_rules: tuple[FailureRule, ...] = (OUT_OF_TURNS,)
     """Rules that name why an episode failed, for reports; tried in order, after `failure_modes.ENDS`."""
+    may_be_remote = True
+    """Whether its environments may run in other processes (`rollout.workers: ray`)."""
+    control: str = ""
+    """What its environments keep from the model on purpose, as a control; evaluations name it."""
     speed_options: tuple[str, ...] = ()
     """Keys of `env.options` that change the speed alone: evaluations that differ in them are comparable."""
+    environments: Mapping[str, float] = MappingProxyType({})
+    """Of a mixture: the names of its environments, as in the column `env` of its tasks, with their weights in training.
+    """
 
     def __init__(self, make: Callable[[], AgentEnv] | None = None) -> None:
         """`make` is left out where a subclass defines `__call__`."""
-        self._make = make
+        self.make = make
+        """What makes an environment; None in subclasses that do it themselves."""
 
     def __call__(self) -> AgentEnv:
-        if self._make is None:
+        if self.make is None:
             raise NotImplementedError(f"{type(self).__name__} defines no __call__ and was given nothing to make")
-        return self._make()
+        made = self.make()
+        if not isinstance(made, AgentEnv):
+            raise ConfigError(
+                f"env_factory made {made!r:.80}, of the class {type(made).__name__}; expected an AgentEnv: derive the "
+                "class from it"
+            )
+        return made
 
     def check_task(self, task: Task, where: str) -> None:
         """Raise DataError when a dataset row is not a task of this environment; `where` opens the sentence."""
+
+    def read_tasks(self, data: DataConfig, split: Literal["train", "eval"], check: Check | None = None) -> list[Task]:
+        """The training or held-out tasks of a configuration, each passed to `check`, by default `check_task`."""
+        return read_split(data, split, check or self.check_task)
+
+    def task_source(self, data: DataConfig, split: Literal["train", "eval"]) -> str:
+        """Where `read_tasks` reads them, in words."""
+        return str(data.train_path if split == "train" else data.eval_path)
+
+    def factory_of(self, task: Task) -> "tuple[EnvFactory, Task]":
+        """Of a mixture the factory of a task's environment, and the row as that knows it; else this one."""
+        return self, task
+
+    def compared_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What of `env.options` decides how episodes run and are scored, for evaluations that are compared."""
+        return {key: value for key, value in options.items() if key not in self.speed_options}
 
     def solutions(self, task: Task) -> list[Solution]:
         """Scripted episodes of a task, right and wrong, that show whether its data can be trusted; none by default."""
@@ -147,6 +166,17 @@ class EnvFactory(Closing):
         """
         return iter(())
 
+    def reworded_demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+        """The same with requests in many wordings and names of any words (`--wordings any`); none by default."""
+        return iter(())
+
+    def covers(self, task: Task) -> Mapping[str, tuple[str | int, ...]]:
+        """What a task is of, such as `{"families": ("calculator",)}`; nothing by default.
+
+        Training adds it to the `agent_rl.json` of a model that has one.
+        """
+        return {}
+
     def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
         """Rows by file name without suffix (`agent-rl prepare-tasks`): `train`, `eval`, and any others such as a
         corpus; the same rows for the same seed. None: the environment's default number. Empty by default.
@@ -170,6 +200,8 @@ class ToolEnv(AgentEnv):
     """What the configuration offers beside the environment's own tools."""
     trajectory: tuple[Message, ...] = ()
     """The conversation so far, grown by `step`: at the end it holds the last reply and what its calls gave."""
+    submitted: str = ""
+    """The answer of the tool that ended the episode, set before `on_terminal`: `answer` of its facts, else its text."""
 
     def add_tools(self, task: Task, own: Sequence[BaseTool]) -> ToolRegistry:
         """The tools of this episode, now in `self.tools` too: `own` first, then those of the configuration."""
@@ -189,10 +221,12 @@ class ToolEnv(AgentEnv):
             num_calls += 1
             num_errors += not result.ok
             if result.terminal:
-                return self._with_counts(self.on_terminal(call.name), num_calls, num_errors)
+                self.submitted = str(result.facts.get("answer", result.text))
+                scored = read_step(self.on_terminal(call.name), self, "on_terminal")
+                return self._with_counts(scored, num_calls, num_errors)
         if replies := self.trajectory[num_before:]:
             return self._with_counts(StepResult(messages=replies), num_calls, num_errors)
-        answered = self.no_call(message)
+        answered = read_step(self.no_call(message), self, "no_call")
         self.trajectory += answered.messages
         return answered
 
@@ -201,8 +235,8 @@ class ToolEnv(AgentEnv):
         return None
 
     def on_terminal(self, tool_name: str) -> StepResult:
-        """Score the episode after a terminal tool, with `terminated=True`; by default as after an empty reply."""
-        return self.no_call(Message.assistant(""))
+        """Score the episode after a terminal tool, with `terminated=True`; by default as the reply it submitted."""
+        return self.no_call(Message.assistant(self.submitted))
 
     @abstractmethod
     def no_call(self, message: Message) -> StepResult:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory, Solution, StepResult
+from agent_rl.envs.step_result import read_opening, read_step
 from agent_rl.records import StopReason
 from agent_rl.rewards.answers import normalize_answer
 from agent_rl.tools.passages import words_of
@@ -66,10 +67,10 @@ def _run(factory: EnvFactory, task: Task, solution: Solution, group: str) -> Sol
     env = factory()
     replies: list[str] = []
     try:
-        env.reset(task)
+        read_opening(env.reset(task), env)
         result = StepResult()
         for message in solution.messages:
-            result = env.step(message)
+            result = read_step(env.step(message), env)
             replies += [each.content for each in result.messages]
             if result.terminated:
                 break

@@ -19,7 +19,7 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class FailedEpisode:
-    """The record of a failed episode, as an evaluation writes it (`core.evaluation.evaluated_record`)."""
+    """The record of a failed episode, as an evaluation writes it (`telemetry.trajectory_json.evaluated_record`)."""
 
     record: Mapping[str, Any]
 

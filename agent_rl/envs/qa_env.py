@@ -6,6 +6,7 @@ Not here: the rewards (`rewards/`), the tools (`tools/`), search and its history
 """
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,7 +19,6 @@ from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpec, RewardSpecs, RewardSum, make_reward
 from agent_rl.rewards.answers import accepted_answers, boxed, math_answer
 from agent_rl.tools.answer_tool import AnswerTool
-from agent_rl.tools.base import ToolResult
 from agent_rl.tools.calculator import CalculationError, calculate, calculator
 
 NO_ANSWER = "no such answer"
@@ -29,13 +29,12 @@ _USE_TOOLS = "; use the tools to calculate"
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,100}")
 
 
+_BY_TEXT, _BY_TOOL = "Then write Answer: and the answer alone.", "Then call answer with the answer alone."
+
+
 def prompt_that_ends(start: str) -> Any:
     """A default for `system_prompt`: `start`, and how to hand in the answer."""
-    ways = {
-        False: "Then write Answer: and the answer alone.",
-        True: "Then call answer with the answer alone.",
-    }
-    return Field(default_factory=lambda options: f"{start} {ways[options['answer_tool']]}")
+    return Field(default_factory=lambda options: f"{start} {_BY_TOOL if options['answer_tool'] else _BY_TEXT}")
 
 
 class QAEnvOptions(BaseModel):
@@ -53,11 +52,13 @@ class QAEnvOptions(BaseModel):
     """What an episode loses that ends without an answer, because a budget is used up. It is scored as a wrong answer
     besides."""
 
-    def prompt(self, *, has_tools: bool) -> str | None:
-        """The first message of an episode: the default one mentions no tools where there are none."""
-        if has_tools or self.system_prompt is None or "system_prompt" in self.model_fields_set:
+    def prompt(self, tools: Collection[str]) -> str | None:
+        """The first message of an episode with these tools: the default one mentions them, and `answer`, only if there
+        are any."""
+        if self.system_prompt is None or "system_prompt" in self.model_fields_set:
             return self.system_prompt
-        return self.system_prompt.replace(_USE_TOOLS, "")
+        start = self.system_prompt if set(tools) - {AnswerTool.name} else self.system_prompt.replace(_USE_TOOLS, "")
+        return start.replace(_BY_TEXT, _BY_TOOL) if AnswerTool.name in tools else start
 
 
 def final_answer(text: str) -> str:
@@ -76,21 +77,16 @@ class QAEnv(ToolEnv):
         self.options = options
         self._reward = reward
         self._task: Task = {}
-        self._submitted = ""
 
     def reset(self, task: Task) -> list[Message]:
         self._task = task
         self.registry = self.add_tools(task, [AnswerTool()] if self.options.answer_tool else [])
-        prompt = self.options.prompt(has_tools=any(tool.name != AnswerTool.name for tool in self.tools))
+        prompt = self.options.prompt({tool.name for tool in self.tools})
         self.trajectory = (*([] if prompt is None else [Message.system(prompt)]), Message.user(task["question"]))
         return list(self.trajectory)
 
-    def on_result(self, call: ToolCall, result: ToolResult) -> None:
-        if result.terminal:
-            self._submitted = str(result.facts.get("answer", result.text))
-
     def on_terminal(self, tool_name: str) -> StepResult:
-        return self._score(self._submitted.strip())
+        return self._score(self.submitted.strip())
 
     def no_call(self, message: Message) -> StepResult:
         return self._score(final_answer(message.content))

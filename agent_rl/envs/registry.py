@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from agent_rl.config.sections import GIVEN_IN_PYTHON
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.errors import ConfigError, nearest_or_all
 from agent_rl.registry import Registry
@@ -19,7 +20,16 @@ ENVIRONMENTS: Registry[FactoryMaker | EnvFactory | type[EnvFactory] | type[Agent
         "code_exec": "agent_rl.envs.code.env:make_code_exec_factory",
         "search_qa": "agent_rl.envs.search.env:make_search_factory",
         "math_qa": "agent_rl.envs.math.env:make_math_factory",
+        "prompts": "agent_rl.envs.prompt_env:make_prompt_factory",
+        "mixture": "agent_rl.envs.mixture:make_mixture_factory",
         "hello": "agent_rl.envs.hello.env:HelloFactory",
+        "external": "agent_rl.endpoint.external:make_external_factory",
+        "reasoning_gym": "agent_rl.envs.foreign.reasoning_gym:make_reasoning_gym_factory",
+        "verifiers": "agent_rl.envs.foreign.verifiers:make_verifiers_factory",
+        "gymnasium": "agent_rl.envs.foreign.gymnasium:make_gymnasium_factory",
+        "openenv": "agent_rl.envs.foreign.openenv:make_openenv_factory",
+        "trl_environment": "agent_rl.envs.foreign.trl:make_trl_factory",
+        "skyrl_gym": "agent_rl.envs.foreign.skyrl_gym:make_skyrl_gym_factory",
     },
     key="env.name",
 )
@@ -39,6 +49,12 @@ def make_env_factory(name: str, options: dict[str, Any] | None = None, *, seed: 
     `AgentEnv`, made anew for each episode, or of an `EnvFactory`. Classes get `env.options` as keyword arguments, and
     the run's seed where they take a `seed`. ConfigError for unknown names and bad options.
     """
+    if name.startswith(GIVEN_IN_PYTHON):
+        raise ConfigError(
+            f"env.name = {name!r}: this environment was given in Python, so no command can make it; if its class can "
+            "be imported, name it (env.name=path/to/file.py:MyEnv), else evaluate or train in Python "
+            "(GRPOTrainer.from_config, evaluate_policy)"
+        )
     found = ENVIRONMENTS.get(DOMAINS.get(name, name))
     options = dict(options or {})
     if isinstance(found, EnvFactory):

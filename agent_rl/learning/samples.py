@@ -98,7 +98,7 @@ def assign_credit(
         return [], None
     num_trained = [sum(sample.loss_mask) for sample in step.samples]
     rewards = step_rewards(step, algorithm, token_penalties=token_penalties, values=values)
-    credit = estimate(algorithm.advantage, rewards, **algorithm.estimator_options())
+    credit = estimate(algorithm.advantage, rewards, turn_weight=algorithm.turn_weight, **algorithm.estimator_options())
     advantages = _split_by_sample(credit.advantages_EN, step, num_trained)
     returns = None if credit.returns_EN is None else _split_by_sample(credit.returns_EN, step, num_trained)
     credited = []
@@ -126,6 +126,7 @@ def step_rewards(
     penalties_EN = torch.zeros(mask_EN.shape, dtype=torch.float64)
     if token_penalties is not None:
         penalties_EN = _join_by_episode([penalty.double() for penalty in token_penalties], step)
+    turn_EN, turn_rewards_EK = _turns(step, rewards_E) if algorithm.credit == "turn" else (None, None)
     return StepRewards(
         group_E=torch.tensor(step.group_of),
         rewards_E=rewards_E,
@@ -134,7 +135,35 @@ def step_rewards(
         values_EN=None if values is None else _join_by_episode([value.double() for value in values], step),
         greedy_rewards_E=_greedy_rewards(step, algorithm) if algorithm.advantage == "remax" else None,
         parts_E=_parts(step, algorithm),
+        turn_EN=turn_EN,
+        turn_rewards_EK=turn_rewards_EK,
     )
+
+
+def _turns(step: StepSamples, rewards_E: Tensor) -> tuple[Tensor, Tensor]:
+    """The turn of each trained token, long [E, N], and the rewards of turns, [E, K], NaN where there is no such turn.
+
+    Turns without a trained token are left out, and what they earned goes to the next; the last one has what is left of
+    the episode's reward, penalties for length included.
+    """
+    numbers: list[Tensor] = []
+    rewards: list[Tensor] = []
+    for episode, total in zip(step.episodes, rewards_E.tolist(), strict=True):
+        counts: list[int] = []
+        earned: list[float] = []
+        waiting = 0.0
+        for turn in episode.turns:
+            waiting += turn.reward
+            if turn.completion.token_ids:
+                counts.append(len(turn.completion.token_ids))
+                earned.append(waiting)
+                waiting = 0.0
+        if earned:
+            earned[-1] = total - sum(earned[:-1])
+        numbers.append(torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts, dtype=torch.long)))
+        rewards.append(torch.tensor(earned, dtype=torch.float64))
+    turn_EN = torch.nn.utils.rnn.pad_sequence(numbers, batch_first=True)
+    return turn_EN, torch.nn.utils.rnn.pad_sequence(rewards, batch_first=True, padding_value=math.nan)
 
 
 def _shaped_rewards(episodes: Sequence[Trajectory], algorithm: AlgorithmConfig) -> Tensor:

@@ -8,7 +8,7 @@ Does not: know tasks; it gets token ids and masks.
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.learning.muon import Muon
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 
 
@@ -68,8 +69,8 @@ class SftSettings:
     """Share of the steps, at the end, over which the learning rate falls linearly to a twentieth."""
     weight_decay: float = 0.05
     seed: int = 0
-    autocast: bool = True
-    """bfloat16 matrix products (weights stay fp32)."""
+    autocast: bool | None = None
+    """bfloat16 matrix products (weights stay fp32); None: where the device has instructions for them."""
 
 
 def render_conversation(
@@ -77,14 +78,19 @@ def render_conversation(
     messages: Sequence[Message],
     turns: Sequence[tuple[Message, Sequence[Message]]],
     tools: Sequence[ToolSpec],
+    *,
+    unlearned: Collection[int] = (),
 ) -> Conversation:
-    """Ids of `messages` followed by `turns`, each an assistant message and what the environment answered to it."""
+    """Ids of `messages` followed by `turns`, each an assistant message and what the environment answered to it.
+
+    Those turns whose numbers are in `unlearned` are read only.
+    """
     token_ids = list(chat.render_prompt(messages, tools))
     loss_mask = [0] * len(token_ids)
-    for message, replies in turns:
+    for number, (message, replies) in enumerate(turns):
         completion = chat.render_completion(message)
         token_ids += completion
-        loss_mask += [1] * len(completion)
+        loss_mask += [int(number not in unlearned)] * len(completion)
         if replies:
             suffix = chat.render_env_messages(replies)
             token_ids += suffix
@@ -101,6 +107,7 @@ def train_sft(
     """Train in place; `report(step, num_steps, smoothed loss, tokens per second)` is called every 50 steps."""
     num_steps = settings.num_conversations // settings.batch_size
     optimizers = _optimizers(model, settings)
+    autocast = multiplies_bfloat16(model.device) if settings.autocast is None else settings.autocast
     peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     model.train()
     smoothed, num_tokens, start = 0.0, 0, time.perf_counter()
@@ -108,7 +115,7 @@ def train_sft(
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
             group["lr"] = peak * schedule(step, num_steps, settings)
-        loss = _loss(model, batch, settings.autocast)
+        loss = _loss(model, batch, autocast)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -121,13 +128,20 @@ def train_sft(
     model.eval()
 
 
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Whether the device has instructions for bfloat16 products; a CPU without them is far slower."""
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return device.type != "cpu" or any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
 def _optimizers(model: MiniMindForCausalLM, settings: SftSettings) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings and norms (Jordan et al. 2024)."""
+    dtype = torch.bfloat16 if multiplies_bfloat16(model.device) else torch.float32
     inner = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
     held = {id(p) for p in inner}
     outer = [p for p in model.parameters() if id(p) not in held]
     return [
-        torch.optim.Muon(inner, lr=settings.muon_learning_rate, weight_decay=settings.weight_decay),
+        Muon(inner, lr=settings.muon_learning_rate, weight_decay=settings.weight_decay, dtype=dtype),
         torch.optim.AdamW(outer, lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 

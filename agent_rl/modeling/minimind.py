@@ -30,6 +30,7 @@ from agent_rl.modeling.minimind_weights import (
 )
 from agent_rl.modeling.packed_attention import PackedLayout, packed_attention
 from agent_rl.modeling.recompute import computed_again, rms_norm, swiglu
+from agent_rl.modeling.tensor_files import models_inside
 
 CONFIG_FILE = "config.json"
 READABLE_MODEL_TYPES = ("qwen3", "llama", "minimind")
@@ -75,7 +76,9 @@ class MiniMindConfig:
         try:
             raw = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise CheckpointError(f"{path} does not exist: give a folder in Hugging Face format") from None
+            raise CheckpointError(
+                f"{path} does not exist: give a folder in Hugging Face format{models_inside(path.parent)}"
+            ) from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be read as JSON ({error}): restore the file") from None
         if not isinstance(raw, dict):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from agent_rl.errors import CheckpointError
-from agent_rl.modeling.tensor_files import load_tensors
+from agent_rl.modeling.tensor_files import load_tensors, models_inside
 
 WEIGHTS_FILE, PICKLED_WEIGHTS_FILE = "model.safetensors", "pytorch_model.bin"
 STATE_DICT_SUFFIX = ".pth"
@@ -112,7 +112,9 @@ def tokenizer_folder(path: str | Path) -> Path:
             f"{path} has no tokenizer: neither {candidates[0]} nor {candidates[1]} holds a tokenizer.json; "
             "copy tokenizer.json and tokenizer_config.json of public MiniMind's model/ beside it"
         )
-    raise CheckpointError(f"{path}/tokenizer.json does not exist: the model folder must hold its tokenizer")
+    raise CheckpointError(
+        f"{path}/tokenizer.json does not exist: give the folder of a model with its tokenizer{models_inside(path)}"
+    )
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

@@ -12,7 +12,9 @@ from torch import nn
 
 
 def full_shape(parameter: torch.Tensor) -> torch.Size:
-    """The shape of the whole parameter."""
+    """The shape of the whole parameter; of one in 4 bits, that of the weights in it."""
+    if (rounded := getattr(parameter, "quant_state", None)) is not None:  # bitsandbytes packs two into a byte
+        return torch.Size(rounded.shape)
     return getattr(parameter, "ds_shape", parameter.shape)
 
 

@@ -112,3 +112,9 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         elif isinstance(found, dict | list | tuple | set) and id(found) not in seen:
             seen.add(id(found))
             todo.extend(found.values() if isinstance(found, dict) else found)
+
+
+def models_inside(folder: Path) -> str:
+    """`", such as model/math_minimind, ..."`: the folders of models that lie in this one; empty where none does."""
+    names = sorted(str(path.parent) for path in folder.glob("*/config.json")) if folder.is_dir() else []
+    return f", such as {', '.join(names[:8])}" if names else ""

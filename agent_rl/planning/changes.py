@@ -58,6 +58,10 @@ def _changes(run: "PlannedRun") -> Iterator[tuple[str, "PlannedRun"]]:
     if config.policy.type != "minimind" and not config.model.lora.rank:
         is_half = config.model.dtype == "bfloat16"
         yield from _keys(run, ["model.lora.rank=32" + " train.autocast=bfloat16" * is_half])
+    if config.policy.type == "huggingface" and not (run.layout.zero_stage or config.model.load_in_4bit):
+        is_half = config.model.dtype == "bfloat16" and config.train.autocast == "none"
+        new = "" if config.model.lora.rank else "model.lora.rank=32 " + "train.autocast=bfloat16 " * is_half
+        yield from _keys(run, [f"{new}model.load_in_4bit=true"])
     yield from _more(run)
 
 

@@ -1,5 +1,6 @@
 """Memory, bandwidth and peak of GPUs by name. Does not: look at the GPUs of this machine."""
 
+import re
 from dataclasses import dataclass
 
 from agent_rl.errors import ConfigError
@@ -20,8 +21,8 @@ class Gpu:
 
 
 def find_gpu(name: str, memory_gib: float | None = None) -> Gpu:
-    """A GPU by its name or a part of it, such as `H100`; `memory_gib` overrides the table's."""
-    row = gpu_row(name)
+    """A GPU by its name or a part of it, such as `H100` or `rtx4090`; `memory_gib` overrides the table's."""
+    row = _short_row(name) or gpu_row(name) or gpu_row(name.upper())
     if row is None or row[-1] is None:
         names = ", ".join(known for known, *_, bandwidth in GPUS if bandwidth is not None)
         raise ConfigError(
@@ -31,3 +32,9 @@ def find_gpu(name: str, memory_gib: float | None = None) -> Gpu:
     _, half, _, single, gib, bandwidth = row
     memory = (memory_gib or gib) * GIB
     return Gpu(name=name, memory=memory, bandwidth=bandwidth * 1e12, peak=half * 1e12, peak_float32=single * 1e12)
+
+
+def _short_row(name: str) -> tuple | None:
+    """The row of a name as people type it, `rtx4090` or `4090`; None without one."""
+    typed = re.sub(r"[\W_]", "", name).upper()
+    return next((row for row in GPUS if typed in ("".join(row[0].split()).upper(), row[0].split()[-1])), None)

@@ -35,6 +35,10 @@ FRAGMENTATION = 0.1
 """Share of transient tensors that is lost between blocks of PyTorch's allocator on a GPU. Assumed, not measured."""
 
 
+FOUR_BIT = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes of a weight with `model.load_in_4bit`: half of one, of 64 weights a scale of one byte, of 256 scales four."""
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """`Item("weights", 4e9)`; `where` is the process's device, or the machine's memory."""
@@ -59,6 +63,14 @@ class Job:
     def width(self) -> int:
         """Bytes of a weight."""
         return 2 if self.config.model.dtype == "bfloat16" else 4
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of one whole copy of the model that is trained, adapters apart."""
+        if not self.config.model.load_in_4bit:
+            return float(self.shape.num_weights * self.width)
+        rest = self.shape.num_weights - self.shape.num_matmul_weights
+        return FOUR_BIT * self.shape.num_matmul_weights + self.width * rest
 
     @property
     def engine_width(self) -> int:
@@ -105,7 +117,7 @@ def resident(job: Job) -> list[Item]:
     """Items that stay from step to step: weights, optimizer, reference."""
     shape, layout, width = job.shape, job.layout, job.width
     shards, stage = job.layout.num_processes, layout.zero_stage
-    whole_weights = shape.num_weights * width * (2 if job.has_own_critic else 1)
+    whole_weights = job.weight_bytes * (2 if job.has_own_critic else 1)
     weights = whole_weights / (shards if stage == 3 else 1)
     on_host = "machine" if layout.offload_optimizer else "device"
     items = [Item("weights", weights, "machine" if layout.offload_weights else "device")]
@@ -192,6 +204,8 @@ def pass_items(job: Job) -> dict[str, list[Item]]:
     if not job.config.model.gradient_checkpointing:
         late = casts
     backward = [kept, *late, Item("backward of a layer", layer_bytes(job))]
+    if job.config.model.load_in_4bit:
+        backward.append(Item("a matrix in whole numbers", width * shape.layer_matrix))
     if not is_lora:
         # A head that is the embedding too waits for the embedding's part until the end; others come one by one.
         head = width * shape.num_head_weights
@@ -258,6 +272,8 @@ def cast_bytes(job: Job) -> float:
     if job.config.train.autocast == "none":
         return 0.0
     adapters = job.num_trained if job.config.model.lora.rank else 0
+    if job.config.model.load_in_4bit:  # which are made whole one by one
+        return 2.0 * adapters
     return float((2 if job.has_own_critic else 1) * 2 * (job.shape.num_matmul_weights if job.width == 4 else adapters))
 
 
@@ -328,7 +344,7 @@ def loading(job: Job) -> list[Item]:
             items.append(Item("the model whole, to be split", whole))
         return items
     if layout.num_processes > 1:
-        return [Item("weights being sent to all", whole)]
+        return [Item("weights being sent to all", job.weight_bytes)]
     return []
 
 

@@ -17,6 +17,7 @@ from agent_rl.planning.machine import GIB, Machine
 from agent_rl.planning.memory import Job
 from agent_rl.planning.shapes import ModelShape, read_shape
 from agent_rl.planning.time import Times, Tokens, assume, count_tokens, estimate
+from agent_rl.policies.four_bit import check_sharding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class PlannedRun:
 
     def check_fit(self) -> Fit:
         """ConfigError for a run that the trainer refuses, and for offloading to a memory of unknown size."""
+        if self.job.config.model.load_in_4bit:
+            check_sharding(self.layout.zero_stage)
         memory = self.machine.memory_gib
         if (self.layout.offload_optimizer or self.layout.offload_weights) and memory is None:
             raise ConfigError(

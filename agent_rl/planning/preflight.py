@@ -201,27 +201,6 @@ def check_compilers() -> MachineCheck:
     return ok("compiler", "g++ is installed, for DeepSpeed's CPU Adam")
 
 
-def is_cached(source: str) -> bool:
-    """Whether the hub's cache on this machine holds the model's config."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(source, "config.json"), str)
-
-
-def hub_unreachable(*, timeout_s: float = 5.0) -> str:
-    """Why the hub cannot be reached; empty if it can. Transformers itself would retry for a minute."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
-    parts = urllib.parse.urlsplit(constants.ENDPOINT)
-    try:
-        with socket.create_connection((parts.hostname, parts.port or 443), timeout=timeout_s):
-            return ""
-    except OSError as error:
-        return str(error)
-
-
 def attempt(name: str, action: Callable[[], str]) -> MachineCheck:
     """Run `action` and report the text that it returns; a UserError is a failure with its sentence."""
     try:

@@ -5,13 +5,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from agent_rl import resources
 from agent_rl.config import Config
-from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.check_data import check_reference
 from agent_rl.envs.opening import open_environment
@@ -22,6 +21,7 @@ from agent_rl.planning.machine import GIB, Machine
 from agent_rl.planning.memory import checkpoint_bytes, num_checkpoints, weight_file_bytes
 from agent_rl.planning.plan import PlannedRun, read_run
 from agent_rl.planning.preflight import FoundGpu, MachineCheck, failed, ok, warning
+from agent_rl.policies import hub
 from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
 
 _LAUNCHER_PORT = 29500
@@ -38,9 +38,9 @@ def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Ite
         driver=None if config.run.device == "cpu" else driver_version(),
         cuda=torch.version.cuda,
     )
-    yield preflight.attempt("training tasks", lambda: _tasks(config, config.data.train_path))
+    yield preflight.attempt("training tasks", lambda: _tasks(config, "train"))
     if config.eval.temperatures:
-        yield preflight.attempt("held-out tasks", lambda: _tasks(config, config.data.eval_path))
+        yield preflight.attempt("held-out tasks", lambda: _tasks(config, "eval"))
     yield check_model(config)
     if run is None:
         yield failed("plan", why_not)
@@ -79,6 +79,8 @@ def requirement_files(config: Config, run: PlannedRun | None, *, has_gpus: bool)
         names.append("requirements-deepspeed.txt")
     if config.model.lora.rank:
         names.append("requirements-lora.txt")
+    if config.model.load_in_4bit:
+        names.append("requirements-qlora.txt")
     if config.engine.has_own_weights:
         machine = "" if has_gpus or gpus_wanted(config, run) else "-cpu"
         names.append(f"requirements-{config.policy.type}{machine}.txt")
@@ -93,13 +95,13 @@ def check_model(config: Config) -> MachineCheck:
     if source.endswith(".pth"):
         return ok("model", source) if Path(source).is_file() else failed("model", f"{source} does not exist")
     try:
-        if not is_folder(source) and not preflight.is_cached(source) and (why := preflight.hub_unreachable()):
+        if not is_folder(source) and not hub.is_cached(source) and (why := hub.hub_unreachable()):
             return failed("model", f"{source} is not in the cache, and the hub cannot be reached ({why}); download it")
         if is_folder(source):
             files = [path for kind in ("*.safetensors", "*.bin") for path in Path(source).glob(kind)]
             if not files and not (Path(source) / "adapter_config.json").is_file():
                 return failed("model", f"{source} holds no weights; complete the folder")
-        tokenizer = load_hf_tokenizer(source)
+        tokenizer = load_hf_tokenizer(source, config.model.chat_template_kwargs, config.model.chat_template)
     except UserError as error:
         return failed("model", str(error))
     if tokenizer.chat_template is None:
@@ -122,7 +124,7 @@ def check_environment(config: Config) -> Iterator[MachineCheck]:
 
 def _references(config: Config, factory: EnvFactory) -> Iterator[MachineCheck]:
     try:
-        tasks = read_tasks(config.data.train_path, factory.check_task)
+        tasks = factory.read_tasks(config.data, "train")
     except UserError:
         return  # the check of the tasks reports it
     for name, task in factory.preflight_tasks(tasks).items():
@@ -162,9 +164,9 @@ def driver_version() -> str | None:
     return (done.stdout.split() or [None])[0]
 
 
-def _tasks(config: Config, path: Path) -> str:
+def _tasks(config: Config, split: Literal["train", "eval"]) -> str:
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
-    return f"{len(read_tasks(path, factory.check_task)):,} in {path}"
+    return f"{len(factory.read_tasks(config.data, split)):,} in {factory.task_source(config.data, split)}"
 
 
 def planned(run: PlannedRun) -> Iterator[MachineCheck]:

@@ -56,8 +56,9 @@ def _heading(plan: RunPlan) -> str:
         if is_moved
     ]
     what = f"adapters of rank {job.config.model.lora.rank}" if job.config.model.lora.rank else "all weights"
+    held = f"{job.config.model.dtype}{', in layers 4 bits' if job.config.model.load_in_4bit else ''}"
     lines = [
-        f"{job.shape.name}: {job.shape.num_weights:,} weights, {job.config.model.dtype}; trained: {what}",
+        f"{job.shape.name}: {job.shape.num_weights:,} weights, {held}; trained: {what}",
         f"{layout.num_processes} process{'es' if layout.num_processes > 1 else ''} with {sharding}"
         + (f", {' and '.join(moved)} in the machine's memory" if moved else ""),
     ]

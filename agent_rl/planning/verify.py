@@ -90,6 +90,8 @@ def verify(plan: RunPlan) -> Verification:
         raise ConfigError(
             "policy.type = 'minimind': --verify runs models of Transformers; use policy.type huggingface or vllm"
         )
+    if config.model.load_in_4bit:
+        raise ConfigError("model.load_in_4bit: --verify has no 4-bit weights to run; leave it out to check the rest")
     assumed = plan.assumed
     shape = choose_micro_batch(
         config, tokens=job.batch_tokens, prompt=assumed.prompt_tokens, own=assumed.new_tokens + assumed.tool_tokens

@@ -1,13 +1,14 @@
 """Reading a Hugging Face causal LM and its tokenizer from a folder or the hub, with one-sentence errors.
 
-The model is read whole, on the CPU, with all dropout switched off. Code that comes with a model is never run.
+The model is read whole, on the CPU, or in 4 bits, with all dropout switched off. Code that comes with a model is never
+run.
 Not here: adapters, engines, training.
 """
 
 import pickle
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,11 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from agent_rl.errors import CheckpointError, ConfigError
-from agent_rl.policies.model_folder import check_model_folder
-from agent_rl.policies.tokenizer_file import check_tokenizer_file
+from agent_rl.modeling.tensor_files import models_inside
+from agent_rl.policies import four_bit, hub
+from agent_rl.policies.model_files.model_folder import check_model_folder
+from agent_rl.policies.model_files.tokenizer_file import check_tokenizer_file
+from agent_rl.policies.template_values import TemplateValue, set_template, set_template_values
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -38,7 +42,11 @@ def load_config(source: str) -> "PreTrainedConfig":
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     if is_folder(source):
+        if not (Path(source) / "config.json").is_file() and (inside := models_inside(Path(source))):
+            raise CheckpointError(f"{source} has no config.json: give the folder of a model{inside}")
         check_model_folder(Path(source))
+    else:
+        check_hub(source)
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=is_folder(source))
     except UNREADABLE as error:
@@ -49,7 +57,10 @@ def load_config(source: str) -> "PreTrainedConfig":
             "use a causal language model"
         )
     if getattr(config, "quantization_config", None) is not None:
-        raise CheckpointError(f"{source} is quantised, so it cannot be trained; give the model it was made from")
+        raise CheckpointError(
+            f"{source} is quantised, so it cannot be trained; give the model it was made from, "
+            "which model.load_in_4bit=true rounds under adapters"
+        )
     # Before the model is built, because its modules store the values.
     for part in (config, config.get_text_config()):
         for name, value in list(vars(part).items()):
@@ -58,8 +69,17 @@ def load_config(source: str) -> "PreTrainedConfig":
     return config
 
 
-def load_causal_lm(source: str, config: "PreTrainedConfig", *, dtype: torch.dtype, attention: str) -> "PreTrainedModel":
+def load_causal_lm(
+    source: str,
+    config: "PreTrainedConfig",
+    *,
+    dtype: torch.dtype,
+    attention: str,
+    in_4bit_on: torch.device | None = None,
+) -> "PreTrainedModel":
     """The model with all its weights; `attention` is what Transformers computes it with.
+
+    With a device for `in_4bit_on` the model is there, its linear layers in 4 bits; else it is whole and on the CPU.
 
     Raises CheckpointError for missing or torn weights, ConfigError for an attention that is not installed.
     """
@@ -72,6 +92,7 @@ def load_causal_lm(source: str, config: "PreTrainedConfig", *, dtype: torch.dtyp
             "install it or set model.attention=sdpa"
         )
     is_local = is_folder(source)
+    rounding = {} if in_4bit_on is None else four_bit.loading_options(dtype, in_4bit_on)
     try:
         with quiet(progress=not is_local):
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -82,6 +103,7 @@ def load_causal_lm(source: str, config: "PreTrainedConfig", *, dtype: torch.dtyp
                 local_files_only=is_local,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                **rounding,
             )
     except UNREADABLE as error:
         raise unreadable(source, error) from None
@@ -94,25 +116,44 @@ def load_causal_lm(source: str, config: "PreTrainedConfig", *, dtype: torch.dtyp
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
+    if in_4bit_on is not None:
+        four_bit.use_one_kernel(model)
     _make_generation_config_saveable(model)
     return model
 
 
-def load_hf_tokenizer(source: str | Path) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a folder or a hub name; CheckpointError when there is none."""
+def load_hf_tokenizer(
+    source: str | Path,
+    chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
+    chat_template: Path | None = None,
+) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a folder or a hub name; CheckpointError when there is none.
+
+    The file `chat_template` takes the place of its chat template, `chat_template_kwargs` are values of the template's
+    variables; ConfigError for a file that is not there and for a variable that is not read.
+    """
     from transformers import AutoTokenizer
 
     is_local = is_folder(str(source))
     if is_local:
         check_model_folder(Path(source))
     if is_local and not (Path(source) / "tokenizer.json").is_file():
-        raise CheckpointError(f"{source}/tokenizer.json does not exist: the model folder must hold its tokenizer")
+        raise CheckpointError(
+            f"{source}/tokenizer.json does not exist: give the folder of a model with its tokenizer"
+            f"{models_inside(Path(source))}"
+        )
     if is_local:
         check_tokenizer_file(Path(source) / "tokenizer.json")
+    else:
+        check_hub(str(source))
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=is_local)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=is_local)
     except UNREADABLE as error:
         raise unreadable(str(source), error) from None
+    if chat_template is not None:
+        set_template(tokenizer, chat_template)
+    set_template_values(tokenizer, chat_template_kwargs or {})
+    return tokenizer
 
 
 def check_tokens(tokenizer: "PreTrainedTokenizerBase", vocab_size: int, source: str | Path) -> None:
@@ -136,6 +177,15 @@ def is_folder(source: str) -> bool:
     if Path(source).exists() or not _HUB_NAME.fullmatch(source):
         raise CheckpointError(f"model.path = {source!r}: no such folder; give a model folder or a hub name")
     return False
+
+
+def check_hub(source: str) -> None:
+    """CheckpointError for a hub name that is not in the cache while the hub cannot be reached."""
+    if not hub.is_cached(source) and (why := hub.hub_unreachable()):
+        raise CheckpointError(
+            f"model.path = {source!r} is not a folder here and could not be loaded from the Hugging Face Hub "
+            f"({why}, and it is not in the cache); check the name, or download the model and give its folder"
+        )
 
 
 def unreadable(source: str, error: Exception) -> CheckpointError:

@@ -7,6 +7,7 @@ Not here: training, generation, reading files (`hf_loading.py`).
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -26,7 +27,9 @@ from agent_rl.policies.hf_loading import (
     unreadable,
 )
 from agent_rl.policies.in_process_policy import InProcessPolicy
+from agent_rl.policies.template_values import TemplateValue
 from agent_rl.policies.trained_model import TrainedModel, check_window
+from agent_rl.resources import install_command
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -51,23 +54,36 @@ class HuggingFaceModel(TrainedModel):
         seed: int = 0,
         max_context: int = 1024,
         loading: AbstractContextManager | None = None,
+        chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
+        chat_template: Path | None = None,
+        load_in_4bit: bool = False,
+        dequantize: bool = False,
     ) -> "HuggingFaceModel":
         """Read a folder or a hub name; a folder with `adapter_config.json` holds adapters for the base it names.
 
         `dtype` is `float32` or `bfloat16`; `seed` initialises new adapters. `loading` is entered while weights
-        are read, for a back end that shards them. Raises CheckpointError for what cannot be read or is no decoder-only
-        language model, ConfigError for a setting that the model or this machine does not take.
+        are read, for a back end that shards them; `chat_template_kwargs` are values of the chat template's variables,
+        `chat_template` a file in its place.
+        `load_in_4bit` holds the frozen linear layers under adapters in 4 bits; `dequantize` gives them whole numbers
+        again, of the same values, so that adapters can be merged into them without rounding.
+        Raises CheckpointError for what cannot be read or is no decoder-only language model, ConfigError for a setting
+        that the model or this machine does not take.
         """
         lora = lora or LoraConfig()
         has_adapter = (Path(source) / ADAPTER_FILE).is_file()
-        base = _base_of_adapter(Path(source), lora) if has_adapter else str(source)
+        base = base_of_adapter(Path(source), lora) if has_adapter else str(source)
         config = load_config(base)
         text_config = config.get_text_config()
         check_window(max_context, getattr(text_config, "max_position_embeddings", None), base)
-        tokenizer = load_hf_tokenizer(source)
+        tokenizer = load_hf_tokenizer(source, chat_template_kwargs, chat_template)
         check_tokens(tokenizer, text_config.vocab_size, source)
         with loading or nullcontext():
-            model = load_causal_lm(base, config, dtype=getattr(torch, dtype), attention=attention)
+            in_4bit_on = torch.device(device) if load_in_4bit else None
+            number_format = getattr(torch, dtype)
+            model = load_causal_lm(base, config, dtype=number_format, attention=attention, in_4bit_on=in_4bit_on)
+        if dequantize:
+            with quiet():
+                model = model.dequantize()
         if gradient_checkpointing:
             enable_gradient_checkpointing(model)
         if has_adapter:
@@ -97,7 +113,10 @@ class HuggingFaceModel(TrainedModel):
 
 
 class HuggingFacePolicy(InProcessPolicy):
-    """`HuggingFacePolicy.from_pretrained("Qwen/Qwen2.5-0.5B-Instruct", max_context=2048, dtype="bfloat16")`."""
+    """Any causal language model of Transformers, sampled from in this process.
+
+    `HuggingFacePolicy.from_pretrained("Qwen/Qwen2.5-0.5B-Instruct", max_context=2048, dtype="bfloat16")`.
+    """
 
     model_class = HuggingFaceModel
 
@@ -113,10 +132,12 @@ def enable_gradient_checkpointing(model: "PreTrainedModel") -> None:
 
 
 def _peft() -> Any:
+    # peft imports bitsandbytes where it is installed, which asks processors with bfloat16 for one more package.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         import peft
     except ImportError:
-        raise ConfigError("LoRA adapters need peft; pip install -r requirements-lora.txt") from None
+        raise ConfigError(f"LoRA adapters need peft; {install_command('lora')}") from None
     return peft
 
 
@@ -155,7 +176,7 @@ def _leave_formats_to_autocast(model: "PeftModel") -> "PeftModel":
     return model
 
 
-def _base_of_adapter(folder: Path, lora: LoraConfig) -> str:
+def base_of_adapter(folder: Path, lora: LoraConfig) -> str:
     """Name of the model that the adapters in `folder` were trained on; they must match `lora`."""
     path = folder / ADAPTER_FILE
     try:

@@ -92,6 +92,9 @@ class InProcessPolicy(BasePolicy):
     def counters(self) -> Mapping[str, float]:
         return self._engine.counters()
 
+    def load(self) -> Mapping[str, int]:
+        return self._engine.load()
+
     def refresh_weights(self, version: int) -> None:
         """Sample from the weights as they are now, as `version`; no completion may be running."""
         self._engine.refresh_weights(version)

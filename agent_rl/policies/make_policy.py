@@ -5,7 +5,7 @@ Not here: what policies do, how a policy gets new weights (`core/policy_sync.py`
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,10 +14,11 @@ from agent_rl.config.engines import ENGINES, POLICIES
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
+from agent_rl.policies.four_bit import check_sharding
 from agent_rl.policies.hf_loading import load_causal_lm, load_config, load_hf_tokenizer
 from agent_rl.policies.hf_policy import ADAPTER_FILE, HuggingFaceModel, HuggingFacePolicy
 from agent_rl.policies.in_process_policy import InProcessPolicy
-from agent_rl.policies.minimind_policy import MiniMindPolicy, load_tokenizer
+from agent_rl.policies.minimind_policy import MiniMindModel, MiniMindPolicy, load_tokenizer
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.remote_policy import RemotePolicy
 from agent_rl.policies.trained_model import TrainedModel
@@ -40,6 +41,8 @@ def make_colocated(
     config: Config, backend: Backend, *, run_folder: Path, checkpoint: Path | None = None
 ) -> tuple[TrainedModel, BasePolicy]:
     """As `make_policy`, for policies that sample from the trained module."""
+    if config.model.load_in_4bit:
+        check_sharding(backend.zero_stage)
     policy = make_in_process_policy(config, device=backend.device, checkpoint=checkpoint)
     return policy.trained, policy
 
@@ -55,7 +58,8 @@ def make_in_process_policy(config: Config, *, device: torch.device, checkpoint: 
         "agent_type": config.agent.type,
     }
     if config.policy.type == "minimind":
-        return MiniMindPolicy.from_pretrained(source, dtype=config.model.dtype, device=device, **settings)
+        of_model = {"dtype": config.model.dtype, **_template(config)}
+        return MiniMindPolicy.from_pretrained(source, device=device, **of_model, **settings)
     return HuggingFacePolicy.from_pretrained(source, **_model_options(config, device, checkpoint), **settings)
 
 
@@ -65,12 +69,7 @@ def make_remote(
     """As `make_policy`, for engines with weights of their own; under ZeRO-3 the model is loaded as shards."""
 
     def load_model() -> TrainedModel:
-        return HuggingFaceModel.from_pretrained(
-            checkpoint or config.model.path,
-            max_context=config.policy.max_context,
-            loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
-            **_model_options(config, backend.device, checkpoint),
-        )
+        return _load_hugging_face(config, backend, checkpoint)
 
     # An engine loads the base under adapters, which are sent to it later.
     source = config.model.path if config.model.lora.rank or checkpoint is None else str(checkpoint)
@@ -80,7 +79,34 @@ def make_remote(
     return model, RemotePolicy(engine, model.tokenizer, max_context=max_context, agent_type=config.agent.type)
 
 
-def _model_options(config: Config, device: torch.device, checkpoint: Path | None) -> dict[str, object]:
+def load_trained_model(config: Config, backend: Backend, *, checkpoint: Path | None = None) -> TrainedModel:
+    """The model to train without anything that samples from it; errors as of `make_policy`.
+
+    Under ZeRO-3 a Hugging Face model is loaded as shards.
+    """
+    if config.policy.type != "minimind":
+        return _load_hugging_face(config, backend, checkpoint)
+    return MiniMindModel.from_pretrained(
+        checkpoint or config.model.path,
+        dtype=config.model.dtype,
+        device=backend.device,
+        max_context=config.policy.max_context,
+        **_template(config),
+    )
+
+
+def _load_hugging_face(config: Config, backend: Backend, checkpoint: Path | None) -> TrainedModel:
+    if config.model.load_in_4bit:
+        check_sharding(backend.zero_stage)
+    return HuggingFaceModel.from_pretrained(
+        checkpoint or config.model.path,
+        max_context=config.policy.max_context,
+        loading=backend.sharded_loading(getattr(torch, config.model.dtype)),
+        **_model_options(config, backend.device, checkpoint),
+    )
+
+
+def _model_options(config: Config, device: torch.device, checkpoint: Path | None) -> dict[str, Any]:
     lora = config.model.lora
     if checkpoint is not None and lora.rank and not (checkpoint / ADAPTER_FILE).is_file():
         raise ConfigError(
@@ -93,7 +119,9 @@ def _model_options(config: Config, device: torch.device, checkpoint: Path | None
         "attention": config.model.attention,
         "gradient_checkpointing": config.model.gradient_checkpointing,
         "lora": lora,
+        "load_in_4bit": config.model.load_in_4bit,
         "seed": config.run.seed,
+        **_template(config),
     }
 
 
@@ -116,5 +144,10 @@ def load_reference_model(config: Config, backend: Backend) -> torch.nn.Module | 
 def load_policy_tokenizer(config: Config) -> "PreTrainedTokenizerBase":
     """The tokenizer of `model.path`, without the model."""
     if config.policy.type == "minimind":
-        return load_tokenizer(Path(config.model.path))
-    return load_hf_tokenizer(config.model.path)
+        return load_tokenizer(Path(config.model.path), **_template(config))
+    return load_hf_tokenizer(config.model.path, **_template(config))
+
+
+def _template(config: Config) -> dict[str, Any]:
+    names = ("chat_template_kwargs", "chat_template")
+    return {name: getattr(config.model, name) for name in names}

@@ -13,7 +13,8 @@ from agent_rl.errors import CheckpointError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.modeling.minimind_weights import tokenizer_folder
 from agent_rl.policies.in_process_policy import InProcessPolicy
-from agent_rl.policies.model_folder import check_model_folder
+from agent_rl.policies.model_files.model_folder import check_model_folder
+from agent_rl.policies.template_values import TemplateValue
 from agent_rl.policies.trained_model import TrainedModel, check_window
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class MiniMindModel(TrainedModel):
         dtype: str | None = None,
         device: str | torch.device = "cpu",
         max_context: int = 1024,
+        chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
+        chat_template: Path | None = None,
     ) -> "MiniMindModel":
         """Read a folder in Hugging Face format, or a `.pth` file with the tokenizer beside it.
 
@@ -47,7 +50,7 @@ class MiniMindModel(TrainedModel):
             check_model_folder(path)
         model = MiniMindForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype) if dtype else None)
         check_window(max_context, model.config.max_position_embeddings, path)
-        tokenizer = load_tokenizer(path)
+        tokenizer = load_tokenizer(path, chat_template_kwargs, chat_template)
         if len(tokenizer) > model.config.vocab_size:
             raise CheckpointError(
                 f"{path}: the tokenizer has {len(tokenizer)} ids, the model only {model.config.vocab_size}: "
@@ -66,13 +69,20 @@ class MiniMindModel(TrainedModel):
 
 
 class MiniMindPolicy(InProcessPolicy):
-    """`MiniMindPolicy.from_pretrained("model/nat_minimind", max_context=768)`."""
+    """MiniMind, sampled from in this process.
+
+    `MiniMindPolicy.from_pretrained("model/nat_minimind", max_context=768)`.
+    """
 
     model_class = MiniMindModel
 
 
-def load_tokenizer(path: Path) -> "PreTrainedTokenizerBase":
-    """The tokenizer that belongs to a model folder or `.pth` file; CheckpointError when there is none."""
+def load_tokenizer(
+    path: Path,
+    chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
+    chat_template: Path | None = None,
+) -> "PreTrainedTokenizerBase":
+    """The tokenizer that belongs to a model folder or `.pth` file; errors are those of `load_hf_tokenizer`."""
     from agent_rl.policies.hf_loading import load_hf_tokenizer
 
-    return load_hf_tokenizer(tokenizer_folder(path))
+    return load_hf_tokenizer(tokenizer_folder(path), chat_template_kwargs, chat_template)

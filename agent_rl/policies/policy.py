@@ -44,6 +44,13 @@ class BasePolicy(ABC):
         """Work of this process's engine so far, by name; the metrics `rollout/<name>` are a step's share of it."""
         return {}
 
+    def load(self) -> Mapping[str, int]:
+        """What this process's engine does now: requests `in_flight`, those of them `waiting`, `cache_slots` in use.
+
+        Empty where the engine is elsewhere and tells itself.
+        """
+        return {}
+
     def generate_action(
         self,
         messages: Sequence[Message],

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from agent_rl.config import Config, load_config
+from agent_rl.config import Config, DataConfig, load_config
+from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.failure_modes import FailureModes
 from agent_rl.envs.registry import DOMAINS
@@ -55,36 +56,44 @@ _OF_A_RUN = ("config.yaml", "metrics.jsonl", "checkpoints")
 
 
 def make_settings(
-    model: "PolicySource", factory: EnvFactory, *, num_tasks: int, samples: int, temperature: float
+    model: "PolicySource",
+    factory: EnvFactory,
+    *,
+    tasks: Sequence[Task],
+    samples: int,
+    temperature: float,
+    served: bool = False,
 ) -> Settings:
-    """The settings, as they come back from a file.
+    """The settings of an evaluation of `tasks`, as they come back from a file; `served`: with what servers have.
 
     Addresses are shown as `redacted` shows them. DataError for a file that cannot be read.
     """
     config = model.config
     protocol = {
-        "tasks_sha256": _digest_of(config.data.eval_path),
-        "num_tasks": num_tasks,
+        "tasks_sha256": _digest_of_tasks(config.data, tasks),
+        "num_tasks": len(tasks),
         "samples": samples,
         "temperature": temperature,
         **episode_settings(config, factory),
     }
     evaluated = {
-        "name": model.name,
+        "name": f"{model.name} ({factory.control})" if factory.control else model.name,
         "sha256": model.digest(),
         "base_sha256": model.base_digest(),
         "path": config.model.path,
         "policy": config.policy.type,
         "dtype": config.model.dtype,
         "lora_rank": config.model.lora.rank,
-        "tasks": str(config.data.eval_path),
+        **({"load_in_4bit": True} if config.model.load_in_4bit else {}),
+        **({"weights": "as vllm.servers had them"} if served else {}),
+        "tasks": factory.task_source(config.data, "eval"),
     }
     return json.loads(json.dumps({"format": FORMAT, "model": evaluated, "protocol": protocol}, default=str))
 
 
 def episode_settings(config: Config, factory: EnvFactory) -> dict[str, Any]:
     """The settings that decide how episodes run and are scored, as plain JSON values."""
-    options = {key: value for key, value in config.env.options.items() if key not in factory.speed_options}
+    options = factory.compared_options(config.env.options)
     tools = config.tools.model_dump(mode="json")
     found = {
         "seed": config.run.seed,
@@ -105,6 +114,13 @@ def episode_settings(config: Config, factory: EnvFactory) -> dict[str, Any]:
     if "search" in config.tools.use and (corpus := config.tools.search.corpus_path) is not None:
         found["corpus_sha256"] = _digest_of(corpus)
     return json.loads(json.dumps(found, default=str))
+
+
+def _digest_of_tasks(data: DataConfig, tasks: Sequence[Task]) -> str:
+    """Of the file, or of the tasks where they are not just its rows."""
+    if isinstance(data.eval_path, Path) and data.eval_path.is_file() and not data.columns:
+        return _digest_of(data.eval_path)
+    return hashlib.sha256(json.dumps(tasks, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _digest_of(path: Path) -> str:
@@ -298,6 +314,8 @@ def _print(report: dict[str, Any]) -> None:
     figures, protocol, baseline = report["summary"], report["settings"]["protocol"], report["baseline"]
     console = Console()
     console.print(summary.group_table(figures, baseline))
+    if summary.pass_rows(figures):
+        console.print(summary.pass_table(figures))
     console.print(summary.figure_table(figures, baseline))
     success, samples = figures["success"], protocol["samples"]
     lines = [
@@ -305,6 +323,8 @@ def _print(report: dict[str, Any]) -> None:
         f"each, temperature {protocol['temperature']:g}.",
         *summary.dropped(figures, baseline),
     ]
+    if served := report["environment"].get("weights"):
+        lines.append(served)
     if report["comparison"]:
         lines.append(f"Against {report['baseline_name']}: {report['comparison']['sentence']}")
     for line in lines:
@@ -326,6 +346,11 @@ def evaluation_page(
     for name, ours, other in summary.group_rows(figures, baseline):
         before = [summary.percent(other) if other else ""] if baseline else []
         success.append((name, ours["num_tasks"], ours["num_episodes"], *before, summary.percent(ours)))
+    ks = list(figures["pass_at_k"])
+    pass_rates = [
+        (name, *(summary.percent(by_k[k]) if k in by_k else "" for k in ks))
+        for name, by_k in summary.pass_rows(figures)
+    ]
     shown, num_left_out = transcripts(episodes)
     return render(
         "evaluation.html",
@@ -343,6 +368,7 @@ def evaluation_page(
             [(name, meanings.get(name, ""), *counts) for name, *counts in modes],
             2,
         ),
+        pass_rates=(["", *(f"pass@{k} %" for k in ks)], pass_rates),
         figure_headers=["", "baseline", "this model"] if baseline else ["", ""],
         figures=sections.items(),
         plots={name: (svg_uri(figure), caption) for name, (figure, caption) in plots.items()},

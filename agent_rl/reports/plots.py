@@ -109,12 +109,14 @@ def histogram(values: Sequence[float], *, label: str, unit: str) -> "Figure":
     return figure
 
 
-def pass_curve(curves: Mapping[str, Mapping[int, float]]) -> "Figure":
-    """pass@k over k, one line per name."""
+def pass_curve(curves: Mapping[str, Mapping[int, Interval]]) -> "Figure":
+    """pass@k over k with intervals, one line per name."""
     figure, axes = new_figure(2.6, x="k", y="pass@k in %")
     styles = ((ACCENT, "o-"), (SECOND, "s--"))
     for (name, curve), (colour, style) in zip(curves.items(), styles, strict=False):
-        axes.plot(list(curve), [100 * value for value in curve.values()], style, color=colour, label=_plain(name))
+        values, lows, highs = ([100 * each for each in side] for side in zip(*curve.values(), strict=True))
+        axes.plot(list(curve), values, style, color=colour, label=_plain(name))
+        axes.fill_between(list(curve), lows, highs, color=colour, alpha=0.15, linewidth=0)
     ticks = sorted({k for curve in curves.values() for k in curve})
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [str(k) for k in ticks])
@@ -148,8 +150,12 @@ def evaluation_plots(
         )
     if len(figures["pass_at_k"]) > 1:
         curves = {"this model": figures, "baseline": baseline} if baseline else {"this model": figures}
-        points = {name: {int(k): rate for k, rate in each["pass_at_k"].items()} for name, each in curves.items()}
-        plots["pass_at_k"] = (pass_curve(points), "pass@k, unbiased estimator of Chen et al. 2021")
+        points = {
+            name: {int(k): (rate, *each["pass_at_k_intervals"][k]) for k, rate in each["pass_at_k"].items()}
+            for name, each in curves.items()
+        }
+        caption = "pass@k with 95 % intervals, unbiased estimator of Chen et al. 2021"
+        plots["pass_at_k"] = (pass_curve(points), caption)
     rewards = [episode.reward for episode in episodes if episode.reward is not None]
     plots["rewards"] = (histogram(rewards, label="reward", unit="episodes"), "Rewards of all scored episodes")
     return plots

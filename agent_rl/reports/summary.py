@@ -19,7 +19,7 @@ from agent_rl.reports.episodes import Episode, by_task, failure_counts, in_commo
 from agent_rl.telemetry.statistics import clustered_interval, ks_of, paired_means, pass_at_k
 
 Figures = dict[str, Any]
-GROUPINGS = ("difficulty", "level", "family")
+GROUPINGS = ("env", "difficulty", "level", "family")
 """By what success is shown apart, where tasks say so and more than one kind is there."""
 FAILURE_MODES = "Failure modes, of failed episodes"
 _LABEL_CHARS = 28
@@ -34,7 +34,8 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
     `success` as in `success_of`; `by`: label -> value -> the same of those tasks; `reward`: mean, min, max; `parts`:
     mean of every part of the reward; `components`: shares in [0, 1], those parts named `share/*` and the parts of
     `part_weights` without their weights; `pass_at_k`: k -> rate, of the tasks with as many scored episodes, whose
-    number is in `pass_at_k_tasks`; `turns`, `tokens`, `seconds`: means of an episode, None where no record says;
+    number is in `pass_at_k_tasks`, with `[low, high]` in `pass_at_k_intervals`; `pass_at_k_by`: label -> value ->
+    `pass_at_k_of` those tasks; `turns`, `tokens`, `seconds`: means of an episode, None where no record says;
     `stop_reasons`, `failure_modes`, `flags`: episodes by name, most frequent first.
     Raises ValueError when nothing was scored.
     """
@@ -46,18 +47,23 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
     parts = {name: fmean(e.reward_parts.get(name, 0.0) for e in scored) for name in names if name != "success"}
     weighted = {name: parts[name] / weight for name, weight in (part_weights or {}).items() if weight and name in parts}
     shares = {name.removeprefix(_SHARE): mean for name, mean in parts.items() if name.startswith(_SHARE)}
-    by_k = _enough(scored)
+    pass_at = pass_at_k_of(scored)
+    by = {name: groups for name in GROUPINGS if len(groups := _grouped(scored, name)) > 1}
     return {
         "num_tasks": len({episode.task_id for episode in episodes}),
         "num_episodes": len(episodes),
         "num_env_errors": len(episodes) - len(scored),
         "success": success_of(scored),
-        "by": {name: groups for name in GROUPINGS if len(groups := _grouped(scored, name)) > 1},
+        "by": {name: {value: success_of(group) for value, group in groups.items()} for name, groups in by.items()},
         "reward": {"mean": fmean(rewards), "min": min(rewards), "max": max(rewards)},
         "components": {**weighted, **shares},
         "parts": parts,
-        "pass_at_k": {k: fmean(_pass_at_k(group, int(k)) for group in groups) for k, groups in by_k.items()},
-        "pass_at_k_tasks": {k: len(groups) for k, groups in by_k.items()},
+        "pass_at_k": {k: each["rate"] for k, each in pass_at.items()},
+        "pass_at_k_tasks": {k: each["num_tasks"] for k, each in pass_at.items()},
+        "pass_at_k_intervals": {k: [each["low"], each["high"]] for k, each in pass_at.items()},
+        "pass_at_k_by": {
+            name: {value: pass_at_k_of(group) for value, group in groups.items()} for name, groups in by.items()
+        },
         "turns": _mean(episodes, lambda e: e.num_turns),
         "tokens": _mean(episodes, lambda e: e.num_tokens),
         "seconds": _mean(episodes, lambda e: e.duration_s),
@@ -82,14 +88,20 @@ def success_of(episodes: Sequence[Episode]) -> Figures:
     }
 
 
-def _enough(episodes: Sequence[Episode]) -> dict[str, list[list[Episode]]]:
-    """k -> the tasks' episodes, of tasks with at least k; JSON has no whole numbers as keys."""
+def pass_at_k_of(episodes: Sequence[Episode]) -> dict[str, Figures]:
+    """k -> `rate`, `low`, `high` and `num_tasks` of pass@k, over the tasks with at least k of the scored `episodes`.
+
+    The interval counts a task as often as disjoint groups of k fit into its episodes: with k = 1 it is that of
+    `success_of`, with as many episodes as k Wilson's over tasks. Keys are texts, as JSON has no whole numbers there.
+    """
     groups = [group for group in by_task(episodes).values() if group]
-    return {str(k): [group for group in groups if len(group) >= k] for k in ks_of(max(map(len, groups)))}
-
-
-def _pass_at_k(group: Sequence[Episode], k: int) -> float:
-    return pass_at_k(len(group), sum(episode.is_success for episode in group), k)
+    found = {}
+    for k in ks_of(max(map(len, groups), default=0)):
+        enough = [group for group in groups if len(group) >= k]
+        rates = [pass_at_k(len(group), sum(episode.is_success for episode in group), k) for group in enough]
+        low, high = clustered_interval(rates, sum(len(group) // k for group in enough))
+        found[str(k)] = {"rate": fmean(rates), "low": low, "high": high, "num_tasks": len(rates)}
+    return found
 
 
 def dropped(figures: Figures, baseline: Figures | None = None) -> list[str]:
@@ -102,11 +114,11 @@ def dropped(figures: Figures, baseline: Figures | None = None) -> list[str]:
     ]
 
 
-def _grouped(episodes: Sequence[Episode], name: str) -> dict[str, Figures]:
-    """Success by a label of the tasks; easy comes before hard, numbers rise, other labels are in alphabetical order."""
+def _grouped(episodes: Sequence[Episode], name: str) -> dict[str, list[Episode]]:
+    """By a label of the tasks; easy comes before hard, numbers rise, other labels are in alphabetical order."""
     values = {str(value) for episode in episodes if (value := getattr(episode, name)) is not None}
     return {
-        value: success_of([episode for episode in episodes if str(getattr(episode, name)) == value])
+        value: [episode for episode in episodes if str(getattr(episode, name)) == value]
         for value in sorted(values, key=_place)
     }
 
@@ -147,6 +159,34 @@ def group_rows(figures: Figures, baseline: Figures | None = None) -> list[tuple[
         others = baseline["by"].get(name, {}) if baseline else {}
         rows += [(f"{name} {value}", success, others.get(value)) for value, success in groups.items()]
     return rows
+
+
+def pass_rows(figures: Figures) -> list[tuple[str, dict[str, Figures]]]:
+    """`all` and every group with its `pass_at_k_of`; none with one episode a task."""
+    if len(figures["pass_at_k"]) < 2:
+        return []
+    every = {
+        k: {"rate": rate, "low": low, "high": high, "num_tasks": figures["pass_at_k_tasks"][k]}
+        for (k, rate), (low, high) in zip(
+            figures["pass_at_k"].items(), figures["pass_at_k_intervals"].values(), strict=True
+        )
+    }
+    groups = figures["pass_at_k_by"].items()
+    return [("all", every), *((f"{name} {value}", by_k) for name, values in groups for value, by_k in values.items())]
+
+
+def pass_table(figures: Figures) -> Table:
+    """The first and the last pass@k of every group, with intervals; fits 80 columns."""
+    table = Table(title="pass@k % (95 % intervals)", box=SIMPLE, title_justify="left")
+    table.add_column("", no_wrap=True, max_width=_LABEL_CHARS, overflow="ellipsis")
+    rows = pass_rows(figures)
+    ends = (min(figures["pass_at_k"], key=int), max(figures["pass_at_k"], key=int))
+    for column in ("tasks", *(f"pass@{k}" for k in ends)):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, by_k in rows:
+        tasks = str(by_k[ends[0]]["num_tasks"])
+        table.add_row(Text(name), tasks, *(Text(percent(by_k[k]) if k in by_k else "") for k in ends))
+    return table
 
 
 def figure_table(figures: Figures, baseline: Figures | None = None) -> Table:
@@ -196,7 +236,8 @@ def _pass_at(figures: Figures) -> dict[str, str]:
     """With the number of tasks where some have too few scored episodes."""
     every, counts = figures["success"]["num_tasks"], figures["pass_at_k_tasks"]
     notes = {k: f" ({number} of {every} tasks)" if number < every else "" for k, number in counts.items()}
-    return {f"pass@{k}": f"{100 * rate:.1f} %{notes[k]}" for k, rate in figures["pass_at_k"].items()}
+    (_, by_k), *_ = pass_rows(figures)
+    return {f"pass@{k}": f"{percent(each)} %{notes[k]}" for k, each in by_k.items()}
 
 
 def _decimals(values: Mapping[str, float]) -> dict[str, str]:

@@ -28,18 +28,21 @@ from agent_rl.errors import EngineError
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, Trajectory, TrajectoryGroup
-from agent_rl.rollout.episode import EpisodeLimits
+from agent_rl.rollout.agents import EpisodePlan
+from agent_rl.rollout.outcomes import is_trainable, success_rates
 from agent_rl.rollout.rollout import (
-    EpisodePlan,
+    DistributedRollout,
     RolloutBatch,
+    RolloutSource,
     RolloutWorker,
-    is_trainable,
+    SyncSource,
     make_group,
     plan_group,
     require_scored,
-    success_rates,
 )
 from agent_rl.rollout.staleness import GroupSlot, StalenessManager
+from agent_rl.rollout.tally import EpisodeTally
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.trajectory_json import decode_group, encode_group
 
@@ -64,11 +67,16 @@ class AsyncSource:
         policy: BasePolicy,
         env_factory: EnvFactory,
         processes: Processes,
+        tally: EpisodeTally | None = None,
     ) -> None:
+        """`tally` shows how many groups of a step are there while it waits."""
         self._config = config
         self._tasks = tasks
+        self._tally = tally or EpisodeTally()
         self._processes = processes
-        self._curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
+        self._curriculum = make_curriculum(
+            tasks, config.data.curriculum, seed=config.run.seed, weights=env_factory.environments
+        )
         self._staleness = self._new_staleness()
         worker = RolloutWorker(policy, env_factory, limits=EpisodeLimits.from_config(config), seed=config.run.seed)
         self._background = BackgroundRollout(worker, num_workers=config.rollout.async_workers)
@@ -94,7 +102,7 @@ class AsyncSource:
 
         That is `groups_per_step` groups to train on, or fewer when `max_attempts` times as many were rolled out. The
         policy's weights are those of `step - 1` updates. Raises, on all processes, what the policy raised in an
-        episode (on other processes as EngineError), SandboxError when no episode could be scored, and EngineError
+        episode (on other processes as EngineError), those of `require_scored`, and EngineError
         when a token was sampled by weights that are older than its group.
         """
         release_openmp_threads()
@@ -108,6 +116,7 @@ class AsyncSource:
         while (slots := self._staleness.pop_batch()) is None:
             self._start(step)
             started = time.perf_counter()
+            self._tally.show(len(self._staleness.finished), self._config.rollout.groups_per_step, "groups")
             self._background.wait(POLL_S)
             self._exchange()
             wait_s += time.perf_counter() - started
@@ -253,6 +262,21 @@ class AsyncSource:
         for slot in slots:
             del self._task_of[slot.id]
             self._finished.pop(slot.id, None)
+
+
+def make_rollout_source(
+    config: Config,
+    tasks: Sequence[Task],
+    env_factory: EnvFactory,
+    rollout: DistributedRollout,
+    policy: BasePolicy,
+    processes: Processes,
+) -> RolloutSource:
+    """The source that a configuration asks for, over its training tasks."""
+    if config.rollout.max_staleness:
+        tally = rollout.tally
+        return AsyncSource(config, tasks, policy=policy, env_factory=env_factory, processes=processes, tally=tally)
+    return SyncSource(config, tasks, rollout, env_factory.environments)
 
 
 class BackgroundRollout:

@@ -7,24 +7,28 @@ background (`async_source.py`).
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any, Protocol
 
-from agent_rl.algorithms.advantages import has_variance
-from agent_rl.config import Config, CurriculumConfig
-from agent_rl.data.curriculum import level_of, make_curriculum
+from agent_rl.config import Config
+from agent_rl.data.curriculum import make_curriculum
+from agent_rl.data.tasks import ENV_COLUMN
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.processes import Processes
 from agent_rl.envs.base import EnvFactory, Task
-from agent_rl.errors import EnvLostError, SandboxError
+from agent_rl.errors import EnvLostError, EpisodesFailedError, SandboxError
+from agent_rl.failures import FailedCall
 from agent_rl.modeling.openmp import release_openmp_threads
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
-from agent_rl.rollout.episode import EnvFailureError, EpisodeCancelledError, EpisodeLimits, in_env, run_episode
+from agent_rl.rollout.agents import AgentFactory, EpisodePlan
+from agent_rl.rollout.episode import ENVIRONMENT, EnvFailureError, in_env, run_episode
+from agent_rl.rollout.outcomes import is_trainable, success_rates
+from agent_rl.rollout.tally import EpisodeTally
+from agent_rl.rollout.turns import EpisodeCancelledError, EpisodeLimits
 from agent_rl.seeds import derive_seed
-from agent_rl.telemetry.statistics import is_success
 
 MAX_PLAYS = 5
 """An episode that lost its environment this many times fails: it may be the cause."""
@@ -69,18 +73,6 @@ class RolloutRequest:
         return range(len(self.tasks)) if self.positions is None else self.positions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodePlan:
-    """One episode to run."""
-
-    task: Task
-    group_id: str
-    seed: int
-    temperature: float
-    case_seed: int | None
-    """`AgentEnv.case_seed`."""
-
-
 def plan_group(
     task: Task,
     *,
@@ -121,14 +113,17 @@ class RolloutWorker:
         self._env_factory = env_factory
         self._limits = limits
         self._seed = seed
+        self.tally = EpisodeTally()
+        """Of the episodes of this process."""
 
     def collect(self, request: RolloutRequest) -> list[TrajectoryGroup]:
-        """The groups of a request, in task order. SandboxError when not one episode could be scored."""
+        """The groups of a request, in task order. Errors of `require_scored` when not one episode could be scored."""
         return require_scored(self.roll_out(request))
 
     def roll_out(self, request: RolloutRequest) -> list[TrajectoryGroup]:
         """As `collect`, also when no episode could be scored."""
         plans = request.plans(self._seed)
+        self.tally.begin(sum(map(len, plans)))
         episodes = iter(self._run_all([plan for group in plans for plan in group]))
         return [
             make_group(task, [next(episodes) for _ in group], group_size=request.group_size)
@@ -143,26 +138,36 @@ class RolloutWorker:
 
         When the machine of its environment is lost it runs again from its start, with the same seeds.
         """
+        episode = self._play_again(plan, cancelled)
+        self.tally.add()
+        return replace(episode, env=plan.task[ENV_COLUMN]) if self._env_factory.environments else episode
+
+    def _play_again(self, plan: EpisodePlan, cancelled: threading.Event | None) -> Trajectory:
         lost = ""
         for _ in range(MAX_PLAYS):
             try:
                 return self._play(plan, cancelled)
             except EnvLostError as error:
                 lost = str(error)
-        return _failed(plan, f"its environment was lost {MAX_PLAYS} times, at last with: {lost}")
+        error = f"its environment was lost {MAX_PLAYS} times, at last with: {lost}"
+        return _failed(plan, FailedCall(source=ENVIRONMENT, error=error, is_infrastructure=True))
 
     def _play(self, plan: EpisodePlan, cancelled: threading.Event | None) -> Trajectory:
         if cancelled is not None and cancelled.is_set():
             raise EpisodeCancelledError
+        factory, task = self._env_factory.factory_of(plan.task)
+        if isinstance(factory, AgentFactory):
+            own = replace(plan, task=task)
+            return factory.play_episode(self._policy, own, limits=self._limits, cancelled=cancelled)
         try:
-            env = in_env(self._env_factory)
+            env = in_env(factory)
         except EnvFailureError as failure:
-            return _failed(plan, str(failure))
+            return _failed(plan, failure.failed)
         env.case_seed = plan.case_seed
         return run_episode(
             self._policy,
             env,
-            plan.task,
+            task,
             group_id=plan.group_id,
             seed=plan.seed,
             limits=self._limits,
@@ -171,7 +176,7 @@ class RolloutWorker:
         )
 
 
-def _failed(plan: EpisodePlan, error: str) -> Trajectory:
+def _failed(plan: EpisodePlan, failed: FailedCall) -> Trajectory:
     """An episode without a turn."""
     return Trajectory(
         task_id=plan.task["task_id"],
@@ -179,7 +184,8 @@ def _failed(plan: EpisodePlan, error: str) -> Trajectory:
         turns=(),
         stop_reason=StopReason.ENV_ERROR,
         reward=None,
-        error=error,
+        error=failed.sentence,
+        failures=(failed,),
     )
 
 
@@ -215,6 +221,7 @@ class DistributedRollout:
     def __init__(self, worker: RolloutWorker, backend: Backend) -> None:
         self._worker = worker
         self._backend = backend
+        self.tally = worker.tally
 
     def collect(self, request: RolloutRequest) -> list[TrajectoryGroup]:
         """As `RolloutWorker.collect`; every process passes the same request."""
@@ -227,13 +234,21 @@ class DistributedRollout:
 
 
 def require_scored(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    """The groups; SandboxError when there are episodes and not one could be scored."""
+    """The groups, unless there are episodes and not one could be scored.
+
+    EpisodesFailedError then, or SandboxError where what failed first is no code of the user; `failed_calls` of either
+    are the failures of all episodes.
+    """
     episodes = [episode for group in groups for episode in group.trajectories]
-    if episodes and all(episode.stop_reason is StopReason.ENV_ERROR for episode in episodes):
-        raise SandboxError(
-            f"all {len(episodes)} episodes failed in their environment, the first with: {episodes[0].error}"
-        )
-    return groups
+    if not episodes or any(episode.stop_reason is not StopReason.ENV_ERROR for episode in episodes):
+        return groups
+    first, failed = episodes[0], tuple(failure for episode in episodes for failure in episode.failures)
+    is_ours = any(failure.is_infrastructure for failure in first.failures)
+    error = (SandboxError if is_ours else EpisodesFailedError)(
+        f"all {len(episodes)} episodes failed in their environment, the first with: {first.error}"
+    )
+    error.failed_calls = failed
+    raise error
 
 
 def make_worker(config: Config, policy: BasePolicy, env_factory: EnvFactory) -> RolloutWorker:
@@ -280,14 +295,25 @@ class RolloutSource(Protocol):
         """Cancel what is running."""
 
 
+SourceMaker = Callable[[BasePolicy, Processes], RolloutSource]
+"""Makes a source once there are the policy and the processes of a run."""
+
+
 class SyncSource:
     """Rolls out the tasks of a step when the step needs them."""
 
-    def __init__(self, config: Config, tasks: Sequence[Task], rollout: DistributedRollout) -> None:
+    def __init__(
+        self,
+        config: Config,
+        tasks: Sequence[Task],
+        rollout: DistributedRollout,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """`weights` are `EnvFactory.environments`."""
         self._config = config
         self._tasks = tasks
         self._rollout = rollout
-        self._curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
+        self._curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed, weights=weights)
         self._committed = self._curriculum.state_dict()
 
     def collect(self, *, step: int) -> RolloutBatch:
@@ -335,42 +361,3 @@ class SyncSource:
 
     def close(self) -> None:
         """Nothing to do: between calls of `collect` nothing runs."""
-
-
-def is_trainable(group: TrajectoryGroup, config: Config) -> bool:
-    """Whether a group is trained on: with `max_attempts` 1 always, else unless it is a zero-variance group.
-
-    With estimators that compare parts of the reward, one of these parts must differ.
-    """
-    if config.rollout.max_attempts == 1:
-        return True
-    scored = [episode for episode in group.trajectories if episode.reward is not None]
-    parts = config.algorithm.part_weights
-    if parts:
-        return any(has_variance([episode.reward_parts.get(name, 0.0) for episode in scored]) for name in parts)
-    return has_variance([episode.reward for episode in scored])
-
-
-def train_check(factory: EnvFactory, curriculum: CurriculumConfig) -> Callable[[Task, str], None]:
-    """The check of a row of the training file: the environment's, and a level where the curriculum needs one."""
-
-    def check(task: Task, where: str) -> None:
-        factory.check_task(task, where)
-        if curriculum.mode != "off":
-            level_of(task, where, curriculum)
-
-    return check
-
-
-def success_rates(groups: Sequence[TrajectoryGroup]) -> list[float | None] | None:
-    """Share of scored episodes that succeeded, by group; None for a group without any.
-
-    None instead of the list when episodes ended by themselves and none of the step reports `success`. Where some
-    report it, an episode that does not, as a rule one that was cut off, is a failure.
-    """
-    scored = [[episode for episode in group.trajectories if episode.reward is not None] for group in groups]
-    episodes = [episode for group in scored for episode in group]
-    is_reported = any("success" in episode.reward_parts for episode in episodes)
-    if not is_reported and any(episode.stop_reason is StopReason.FINISHED for episode in episodes):
-        return None
-    return [fmean(is_success(e.reward_parts) for e in group) if group else None for group in scored]

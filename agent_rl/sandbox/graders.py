@@ -17,6 +17,7 @@ from agent_rl.sandbox.freeze import Flag
 from agent_rl.sandbox.grading import (
     Files,
     all_with,
+    by_file,
     check_modules,
     compare_ids,
     judge_call,
@@ -153,7 +154,8 @@ class SplitPytestGrader:
 
     In the tests `from solution import f` gives a proxy that calls over a link. Answers must come back as plain data;
     objects can be called and their methods used, not compared (see `guest/module_proxy.py`). The score counts the
-    `expected_ids`, recorded with `SplitPytestGrader.record`, that the judge reports as passed.
+    `expected_ids`, recorded with `SplitPytestGrader.record`, that the judge reports as passed. With
+    `SplitPytestGrader.by_file` a test is a file, whatever it holds, and nothing is recorded.
 
     `from solution import *` takes the names in `exports["solution"]` alone, recorded too. A call may change the lists,
     dicts and sets it is given, as in one process: in `assert total(xs) == sum(xs)` the candidate says what is summed,
@@ -183,6 +185,17 @@ class SplitPytestGrader:
         self._tests, self._modules = dict(tests), list(modules)
         self._expected = frozenset(expected_ids)
         self._limits, self._call_s, self._keep = limits, call_s, keep
+        self._is_by_file = False
+
+    @classmethod
+    def by_file(cls, tests: Files, modules: Sequence[str], **options: Any) -> "SplitPytestGrader":
+        """Make a grader whose tests are the files of `tests`: one passes where something in it does, and all of it.
+
+        A file that fails as it is loaded does not keep the others from being judged.
+        """
+        grader = cls(tests, list(tests), modules, **options)
+        grader._is_by_file = True
+        return grader
 
     @classmethod
     def record(
@@ -228,7 +241,7 @@ class SplitPytestGrader:
         if refusal:
             return all_with(self._expected, Outcome.MISSING, _NOT_RUN, flags, refusal)
         report, candidate, lost = self._judged(sandbox, allowed)
-        outcomes = outcomes_of(report)
+        outcomes = by_file(outcomes_of(report)) if self._is_by_file else outcomes_of(report)
         flags += (Flag.CANDIDATE_LOST,) if lost else ()
         flags += (Flag.ANSWER_NOT_PLAIN,) if report.result["opaque"] else ()
         notes = [*map(str, report.result["failures"]), *([lost] if lost else [])]
@@ -238,7 +251,7 @@ class SplitPytestGrader:
     def _judged(self, sandbox: Sandbox, files: Files) -> tuple[JobResult, JobResult, str]:
         """As `_judge`, equal files once."""
         limits = self._limits or sandbox.limits
-        judge = judge_call(self._tests, self._modules, limits, self._call_s, self._exports)
+        judge = self._judge_call(limits)
         question = ["judge_suite", judge.request, self._tests, asdict(limits), dict(files)]
 
         def run() -> tuple[tuple[JobResult, JobResult, str], bool]:
@@ -270,8 +283,10 @@ class SplitPytestGrader:
             files=candidate_files,
             request={"variants": ["."], "modules": self._modules, "call_s": None},
         )
-        judge = judge_call(self._tests, self._modules, limits, self._call_s, self._exports)
-        return sandbox.call_linked(server, [judge], limits)
+        return sandbox.call_linked(server, [self._judge_call(limits)], limits)
+
+    def _judge_call(self, limits: Limits) -> Call:
+        return judge_call(self._tests, self._modules, limits, self._call_s, self._exports, by_file=self._is_by_file)
 
 
 def _is_report(judge: JobResult) -> bool:

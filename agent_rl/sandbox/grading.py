@@ -15,11 +15,18 @@ _JUDGE_SHARE = 0.4
 
 
 def judge_call(
-    tests: Files, modules: Sequence[str], limits: Limits, call_s: float, exports: Mapping[str, Collection[str]] | None
+    tests: Files,
+    modules: Sequence[str],
+    limits: Limits,
+    call_s: float,
+    exports: Mapping[str, Collection[str]] | None,
+    *,
+    by_file: bool = False,
 ) -> Call:
     """The client's side of a linked run: pytest on every test file of `tests`.
 
-    With `exports` a star import takes those names of a module alone, without it those that the other side tells.
+    With `exports` a star import takes those names of a module alone, without it those that the other side tells. With
+    `by_file` the tests are run although a file failed to load.
     """
     targets = sorted(path for path in tests if path.endswith(".py") and path.rpartition("/")[2].startswith("test_"))
     request = {
@@ -27,6 +34,7 @@ def judge_call(
         "modules": list(modules),
         "call_s": call_s,
         "total_s": limits.wall_s * (1 - _JUDGE_SHARE),
+        "by_file": by_file,
         "exports": None if exports is None else {module: sorted(names) for module, names in exports.items()},
     }
     return Call(job="judge_suite", files=tests, request=request)
@@ -57,6 +65,16 @@ def outcomes_of(run: JobResult) -> dict[str, str]:
     """Outcome by id as reported; nothing for a report of another shape."""
     outcomes = run.result.get("outcomes") if isinstance(run.result, dict) else None
     return {name: str(outcome) for name, outcome in outcomes.items()} if isinstance(outcomes, dict) else {}
+
+
+def by_file(outcomes: Mapping[str, str]) -> dict[str, str]:
+    """The outcome of each file: of what does not pass in it the first, `passed` where all of it does."""
+    found: dict[str, str] = {}
+    for name, outcome in outcomes.items():
+        path = name.partition("::")[0]
+        if found.get(path, Outcome.PASSED) == Outcome.PASSED:
+            found[path] = outcome
+    return found
 
 
 def compare_ids(

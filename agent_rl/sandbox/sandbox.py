@@ -66,6 +66,8 @@ class Sandbox(Closing):
         self._num_restarts = 0
         self._hash_seed = secrets.randbelow(2**32)
         """Of all servers, also of one that replaces another: two runs of one program must not differ by the server."""
+        self.on_run: Callable[[str, float], None] = lambda status, seconds: None
+        """Told of every run: its status, `failed` where the sandbox itself did, and the seconds that it took."""
         self._closed = False
         self._lock = threading.Lock()
         self._servers: set[ServerProcess] = set()
@@ -216,11 +218,14 @@ class Sandbox(Closing):
                 try:
                     return [self._read(run, header) for run, header in zip(runs, headers, strict=True)]
                 except SandboxFailed as error:
+                    self.on_run("failed", 0.0)
                     failure = str(error)
         raise SandboxError(f"the sandbox failed twice on job {calls[0].job!r}: {failure}")
 
     def _read(self, run: RunFiles, header: dict[str, Any]) -> JobResult:
-        return run.result(header, self._tiers[0], self.enforced)
+        result = run.result(header, self._tiers[0], self.enforced)
+        self.on_run(result.status.value, result.wall_s)
+        return result
 
     def _take(self) -> ServerProcess:
         server = self._free.get()
@@ -241,6 +246,7 @@ class Sandbox(Closing):
         with self._lock:
             self._servers.discard(server)
         server.close()
+        self.on_run("failed", 0.0)
         self._free.put(None)  # a place to start a fresh one in
 
     def run_python(

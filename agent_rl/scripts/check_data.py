@@ -7,6 +7,11 @@ Runs the solutions in the environment itself and prints the rows that fail, and 
 when a reference fails, or when more than 2 % of the negative solutions pass.
 """
 
+import sys
+
+if __name__ == "__main__":  # run by its path, where the package need not be installed
+    sys.path.insert(0, __file__.rpartition("/agent_rl/")[0])
+
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

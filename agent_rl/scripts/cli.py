@@ -1,17 +1,31 @@
 """`agent-rl`: the installed face of the scripts. `agent-rl COMMAND --help` tells the options of each."""
 
-import importlib.metadata
 from typing import Annotated
 
 import typer
 
 from agent_rl.registry import import_object
-from agent_rl.scripts import check_data, evaluate_model, prepare_dataset, prepare_tasks, train, train_sft
-from agent_rl.scripts.commands import plan, preflight, report, sandbox_info, serve_vllm, view
+from agent_rl.scripts import check_data, evaluate_model, prepare_dataset, prepare_tasks, train
+from agent_rl.scripts.commands import (
+    chat,
+    export,
+    init,
+    metrics,
+    plan,
+    play,
+    preflight,
+    report,
+    sandbox_info,
+    serve_trainer,
+    serve_vllm,
+    sft,
+    tools,
+    translate,
+    view,
+)
 from agent_rl.scripts.common import run_app
 
 app = typer.Typer(
-    add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     help="Train tool-using language-model agents with GRPO.",
@@ -20,7 +34,9 @@ app = typer.Typer(
 
 def _print_version(is_given: bool) -> None:
     if is_given:
-        print(f"agent_rl {importlib.metadata.version('agent_rl')}")
+        import agent_rl
+
+        print(f"agent_rl {agent_rl.__version__}")
         raise typer.Exit()
 
 
@@ -33,6 +49,7 @@ def _options(
     pass
 
 
+app.command("init", help="Make a project to start from: a task, a score, a configuration, tests.")(init.main)
 app.command("train", help="Train a policy with GRPO from a config file.")(train.train_command)
 app.command("eval", help="Evaluate a checkpoint or any model on a task file.")(evaluate_model.main)
 app.command("prepare-dataset", help="Make the NAT task files.")(prepare_dataset.main)
@@ -40,14 +57,34 @@ app.command("prepare-tasks", help="Make the task files of an environment.")(prep
 app.command("check-data", help="Check task files without a model: reference solutions succeed, negative ones fail.")(
     check_data.main
 )
-app.command("sft", help="Train the warm start on demonstrations.")(train_sft.main)
+app.command(
+    "sft",
+    help="Supervised training: a warm start on demonstrations, or with --data any model on your own conversations.",
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)(sft.main)
 app.command("report", help="Report on a training run: a page, data, a few lines.")(report.main)
 app.command("view", help="Browse a run's episodes and tokens on a local page.")(view.main)
+app.command("metrics", help="Export the runs of a folder to Prometheus, those that were killed too.")(metrics.main)
+app.command("play", help="Play one episode in the terminal, or watch a model play it.")(play.main)
+app.command("chat", help="Talk to a model in the terminal, with the tools of a configuration.")(chat.main)
+app.command("export", help="A checkpoint as a folder for other programs, with a model card.")(export.main)
 app.command("serve-vllm", help="Start vLLM servers for `vllm.servers` and watch over them.")(serve_vllm.main)
+app.command("serve-trainer", help="Train on what agents elsewhere play through an OpenAI-compatible endpoint.")(
+    serve_trainer.main
+)
 app.command("plan", help="What a run needs on every GPU, and whether it fits.")(plan.main)
 app.command("preflight", help="Check this machine for a run before it starts.")(preflight.main)
 app.add_typer(sandbox_info.app, name="sandbox")
+app.add_typer(tools.app, name="tools")
+app.command("translate", help="Turn a configuration of AgentFly, Miniagent, verl, SkyRL or TRL into one of ours.")(
+    translate.main
+)
+app.command("create")(import_object("agent_rl.envs.nat.create.commands:create"))
+app.command("run")(import_object("agent_rl.envs.nat.create.commands:run"))
+app.add_typer(import_object("agent_rl.envs.nat.service.commands:app"), name="serve")
 app.add_typer(import_object("agent_rl.envs.nat.commands:app"), name="nat")
+app.add_typer(import_object("agent_rl.envs.nat.service.feedback.commands:app"), name="feedback")
 
 
 def main() -> None:

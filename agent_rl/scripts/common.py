@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from agent_rl.config import Config, load_config
+from agent_rl.config.base import flatten_keys
 from agent_rl.core.interrupts import is_first_process_here
 from agent_rl.errors import UserError
 from agent_rl.registry import import_working_folder
+from agent_rl.renamed import hint
 
 Domain = Annotated[
     str,
@@ -33,6 +35,20 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     if folder not in sys.path:
         sys.path.append(folder)
     return load_config(path, list(overrides))
+
+
+def _as_override(option: str, words: Sequence[str]) -> str:
+    """For an option that is a key, of ours or of another library: how the key is given. Else empty."""
+    name = option.removeprefix("--").partition("=")[0].replace("-", "_")
+    keys = [*flatten_keys(Config)]
+    ours = [key for key in keys if name and name in (key, key.rpartition(".")[2])]
+    if not ours:
+        return hint(name)
+    at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), len(words))
+    _, is_joined, value = words[at].partition("=") if at < len(words) else ("", "", "")
+    if not is_joined:
+        value = words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("-") else "VALUE"
+    return f"; keys need no dashes: write {' or '.join(f'{key}={value}' for key in ours[:3])}"
 
 
 _NAMES_A_FILE = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
@@ -66,7 +82,8 @@ def run_app(app: typer.Typer) -> None:
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
             if message := error.format_message():  # none when help was shown for want of a command
-                print(f"error: {message}", file=sys.stderr)
+                option = getattr(error, "option_name", "")
+                print(f"error: {message}{_as_override(option, sys.argv)}", file=sys.stderr)
             sys.exit(2)
         raise
     sys.exit(exit_code if isinstance(exit_code, int) else 0)  # Typer returns the code of an exit or an interrupt

@@ -4,12 +4,20 @@
         --checkpoint runs/nat_grpo/checkpoints/step_00080 --output-dir runs/eval
     python agent_rl/scripts/evaluate_model.py --config configs/math_grpo.yaml --samples 8 --temperature 1 \\
         --output-dir runs/eval_math --baseline model/math_minimind
+    python agent_rl/scripts/evaluate_model.py --config my_7b.yaml --served --output-dir runs/eval_7b \\
+        policy.type=vllm vllm.servers=[http://127.0.0.1:8000]
 
 With the config of a run (runs/NAME/config.yaml), one sample per task uses the same seeds as the run's own evaluation.
 Episodes are saved as they end: after Ctrl-C the same command continues, and tasks whose environment failed run again.
 Anything of the form section.key=value overrides the config file.
 """
 
+import sys
+
+if __name__ == "__main__":  # run by its path, where the package need not be installed
+    sys.path.insert(0, __file__.rpartition("/agent_rl/")[0])
+
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +25,17 @@ import typer
 
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import make_app, read_config, run_app
+from agent_rl.telemetry.error_file import ErrorFile
 from agent_rl.telemetry.files import make_folder, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent_rl.config import Config
     from agent_rl.core.checkpoint_policy import PolicySource
     from agent_rl.data.tasks import Task
     from agent_rl.envs.base import EnvFactory
+    from agent_rl.failures import FailedCall
     from agent_rl.reports.episodes import Episode
     from agent_rl.reports.evaluation import EvaluationFolder, Settings
 
@@ -33,7 +45,7 @@ def main(
     output_dir: Annotated[Path, typer.Option(help="Folder of this evaluation; one that was stopped is continued.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Checkpoint of a run, or any model; default: model.path.")
+        str | None, typer.Option(help="Checkpoint of a run, any model, or openai:MODEL[@ADDRESS]; default: model.path.")
     ] = None,
     tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Episodes of every task.")] = 1,
@@ -48,9 +60,18 @@ def main(
     ] = None,
     baseline: Annotated[str | None, typer.Option(help="Another model, evaluated alike and compared with.")] = None,
     compare: Annotated[Path | None, typer.Option(help="Folder of an earlier evaluation to compare with.")] = None,
+    blank_answers: Annotated[
+        bool, typer.Option("--blank-answers", help="A control: tools answer nothing that the model could use.")
+    ] = False,
+    served: Annotated[
+        bool, typer.Option("--served", help="Sample from vllm.servers with the weights they have; no model is read.")
+    ] = False,
 ) -> None:
     if baseline is not None and compare is not None:
         raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
+    if baseline is not None and served:
+        raise ConfigError("--served evaluates the one model that servers have; evaluate the other, then give --compare")
+    from agent_rl.envs.blank_answers import BlankAnswersFactory
     from agent_rl.envs.opening import open_environment
 
     flags = {"data.eval_path": tasks, "data.max_eval_tasks": max_tasks, "rollout.episode_timeout_s": task_timeout}
@@ -61,8 +82,9 @@ def main(
     if samples > 1 and temperature == 0.0:
         raise ConfigError(f"--samples {samples} at temperature 0 would all be the same; give a temperature above 0")
     make_folder(output_dir, "--output-dir")
-    with open_environment(resolved) as factory:
-        evaluation = EvaluationCommand(resolved, factory, samples=samples, temperature=temperature)
+    with open_environment(resolved) as opened:
+        factory = BlankAnswersFactory(opened) if blank_answers else opened
+        evaluation = EvaluationCommand(resolved, factory, samples=samples, temperature=temperature, served=served)
         try:
             evaluation.run(output_dir, checkpoint, baseline=baseline, compare=compare)
         except KeyboardInterrupt:
@@ -73,17 +95,19 @@ def main(
 class EvaluationCommand:
     """One configuration, its tasks and its environments, for one model or two."""
 
-    def __init__(self, config: "Config", factory: "EnvFactory", *, samples: int, temperature: float) -> None:
+    def __init__(
+        self, config: "Config", factory: "EnvFactory", *, samples: int, temperature: float, served: bool
+    ) -> None:
         """Read the tasks; nothing is started or loaded. UserError for anything the user can fix."""
-        from agent_rl.data.tasks import read_tasks
         from agent_rl.envs.failure_modes import FailureModes
 
         self.config = config
         self.samples = samples
         self.temperature = temperature
+        self.served = served
         self.factory = factory
         self.failures = FailureModes(factory.failure_rules)
-        every = read_tasks(config.data.eval_path, factory.check_task)
+        every = factory.read_tasks(config.data, "eval")
         self.tasks: list[Task] = every[: config.data.max_eval_tasks]
         self.num_left_out = len(every) - len(self.tasks)
         self._is_started = False
@@ -121,8 +145,15 @@ class EvaluationCommand:
         from agent_rl.reports.evaluation import difference_from_run, make_settings
 
         model = PolicySource.find(self.config, given)
+        if self.served:
+            model.check_servers()
         settings = make_settings(
-            model, self.factory, num_tasks=len(self.tasks), samples=self.samples, temperature=self.temperature
+            model,
+            self.factory,
+            tasks=self.tasks,
+            samples=self.samples,
+            temperature=self.temperature,
+            served=self.served,
         )
         differs = difference_from_run(model, self.factory)
         if differs is not None:
@@ -132,7 +163,7 @@ class EvaluationCommand:
     def _evaluate(self, model: "PolicySource", settings: "Settings", folder: "EvaluationFolder") -> "list[Episode]":
         """All episodes of a model, which is loaded only if some are missing."""
         from agent_rl.core.evaluation import run_in_chunks, tasks_per_chunk
-        from agent_rl.core.run_folder import describe_machine
+        from agent_rl.core.run.machine import describe_machine
         from agent_rl.reports.episodes import to_episodes
         from agent_rl.rollout.rollout import make_worker
 
@@ -144,8 +175,14 @@ class EvaluationCommand:
             self.factory.start()
             self._is_started = True
         machine = describe_machine(model.config) | {"env": self.factory.describe()}
-        folder.save("environment.json", write_json, machine)
-        with model.open(folder.path) as policy:
+        with ExitStack() as opened:
+            if self.served:
+                policy, weights = opened.enter_context(model.open_served())
+                machine["weights"] = weights.sentence
+                print(weights.sentence, flush=True)
+            else:
+                policy = opened.enter_context(model.open(folder.path))
+            folder.save("environment.json", write_json, machine)
             records = run_in_chunks(
                 make_worker(model.config, policy, self.factory),
                 self.tasks,
@@ -154,9 +191,23 @@ class EvaluationCommand:
                 temperature=self.temperature,
                 chunk=tasks_per_chunk(self.config.rollout.async_workers, self.samples),
                 save=folder.append,
+                failed=_Tracebacks(folder.path),
                 report=lambda line: print(line, flush=True),
             )
         return to_episodes(records, f"{folder.episodes_file}:", self.failures)
+
+
+class _Tracebacks:
+    """Writes what code of the user raised to `errors.jsonl`, and tells of that once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = ErrorFile(folder)
+        self._is_told = False
+
+    def __call__(self, failed: "Sequence[FailedCall]") -> None:
+        if self._file.add(0, failed) and not self._is_told:
+            self._is_told = True
+            print(f"tracebacks: {self._file.path}", flush=True)
 
 
 if __name__ == "__main__":

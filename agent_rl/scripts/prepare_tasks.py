@@ -3,12 +3,18 @@
     python agent_rl/scripts/prepare_tasks.py --domain code --output-dir dataset/code_tasks
     python agent_rl/scripts/prepare_tasks.py --domain search --output-dir dataset/search_tasks
     python agent_rl/scripts/prepare_tasks.py --domain math --output-dir dataset/math_tasks
+    python agent_rl/scripts/prepare_tasks.py --config configs/reasoning_gym.yaml --output-dir runs/reasoning_gym_tasks
 
 Writes train.jsonl and eval.jsonl, the same bytes for the same seed; no task is in both, and demonstrations show none
 of them. For search also corpus.jsonl, the passages that the questions are about, and with_documents.jsonl, a few rows
 about another world that bring their passages with them. Files written by hand (handwritten.jsonl, gsm8k_format.jsonl)
 stay as they are.
 """
+
+import sys
+
+if __name__ == "__main__":  # run by its path, where the package need not be installed
+    sys.path.insert(0, __file__.rpartition("/agent_rl/")[0])
 
 import json
 import time
@@ -20,13 +26,21 @@ from typing import Annotated, Any
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import Domain, make_app, run_app
+from agent_rl.scripts.common import make_app, read_config, run_app
 from agent_rl.telemetry.files import make_folder, write_text
 
 
 def main(
-    domain: Domain,
     output_dir: Annotated[Path, typer.Option(help="Folder the files are written to.")],
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            help="Environment: nat, code, search, math, another name, or an import path such as my_env:MyEnv."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration whose environment and options they are for, instead of --domain.")
+    ] = None,
     num_train: Annotated[int | None, typer.Option(min=1, help="Rows to train on; by default as shipped.")] = None,
     num_eval: Annotated[int | None, typer.Option(min=1, help="Rows held out; by default as shipped.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tasks.")] = 0,
@@ -35,10 +49,16 @@ def main(
     from agent_rl.data.tasks import write_tasks
     from agent_rl.envs.registry import make_env_factory
 
+    if (domain is None) == (config is None):
+        raise ConfigError("name the environment by --domain, or by --config and its section env; one of the two")
+    loaded = None if config is None else read_config(config)
+    name, options = (str(domain), {}) if loaded is None else (loaded.env.name, loaded.env.options)
     make_folder(output_dir, "--output-dir")
-    files = make_env_factory(domain).task_files(seed, num_train, num_eval)
+    with make_env_factory(name, options) as factory:
+        files = factory.task_files(seed, num_train, num_eval)
     if not files:
-        raise ConfigError(f"--domain {domain}: its environment makes no task files; see EnvFactory.task_files")
+        named = f"--domain {name}" if loaded is None else f"{config}: env.name = {name!r}"
+        raise ConfigError(f"{named}: its environment makes no task files; see EnvFactory.task_files")
     for name, rows in files.items():
         path = output_dir / f"{name}.jsonl"
         if is_task := "task_id" in rows[0]:

@@ -15,7 +15,8 @@ def train_command(
     config: Annotated[Path, typer.Option(help="YAML file with the whole configuration.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
     dataset_dir: Annotated[
-        Path | None, typer.Option(help="Folder with train and val (or eval), .jsonl, .jsonl.gz, .json or .parquet.")
+        Path | None,
+        typer.Option(help="Folder with train and val (or eval), .jsonl, .jsonl.gz, .json, .csv or .parquet."),
     ] = None,
     model_path: Annotated[str | None, typer.Option(help="Model to start from (model.path).")] = None,
     policy_type: Annotated[str | None, typer.Option(help="minimind, huggingface or vllm (policy.type).")] = None,
@@ -63,19 +64,21 @@ def preview(config: Config, count: int) -> None:
 
     from agent_rl.agent.chat_format import make_chat_format
     from agent_rl.data.curriculum import make_curriculum
-    from agent_rl.data.tasks import read_tasks
     from agent_rl.envs.opening import open_environment
+    from agent_rl.envs.step_result import read_opening
     from agent_rl.policies.make_policy import load_policy_tokenizer
 
     console = Console()
     with open_environment(config) as factory:
-        tasks = read_tasks(config.data.train_path, factory.check_task)
+        tasks = factory.read_tasks(config.data, "train")
+        source = factory.task_source(config.data, "train")
         tokenizer = load_policy_tokenizer(config)
         chat = make_chat_format(tokenizer, config.agent.type)
-        curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed)
+        evenly = dict.fromkeys(factory.environments, 1.0)  # so that few tasks are of all environments
+        curriculum = make_curriculum(tasks, config.data.curriculum, seed=config.run.seed, weights=evenly)
         for index in curriculum.next(min(count, len(tasks)), step=1):
             with closing(factory()) as env:
-                messages = env.reset(tasks[index])
+                messages = read_opening(env.reset(tasks[index]), env)
             prompt_ids = chat.render_prompt(messages, env.tools)
             if config.agent.type == "hf":
                 lines = [f"[bold]{message.role}[/bold]\n{escape(message.content)}\n" for message in messages]
@@ -85,4 +88,4 @@ def preview(config: Config, count: int) -> None:
             lines.append(f"tools: {', '.join(tool.name for tool in env.tools)}")
             lines.append(f"prompt: {len(prompt_ids)} tokens of {config.policy.max_context}")
             console.print(Panel("\n".join(lines), title=escape(tasks[index]["task_id"]), title_align="left"))
-    console.print(f"{len(tasks)} training tasks in {config.data.train_path}; nothing was trained.")
+    console.print(f"{len(tasks)} training tasks in {source}; nothing was trained.")

@@ -4,20 +4,27 @@
 
 Demonstrations are generated on the fly, from tasks that are neither held out nor trained on later; `--faulty-share` of
 them are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its likes in the other environments say how).
+agent_rl.json beside the weights says what they were of, and what the model of --init-from was trained for.
 """
+
+import sys
+
+if __name__ == "__main__":  # run by its path, where the package need not be installed
+    sys.path.insert(0, __file__.rpartition("/agent_rl/")[0])
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import AgentType
-from agent_rl.envs.demonstrations import Demonstration
-from agent_rl.envs.registry import make_env_factory
+from agent_rl.envs.demonstrations import Demonstration, mixed, read_demonstrations
+from agent_rl.envs.registry import DOMAINS, make_env_factory
 from agent_rl.errors import ConfigError
 from agent_rl.registry import CHAT_FORMATS
 from agent_rl.scripts.common import Domain, make_app, run_app
@@ -30,28 +37,47 @@ PHRASE_SHARE_OF_KIND = 0.3
 PHRASE_DOCUMENTS_OF_KINDS = 1200
 
 
+Recorded = Annotated[
+    Path | None,
+    typer.Option(help="File of recorded demonstrations to mix in; `prepare-dataset --kind demonstrations` writes it."),
+]
+Wordings = Annotated[
+    Literal["own", "any"], typer.Option(help="any: requests in many wordings and with names of any words (nat).")
+]
+NumCopied = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="First demonstrations of which the request alone is shown, and learned to copy; "
+        "for a model that has seen others before (--init-from).",
+    ),
+]
+InitFrom = Annotated[Path | None, typer.Option(help="Model folder to continue, tokenizer included.")]
+NamesApart = Annotated[
+    bool, typer.Option(help="Give names that the tokenizer does not know the same tokens wherever they stand.")
+]
+RecordedShare = Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of recorded demonstrations.")]
+
+
 def main(
     output_dir: Annotated[Path, typer.Option(help="Folder for the model and the tokenizer.")],
     domain: Domain = "nat",
     agent_type: Annotated[AgentType, typer.Option(help="How calls are written; agent.type of the runs.")] = "hf",
     num_demonstrations: Annotated[int, typer.Option(min=1, help="Demonstrations, each seen once.")] = 20_000,
-    num_copied: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="First demonstrations of which the request alone is shown, and learned to copy; "
-            "for a model that has seen others before (--init-from).",
-        ),
-    ] = 0,
+    num_copied: NumCopied = 0,
     num_read: Annotated[
         int, typer.Option(min=0, help="Next demonstrations whose whole text is learned, not the teacher's words alone.")
     ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
+    wordings: Wordings = "own",
+    recorded: Recorded = None,
+    recorded_share: RecordedShare = 0.3,
     hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
     num_layers: Annotated[int, typer.Option(min=1, help="Layers of the model.")] = 6,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate of embeddings and norms.")] = 2e-3,
     batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 16,
-    init_from: Annotated[Path | None, typer.Option(help="Model folder to continue, tokenizer included.")] = None,
+    init_from: InitFrom = None,
+    names_apart: NamesApart = False,
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
 ) -> None:
     _check_sizes(num_demonstrations, batch_size, hidden_size)
@@ -59,32 +85,33 @@ def main(
     make_folder(output_dir, "--output-dir")
     import torch
 
-    from agent_rl.learning.sft import SftSettings, copy_task, train_sft
+    from agent_rl.agent.phrase_bpe import split_blanks_before_names
+    from agent_rl.learning.sft import SftSettings, train_sft
     from agent_rl.modeling.minimind import MiniMindForCausalLM
     from agent_rl.policies.minimind_policy import load_tokenizer
 
     torch.manual_seed(seed)
+    mix = (read_demonstrations(recorded) if recorded else [], recorded_share)
     if init_from is None:
         documents = min(num_demonstrations, TOKENIZER_DOCUMENTS)
-        read = list(itertools.islice(_demonstrations(domain, faulty_share, seed), documents))
+        read = list(itertools.islice(_demonstrations(domain, faulty_share, seed, wordings, mix), documents))
         tokenizer = _train_tokenizer(read, agent_type)
         model = _new_model(len(tokenizer), hidden_size, num_layers)
     else:
-        tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from)
+        tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from, torch.float32)
+    if names_apart:
+        split_blanks_before_names(tokenizer.backend_tokenizer)
     chat = make_chat_format(tokenizer, agent_type)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
-    shown = _demonstrations(domain, faulty_share, seed)
-    rng = random.Random(f"copied-{seed}")
-    copied = (
-        copy_task(tokenizer.encode(each.messages[-1].content), rng) for each in itertools.islice(shown, num_copied)
-    )
-    conversations = itertools.chain(copied, _conversations(chat, shown, num_read))
-    train_sft(model, conversations, settings, print_progress)
+    shown, seen = _demonstrations(domain, faulty_share, seed, wordings, mix), _Seen()
+    copied = _copied(tokenizer, itertools.islice(shown, num_copied), seed)
+    train_sft(model, itertools.chain(copied, _conversations(chat, shown, num_read, seen)), settings, print_progress)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
+    _trained_for(init_from, domain, seen).save(output_dir)
     print(f"saved {output_dir}", flush=True)
 
 
@@ -134,20 +161,61 @@ def _train_tokenizer(shown: Sequence[Demonstration], agent_type: AgentType):
     return as_pretrained(train_phrase_bpe(texts, kinds=[each.kind for each in shown], max_vocab_size=6144, **options))
 
 
-def _demonstrations(domain: str, faulty_share: float, seed: int) -> Iterator[Demonstration]:
-    """Those of an environment; ConfigError where it has none."""
-    shown = make_env_factory(domain).demonstrations(seed, faulty_share=faulty_share)
+def _demonstrations(
+    domain: str,
+    faulty_share: float,
+    seed: int,
+    wordings: str,
+    recorded: tuple[Sequence[Demonstration], float] = ((), 0.0),
+) -> Iterator[Demonstration]:
+    """Those of an environment, with a share of recorded ones; ConfigError where it has none."""
+    factory = make_env_factory(domain)
+    generate = factory.reworded_demonstrations if wordings == "any" else factory.demonstrations
+    shown = generate(seed, faulty_share=faulty_share)
     first = next(shown, None)
+    if first is None and wordings == "any":
+        raise ConfigError(
+            f"--domain {domain}: its environment has no demonstrations in any wording; leave out --wordings"
+        )
     if first is None:
         raise ConfigError(f"--domain {domain}: its environment has no demonstrations; see EnvFactory.demonstrations")
-    return itertools.chain([first], shown)
+    shown = itertools.chain([first], shown)
+    return mixed(shown, *recorded, seed) if recorded[0] else shown
 
 
-def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int) -> Iterator:
+@dataclass(slots=True)
+class _Seen:
+    """What the demonstrations of a training were of."""
+
+    max_tokens: int = 0
+    covers: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
+
+
+def _trained_for(init_from: Path | None, domain: str, seen: _Seen):
+    from agent_rl.policies.model_files.trained_for import TrainedFor, read_trained_for
+
+    name = DOMAINS.get(domain, domain)
+    before = read_trained_for(init_from) if init_from else None
+    before = before or TrainedFor(environment=name, max_context=0, tasks={})
+    return before.and_also(name, seen.max_tokens, [seen.covers])
+
+
+def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> Iterator:
+    """Requests alone, as copy exercises."""
+    from agent_rl.learning.sft import copy_task
+
+    rng = random.Random(f"copied-{seed}")
+    return (copy_task(tokenizer.encode(each.messages[-1].content), rng) for each in demonstrations)
+
+
+def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int, seen: _Seen) -> Iterator:
     from agent_rl.learning.sft import render_conversation
+    from agent_rl.policies.model_files.trained_for import union
 
     for number, each in enumerate(demonstrations):
-        conversation = render_conversation(chat, each.messages, each.turns, each.tools)
+        conversation = render_conversation(chat, each.messages, each.turns, each.tools, unlearned=each.unlearned)
+        seen.max_tokens = max(seen.max_tokens, len(conversation.token_ids))
+        seen.covers = union([seen.covers, each.covers])
         # What is read repeats names much more often than what is written: from it a model learns to copy them.
         yield conversation.with_full_loss() if number < num_read else conversation
 

@@ -85,6 +85,14 @@ class Alarms:
                 fired.append(alarm)
         return fired
 
+    @property
+    def rules(self) -> list[AlarmRule]:
+        return list(self._rules.values())
+
+    def active(self) -> list[AlarmRule]:
+        """The rules that fired and whose metric was not on the right side since."""
+        return [rule for key, rule in self._rules.items() if self._watches[key].has_fired]
+
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: plain values."""
         return {key: asdict(watch) for key, watch in self._watches.items()}
@@ -182,3 +190,8 @@ DEFAULT_ALARMS = (
     ),
 )
 """What to watch in any run, all of it `warn`."""
+
+
+def make_alarms(rules: Sequence[AlarmConfig]) -> Alarms:
+    """The alarms of a configuration, beside the default ones."""
+    return Alarms(with_defaults([AlarmRule(**rule.model_dump()) for rule in rules]))

@@ -18,10 +18,16 @@ _COMPRESSION = 6
 
 
 def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, per_step: int, step: int) -> None:
-    """Write the `per_step` best and `per_step` worst scored episodes of a step to the file `path`, whole or not at all.
+    """Write `best_and_worst` of a step to the file `path`, whole or not at all; nothing when there are none."""
+    records = best_and_worst(groups, per_step=per_step, step=step)
+    if records:
+        write_lines(Path(path), records)
 
-    Best first, then worst first; `rank` says which. Ties keep rollout order; no episode is written twice. Nothing is
-    written when `per_step` is 0 or no episode was scored.
+
+def best_and_worst(groups: Sequence[TrajectoryGroup], *, per_step: int, step: int) -> list[dict[str, Any]]:
+    """Records of the `per_step` best and `per_step` worst scored episodes of a step.
+
+    Best first, then worst first; `rank` says which. Ties keep rollout order; no episode is there twice.
     """
     scored = [
         (episode.reward, episode)
@@ -33,9 +39,17 @@ def write_transcripts(path: str | Path, groups: Sequence[TrajectoryGroup], *, pe
     best, rest = best_first[:per_step], best_first[per_step:]
     worst = rest[::-1][:per_step]
     ranked = [("best", episode) for episode in best] + [("worst", episode) for episode in worst]
-    records = [{"step": step, "rank": rank, **episode_record(episode)} for rank, episode in ranked]
-    if records:
-        write_lines(Path(path), records)
+    return [{"step": step, "rank": rank, **episode_record(episode)} for rank, episode in ranked]
+
+
+def table_row(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record of `best_and_worst` as the row of a tracker's table, the conversation as one text."""
+    said = [
+        "\n".join([f"[{each['role']}] {each['content']}", *(f"-> {call}" for call in each.get("tool_calls", ()))])
+        for each in record["messages"]
+    ]
+    columns = {key: record[key] for key in ("step", "rank", "task_id", "reward", "stop_reason", "num_tokens")}
+    return {**columns, "success": record["reward_parts"].get("success"), "conversation": "\n\n".join(said)}
 
 
 def write_token_samples(

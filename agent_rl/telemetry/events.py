@@ -83,10 +83,11 @@ def read_events(folder: Path) -> list[Event]:
     """
     kinds = ", ".join(get_args(EventKind))
     problem = f"not an event with time, step, kind ({kinds}) and facts; remove the line to read the rest"
-    return read_lines(folder / EVENTS_FILE, _event, problem)
+    return read_lines(folder / EVENTS_FILE, event_of, problem)
 
 
-def _event(record: Mapping[str, Any]) -> Event:
+def event_of(record: Mapping[str, Any]) -> Event:
+    """The event of a line's JSON; ValueError, KeyError or TypeError for what is none."""
     return Event(
         time=datetime.fromisoformat(record["time"]),
         step=int(record["step"]),

@@ -6,6 +6,7 @@
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,13 @@ from agent_rl.telemetry.statistics import is_success
 
 _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ERROR)
 """Ends that neither a budget nor a deadline made."""
+MINOR = 0.02
+"""Part of a step's widest difference of rewards; less than that within a group is a bonus rather than an outcome."""
+_OF_ENVIRONMENTS = (
+    *("reward/mean", "success/mean", "group/frac_no_signal", "rollout/num_episodes", "rollout/turns_mean"),
+    *("rollout/tokens_mean", "rollout/truncated_share", "rollout/env_errors"),
+)
+"""What is measured for every environment of a mixture too."""
 
 
 class MetricsWriter(Closing):
@@ -37,11 +45,12 @@ class MetricsWriter(Closing):
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Append one line; a value that is infinite or not a number becomes null.
+        """Append one line, with the time in seconds since the epoch; a value that is infinite or NaN becomes null.
 
         Raises DataError when the line cannot be written, because the disk is full for example.
         """
-        row = {"step": step} | {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+        row: dict[str, float | None] = {"step": step, "time": round(time.time(), 3)}
+        row |= {key: value if math.isfinite(value) else None for key, value in metrics.items()}
         try:
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
@@ -74,11 +83,27 @@ def group_metrics(
 
     `has_variance` says of a group's rewards whether they can train (`algorithms.advantages.has_variance`).
     Rewards, parts and success are over scored episodes (reward not None); NaN when there are none. A part that an
-    episode does not report counts as 0 there; `success/mean` and `group/frac_all_good|all_bad|mixed` are absent when
-    no episode reports `success`. `hacks/*` count episodes in which reward hacking was noticed. `rollout/*`
-    is over all episodes; tokens are generated ones, `new_contexts` turns whose prompt did not continue the last.
-    docs/metrics.md explains every name. Raises ValueError when there is no episode.
+    episode does not report counts as 0 there, in a mixture if its environment reports it; `success/mean` and
+    `group/frac_all_good|all_bad|mixed` are absent when no episode reports `success`. `hacks/*` count episodes in which
+    reward hacking was noticed. `rollout/*` is over all episodes; tokens are generated ones, `new_contexts` turns whose
+    prompt did not continue the last.
+    Of a mixture, `env/NAME/*` are some of them for the groups of one environment. docs/metrics.md explains every name.
+    Raises ValueError when there is no episode.
     """
+    metrics = _group_metrics(groups, has_variance)
+    by_env: dict[str, list[TrajectoryGroup]] = {}
+    for group in groups:
+        if group.trajectories and (name := group.trajectories[0].env):
+            by_env.setdefault(name, []).append(group)
+    for name, its_groups in by_env.items():
+        of_env = _group_metrics(its_groups, has_variance)
+        metrics |= {f"env/{name}/{key}": of_env[key] for key in _OF_ENVIRONMENTS if key in of_env}
+    return metrics
+
+
+def _group_metrics(
+    groups: Sequence[TrajectoryGroup], has_variance: Callable[[Sequence[float | None]], bool]
+) -> dict[str, float]:
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     if not episodes:
         raise ValueError("no episodes to measure")
@@ -86,7 +111,7 @@ def group_metrics(
         **_reward_metrics([episode for episode in episodes if _is_scored(episode)]),
         **_rollout_metrics(episodes),
         **_flag_counts(episodes),
-        **_success_shares(groups),
+        **_success_shares(groups, has_variance),
         "group/frac_no_signal": fmean(not has_variance([t.reward for t in group.trajectories]) for group in groups),
     }
 
@@ -107,13 +132,15 @@ def _reward_metrics(scored: Sequence[Trajectory]) -> dict[str, float]:
     }
     for name in sorted({name for episode in scored for name in episode.reward_parts}):
         key = "success/mean" if name == "success" else f"reward_parts/{name}/mean"
-        metrics[key] = fmean(episode.reward_parts.get(name, 0.0) for episode in scored)
+        reporting = {episode.env for episode in scored if name in episode.reward_parts}
+        metrics[key] = fmean(episode.reward_parts.get(name, 0.0) for episode in scored if episode.env in reporting)
     return metrics
 
 
 def _rollout_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
     stops = Counter(episode.stop_reason for episode in episodes)
     return {
+        "rollout/num_episodes": len(episodes),
         **_lengths(episodes),
         **_call_metrics([turn for episode in episodes for turn in episode.turns], num_episodes=len(episodes)),
         **{f"rollout/stop/{reason.value}": stops[reason] / len(episodes) for reason in StopReason},
@@ -162,14 +189,33 @@ def _flag_counts(episodes: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
-def _success_shares(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Shares of groups whose scored episodes all succeeded, all failed, or did both; groups without any are skipped."""
-    scored = [[episode for episode in group.trajectories if _is_scored(episode)] for group in groups]
-    if not any("success" in episode.reward_parts for group in scored for episode in group):
+def _success_shares(
+    groups: Sequence[TrajectoryGroup], has_variance: Callable[[Sequence[float | None]], bool]
+) -> dict[str, float]:
+    """Shares of groups by success of their scored episodes; groups without any are skipped.
+
+    So are those of environments that report none.
+    """
+    scored = [group for each in groups if (group := [e for e in each.trajectories if _is_scored(e)])]
+    reporting = {e.env for group in scored for e in group if "success" in e.reward_parts}
+    counted = [group for group in scored if group[0].env in reporting]
+    if not counted:
         return {}
-    rates = [fmean(is_success(e.reward_parts) for e in group) for group in scored if group]
+    rates = [fmean(is_success(e.reward_parts) for e in group) for group in counted]
+    rewards = [[e.reward for e in group if e.reward is not None] for group in counted]
+    envs = [group[0].env for group in counted]
+    least = {name: MINOR * _widest([r for r, env in zip(rewards, envs, strict=True) if env == name]) for name in envs}
     return {
         "group/frac_all_good": fmean(rate == 1.0 for rate in rates),
         "group/frac_all_bad": fmean(rate == 0.0 for rate in rates),
         "group/frac_mixed": fmean(0.0 < rate < 1.0 for rate in rates),
+        "group/frac_minor_signal": fmean(
+            rate in (0.0, 1.0) and max(each) - min(each) < least[name] and has_variance(each)
+            for rate, each, name in zip(rates, rewards, envs, strict=True)
+        ),
     }
+
+
+def _widest(rewards: Sequence[Sequence[float]]) -> float:
+    """The widest difference of rewards in these groups."""
+    return max(map(max, rewards)) - min(map(min, rewards))

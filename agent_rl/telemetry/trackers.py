@@ -1,4 +1,4 @@
-"""Destinations of a run's metrics besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, if configured.
+"""Destinations of a run's metrics besides `metrics.jsonl`: TensorBoard, Weights & Biases, Trackio, and Accelerate's.
 
 `MetricsLog` is what the loop writes to. The file must work; a tracker that fails is reported once and left out for the
 rest of the run, because a full disk or a lost network must not end hours of training. A package is imported when its
@@ -9,19 +9,23 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from agent_rl.closing import Closing
+from agent_rl.config import flatten
 from agent_rl.errors import ConfigError
 from agent_rl.registry import TRACKERS
+from agent_rl.resources import install_command
 from agent_rl.telemetry.files import write_json
 from agent_rl.telemetry.metrics import MetricsWriter
 
 
 class Tracker(Protocol):
-    """One place that metrics go to."""
+    """One place that metrics go to. With a method `write_episodes(step, rows)` it gets tables of episodes too, rows
+    with equal keys (`episode_files.table_row`)."""
 
     name: str
 
@@ -82,6 +86,12 @@ class MetricsLog(Closing):
         self._writer.write(step, metrics)
         for tracker in tuple(self._trackers):
             self._try(tracker, lambda tracker=tracker: tracker.write(step, metrics), f"at step {step}")
+
+    def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Pass a table of episodes to the trackers that take one."""
+        for tracker in tuple(self._trackers):
+            if rows and (write := getattr(tracker, "write_episodes", None)) is not None:
+                self._try(tracker, lambda write=write: write(step, rows), f"at step {step}")
 
     def close(self) -> None:
         self._writer.close()
@@ -146,13 +156,23 @@ class _Service:
         self.run.finish()
 
 
+class _Wandb(_Service):
+    def write_episodes(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """The table `episodes` of this step."""
+        import wandb
+
+        if step not in self._sent:
+            table = wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+            self.run.log({"episodes": table}, step=step)
+
+
 def open_wandb(
     *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
 ) -> _Service:
     """Files in `wandb/` of the run's folder. `WANDB_MODE`, `WANDB_ENTITY` and the login are wandb's own settings."""
     import wandb
 
-    service = _Service("wandb", folder=folder, resume_from_step=resume_from_step)
+    service = _Wandb("wandb", folder=folder, resume_from_step=resume_from_step)
     service.run = wandb.init(
         project=project,
         name=run_name,
@@ -180,12 +200,39 @@ def open_trackio(
     return service
 
 
+def _open_by_accelerate(
+    name: str, *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
+) -> Tracker:
+    """A service that Accelerate writes to; the project is named as Accelerate names it there.
+
+    A run that continues is another run of the service, with the steps that were not sent before.
+    """
+    from accelerate.state import PartialState
+    from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+    PartialState()  # its trackers write from the first process alone
+    kind = LOGGER_TYPE_TO_CLASS[name]
+    named = {"run_name": run_name} if name == "mlflow" else {}
+    service = _Service(name, folder=folder, resume_from_step=resume_from_step)
+    service.run = kind(project, *([str(folder)] if kind.requires_logging_directory else []), **named)
+    service.run.start()
+    service.run.store_init_configuration({"run.name": run_name, **{k: str(v) for k, v in flatten(config).items()}})
+    return service
+
+
+BY_ACCELERATE = ("mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab")
+"""Trackers of Accelerate's that this library has no writer of its own for."""
+open_mlflow, open_comet_ml, open_aim, open_clearml, open_dvclive, open_swanlab = (
+    partial(_open_by_accelerate, name) for name in BY_ACCELERATE
+)
+
 _BUILT_IN = {
-    "tensorboard": ("requirements.txt", "make the run's folder writable"),
-    "wandb": ("requirements-trackers.txt", "run `wandb login`, or set WANDB_MODE=offline to send the run later"),
-    "trackio": ("requirements-trackers.txt", "let TRACKIO_DIR name a folder that can be written"),
+    "tensorboard": (None, "make the run's folder writable"),
+    "wandb": ("trackers", "run `wandb login`, or set WANDB_MODE=offline to send the run later"),
+    "trackio": ("trackers", "let TRACKIO_DIR name a folder that can be written"),
+    **{name: (None, f"look at the settings of {name}") for name in BY_ACCELERATE},
 }
-"""Where the package of a tracker is listed, and what to do when it does not start."""
+"""The optional part that brings the package of a tracker, and what to do when it does not start."""
 
 
 def _check_package(name: str) -> None:
@@ -195,10 +242,9 @@ def _check_package(name: str) -> None:
     spec = find_spec(name)
     # A folder of that name, such as wandb leaves behind, looks like a package without a file.
     if spec is None or spec.origin is None:
-        raise ConfigError(
-            f"log.trackers: the package {name} is not installed; run pip install -r {_BUILT_IN[name][0]}, "
-            f"or take {name} out"
-        )
+        extra = _BUILT_IN[name][0]
+        install = install_command(extra) if extra else f"pip install {name}"
+        raise ConfigError(f"log.trackers: the package {name} is not installed; run {install}, or take {name} out")
 
 
 def _short(error: Exception) -> str:

@@ -50,7 +50,7 @@ MAX_INFO_CHARS = 4000
 """Most characters that are written of one turn's `info`, as JSON."""
 NUM_DIGITS = 5
 """Significant digits of log-probs and advantages in columns."""
-_AS_WRITTEN = ("family", "level", "difficulty", "num_tokens", "duration_s", "error", "task_sha256")
+_AS_WRITTEN = ("env", "family", "level", "difficulty", "num_tokens", "duration_s", "error", "task_sha256")
 _TUPLES = ("flags", "problems", "messages")
 """Fields of `Episode` that files of earlier versions lack."""
 _GROUP = TypeAdapter(TrajectoryGroup)
@@ -105,6 +105,7 @@ def episode_record(episode: Trajectory) -> dict[str, Any]:
         messages += [_message_record(turn.message) | info, *map(_message_record, turn.env_messages)]
     return {
         "task_id": episode.task_id,
+        **({"env": episode.env} if episode.env else {}),
         "group_id": episode.group_id,
         "reward": episode.reward,
         "reward_parts": episode.reward_parts,
@@ -183,6 +184,8 @@ class Episode:
     task_id: str
     sample: int = 0
     """Its number among the episodes of its task, from 0."""
+    env: str | None = None
+    """Name of its environment in a mixture."""
     family: str | None = None
     level: int | str | None = None
     difficulty: str | None = None

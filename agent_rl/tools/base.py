@@ -14,6 +14,7 @@ from typing import Any
 
 from agent_rl.agent.messages import ToolCall, ToolSpec
 from agent_rl.errors import SandboxError, nearest
+from agent_rl.failures import FailedCall, note
 from agent_rl.tools.schema import check_arguments
 
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -125,6 +126,7 @@ class ToolRegistry:
             text = str(error)
         except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
             text = f"{type(error).__name__}: {error}"
+            note(FailedCall.of(error, f"tool {call.name}"))
         return ToolResult(text=f"error: {call.name}: {text}", ok=False)
 
 

@@ -94,20 +94,33 @@ def tool(
     """
 
     def decorate(function: Function) -> FunctionTool:
-        _refuse(function)
-        made = FunctionTool(
-            function,
-            name=name if name is not None else function.__name__,
-            description=description or _description(function),
-            timeout_s=timeout_s,
-            terminal=terminal,
-        )
-        if not TOOL_NAME.fullmatch(made.name):
-            raise ValueError(f"{_place(function)}: a tool cannot be named {made.name!r}; use letters, digits, _ and -")
+        made = make_tool(function, name=name, description=description, timeout_s=timeout_s, terminal=terminal)
         TOOLS.add(made.name, made)
         return made
 
     return decorate if function is None else decorate(function)
+
+
+def make_tool(
+    function: Function,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float | None = 30.0,
+    terminal: bool = False,
+) -> FunctionTool:
+    """The tool that `@tool` makes of a function, registered nowhere; ValueError where it cannot become one."""
+    _refuse(function)
+    made = FunctionTool(
+        function,
+        name=name if name is not None else function.__name__,
+        description=description or _description(function),
+        timeout_s=timeout_s,
+        terminal=terminal,
+    )
+    if not TOOL_NAME.fullmatch(made.name):
+        raise ValueError(f"{_place(function)}: a tool cannot be named {made.name!r}; use letters, digits, _ and -")
+    return made
 
 
 def _place(function: Function) -> str:

@@ -83,7 +83,8 @@ def clip(text: str, max_chars: int) -> str:
 
 
 def open_search(config: ToolsConfig) -> ToolMaker:
-    """Get `search` ready as `tools.search` says: read and index the shared passages, or look for the provider's key.
+    """Find passages that match a query, as `tools.search` says: read and index the shared ones, or look for the
+    provider's key.
 
     Raises ConfigError (no key, no such provider) and DataError (a bad file; a task without documents, when its tool is
     made). A file given by `corpus_path` is searched for every task; documents of the tasks are then left alone.

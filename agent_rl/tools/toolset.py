@@ -1,20 +1,22 @@
 """The tools that a configuration offers beside an environment's own: those of `tools.use`, and MCP servers'.
 
-An entry of `tools.use` names a tool, a class of tools (one for each episode), or an opener. A maker makes the tool of
-one episode; what its tools share (an index, a connection) it holds itself.
+An entry of `tools.use` names a tool, a class of tools (one for each episode), an opener, or a tool of the episode's
+workspace. A maker makes the tool of one episode; what its tools share (an index, a connection) it holds itself.
 Does not: hold the tools of environments, run a call (`base.py`).
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from agent_rl.config import ToolsConfig
 from agent_rl.data.tasks import Task
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, SandboxError
 from agent_rl.registry import TOOLS
+from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import BaseTool
+from agent_rl.tools.workspace_tools import EpisodeWorkspace, WorkspaceTool, open_sandbox
 
 ToolMaker = Callable[[Task], BaseTool]
 """Makes the tool of one episode from its task."""
@@ -28,13 +30,17 @@ def register_tool(name: str, opener: MakerOpener | type[BaseTool] | BaseTool) ->
 
 
 class Toolset:
-    """What `tools` of a configuration offers. `start`; `make` once per episode, from many threads; `close`."""
+    """What `tools` of a configuration offers.
 
-    def __init__(self, config: ToolsConfig) -> None:
-        """ConfigError for an unknown name in `tools.use`."""
+    `start`; `start_sandbox` before the first call; `make` once per episode, from many threads; `close`.
+    """
+
+    def __init__(self, config: ToolsConfig, given: Mapping[str, BaseTool | type[BaseTool]] | None = None) -> None:
+        """`given` are tools made in Python, by their entry in `tools.use`. ConfigError for an unknown name there."""
         self._config = config
-        self._used = {name: TOOLS.get(name) for name in config.use}
-        self._makers: list[ToolMaker] = []
+        self._used = {name: given[name] if given and name in given else TOOLS.get(name) for name in config.use}
+        self._makers: list[ToolMaker | WorkspaceTool] = []
+        self._sandbox: Sandbox | None = None
         self._shared: list[BaseTool] = []
         self._held = ExitStack()
 
@@ -53,18 +59,35 @@ class Toolset:
             self._shared = list(connections.tools)
         refuse_collisions(self.names, "tools.use and tools.mcp")
 
+    def start_sandbox(self) -> None:
+        """Start the sandbox where a tool needs it; SandboxError where none can be had."""
+        if self._sandbox is None and any(
+            isinstance(each, WorkspaceTool) and each.needs_sandbox for each in self._makers
+        ):
+            self._sandbox = self._held.enter_context(open_sandbox(self._config.code_exec))
+
+    def _get_sandbox(self) -> Sandbox:
+        if self._sandbox is None:
+            raise SandboxError("the sandbox of the tools is not running; call EnvFactory.start() before an episode")
+        return self._sandbox
+
     def make(self, task: Task, *, beside: Sequence[BaseTool] = ()) -> list[BaseTool]:
         """The tools of one episode, to be offered `beside` those of its environment.
 
         Raises ConfigError when two of all these have one name: what a tool is registered as need not be its name.
         """
-        made = [*(maker(task) for maker in self._makers), *self._shared]
+        workspace = EpisodeWorkspace(get_sandbox=self._get_sandbox, output_chars=self._config.code_exec.output_chars)
+        made = [
+            *(maker.make(workspace) if isinstance(maker, WorkspaceTool) else maker(task) for maker in self._makers),
+            *self._shared,
+        ]
         refuse_collisions(tuple(tool.name for tool in (*beside, *made)), "section tools")
         return made
 
     def describe(self) -> dict[str, Any]:
         """What is recorded with the run."""
-        return {"tools": ", ".join(self.names)}
+        tools: dict[str, Any] = {"tools": ", ".join(self.names)}
+        return tools if self._sandbox is None else {**tools, "tools_sandbox": self._sandbox.describe()}
 
     def close(self) -> None:
         self._held.close()
@@ -75,8 +98,10 @@ def _name_of(name: str, entry: Any) -> str:
     return getattr(entry, "name", name.rpartition(":")[2]) if ":" in name else name
 
 
-def _open(name: str, entry: Any, config: ToolsConfig) -> ToolMaker:
+def _open(name: str, entry: Any, config: ToolsConfig) -> ToolMaker | WorkspaceTool:
     """The maker of what `tools.use` names."""
+    if isinstance(entry, WorkspaceTool):
+        return entry
     if isinstance(entry, BaseTool):
         return lambda _task: entry
     if isinstance(entry, type) and issubclass(entry, BaseTool):

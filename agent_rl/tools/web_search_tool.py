@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 
 import httpx
 from pyrate_limiter import InMemoryBucket, Rate, RateItem
@@ -24,6 +23,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from agent_rl.config.tools import SearchToolConfig
 from agent_rl.errors import ServiceError
+from agent_rl.loop_thread import shared_loop
 from agent_rl.redacted import Secrets, secret_values, secrets_of_address
 from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json
 from agent_rl.tools.passages import Passage, SearchError
@@ -103,7 +103,7 @@ class WebSearch:
         self._secrets = Secrets([*values, self._key] if self._key else values)
         self._rate_limit = rate_limit or _own_share(config.rate_limit_per_min)
         self._sleep = sleep
-        self._loop = _event_loop()
+        self._loop = shared_loop("web search")
         headers = {self._provider.key_header: self._provider.key_prefix + self._key} if self._key else {}
         no_limit = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         self._client = httpx.AsyncClient(
@@ -156,7 +156,7 @@ class WebSearch:
         """One attempt. Raises _PassingError; ServiceError or SearchError where another attempt would not help."""
         name = self._config.provider
         try:
-            body = asyncio.run_coroutine_threadsafe(self._body(query, within_s), self._loop).result()
+            body = self._loop.result(self._body(query, within_s))
         except TimeoutError:
             raise _PassingError("timed out") from None
         except (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError):
@@ -212,14 +212,6 @@ class WebSearch:
         """An endpoint that repeats its request would put keys into transcripts."""
         parts = {"title": passage.title, "text": passage.text, "url": passage.url}
         return replace(passage, **{name: part and self._secrets.hide(part) for name, part in parts.items()})
-
-
-@cache
-def _event_loop() -> asyncio.AbstractEventLoop:
-    """The one in which all requests of the process are made; a blocking socket could not be cancelled in time."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="web search", daemon=True).start()
-    return loop
 
 
 def _own_share(num_per_min: int) -> RateLimit | None:

@@ -195,6 +195,8 @@ def test_a_completion_is_parsed_back_from_its_ids(family, content) -> None:
         parsed = chat.parse_completion(ids)
         assert (parsed.content, parsed.reasoning, parsed.tool_errors) == (content, "", ())
         assert [(c.name, c.arguments) for c in parsed.tool_calls] == [(c.name, c.arguments) for c in calls]
+        assert [parsed.written[slice(*c.span)].count(c.name) > 0 for c in parsed.tool_calls] == [True] * len(calls)
+        assert bool(parsed.written) == bool(calls) and parsed.written.strip().startswith(content if calls else "")
         assert chat.parse_completion(ids[:-1]) == parsed
         for stop in chat.stop_token_ids:
             assert chat.parse_completion([*ids[:-1], stop]) == parsed

@@ -17,7 +17,8 @@ from agent_rl.inference.base import Cancel
 from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 
 LIMITS = EpisodeLimits(max_new_tokens=1000, timeout_s=60.0)

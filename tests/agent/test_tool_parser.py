@@ -397,9 +397,9 @@ def test_hostile_text_of_any_style_is_parsed_in_linear_time(prefix: str, unit: s
     ],
 )
 def test_hostile_text_is_parsed_in_linear_time(text: str) -> None:
-    started = time.process_time()
+    started = time.thread_time()
     parse_tool_calls(text)
-    assert time.process_time() - started < 1.0
+    assert time.thread_time() - started < 1.0
 
 
 fragments = st.lists(

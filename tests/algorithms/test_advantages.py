@@ -34,6 +34,14 @@ def test_without_std_the_advantages_are_the_centred_rewards():
     close(grpo_advantages([1.0, 0.0, 0.5, 0.0], scale_by_std=False), [0.625, -0.375, 0.125, -0.375])
 
 
+def test_a_group_that_hardly_differs_is_divided_by_the_least_standard_deviation():
+    nearly_equal = [2.3] * 7 + [2.29]
+    close(grpo_advantages(nearly_equal)[-1], -2.47, atol=0.01)
+    close(grpo_advantages(nearly_equal, min_std=0.25), [0.005] * 7 + [-0.035])
+    close(grpo_advantages([1.0, 0.0, 0.5, 0.0], min_std=0.25), grpo_advantages([1.0, 0.0, 0.5, 0.0]))
+    assert grpo_advantages([0.7] * 8, min_std=0.25).tolist() == [0.0] * 8
+
+
 @pytest.mark.parametrize("scale_by_std", [True, False])
 @pytest.mark.parametrize("value", [0.9, 0.1, 0.7, 1.0, 0.0])
 def test_a_group_of_equal_rewards_has_advantage_exactly_zero(value, scale_by_std):

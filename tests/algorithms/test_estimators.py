@@ -52,7 +52,7 @@ def test_options_reach_the_estimator_that_uses_them():
     options = {"scale_by_std": False, "gamma": 0.9, "lam": 0.8}
     close(estimate("grpo", step, **options).advantages_EN[:, 0], [0.625, -0.375, 0.125, -0.375])
     close(estimate("reinforce_plus_plus", step, **options).advantages_EN[0, 4:6], [1.593494, 1.878100])
-    assert ADVANTAGE_ESTIMATORS.options_of("grpo") == {"scale_by_std", "eps"}
+    assert ADVANTAGE_ESTIMATORS.options_of("grpo") == {"scale_by_std", "min_std", "eps"}
     assert ADVANTAGE_ESTIMATORS.options_of("reinforce_plus_plus") == {"gamma"}
     assert ADVANTAGE_ESTIMATORS.options_of("gae") == {"gamma", "lam", "whiten"}
     assert ADVANTAGE_ESTIMATORS.options_of("gdpo") == {"part_weights"}

@@ -123,7 +123,7 @@ def test_a_seed_decides_everything() -> None:
 
 def test_the_program_prints_its_assumptions_and_a_line_for_each_mode() -> None:
     command = [sys.executable, str(PATH), "--steps", "5", "--seed", "3", "--groups-per-step", "2", "--tool-s", "0"]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    out = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True).stdout
     assert "5 steps, seed 3; a model, nothing measured" in out
     assert "groups_per_step=2 " in out
     assert "tool_s=0 " in out

@@ -4,20 +4,16 @@ Blocks run as they are written, in a folder that looks like the checkout. Only `
 they add what makes a program small, and a model that a block makes is written elsewhere than over the shipped one.
 """
 
-import os
-import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from checkout import blocks, make_checkout, run_block
 
-ROOT = Path(__file__).resolve().parents[2]
 TRAIN = "train.steps=1 rollout.group_size=2 rollout.groups_per_step=2 data.max_eval_tasks=1 checkpoint.every=1"
 SMALL_POLICY = "policy.max_new_tokens=8"
 SFT = "--num-demonstrations 16"
 TINY = {
+    "benchmarks/service/service_load.py": "--jobs 3",
     "benchmarks/ablations.py": f"{TRAIN} {SMALL_POLICY} --seeds 0 --variants=RLOO",
     "benchmarks/async_simulation.py": "--steps 20",
     "benchmarks/controls.py": TRAIN,
@@ -25,6 +21,8 @@ TINY = {
     "-m benchmarks.generation_memory": "--width 8",
     "benchmarks/hostile/weak_cases.py": "--limit 2 --fresh 20",
     "benchmarks/over_seeds.py": "",
+    "benchmarks/race.py": "--minutes 0.001 --seeds 1 --points 1 --tasks reverse_text --models small --prompts 2 "
+    "--group-size 2 --num-train 8 --num-eval 2 --demonstrations 16",
     "benchmarks/recheck.py": "--num 1",
     "benchmarks/sandbox.py": "--rounds 1 --calls 1",
     "benchmarks/step_time.py": f"{TRAIN} {SMALL_POLICY}",
@@ -48,55 +46,24 @@ IN_PLACE_OF = {
     ",runs/rl-1,runs/rl-2": "",
     ",runs/rejection-1,runs/rejection-2": "",
     "--output-dir model/": "--output-dir runs/made/",
+    "benchmarks/generation_vllm.py --batch-sizes 16,64": "benchmarks/generation_vllm.py --batch-sizes 2 --new-tokens 2",
 }
-SHIM = """#!{python}
-import os, sys
-tiny = {tiny!r}
-words = [{name!r}, *sys.argv[1:]] if {name!r} == "agent-rl" else sys.argv[1:]
-known = [start for start in tiny if words[: len(start.split())] == start.split()]
-if len(known) != 1:
-    sys.exit(f"no tiny size is known for {{words}}")
-command = ["-m", "agent_rl.scripts.cli", *words[1:]] if words[0] == "agent-rl" else words
-os.execv(sys.executable, [sys.executable, *command, *tiny[known[0]].split()])
-"""
-
-
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
-
-
 PAGES = ("docs/benchmarks.md", "docs/results.md")
 BLOCKS = [pytest.param(block, id=f"{Path(page).stem}-{i}") for page in PAGES for i, block in enumerate(blocks(page))]
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder with the checkout's files, in which what a command writes is its own."""
-    for name in ("agent_rl", "benchmarks", "configs", "dataset", "scripts", "tests"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    for name in (".venv-nat", ".venv-trl"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "model").mkdir()
-    for path in (ROOT / "model").iterdir():
-        (tmp_path / "model" / path.name).symlink_to(path)
-    (tmp_path / "docs/images").mkdir(parents=True)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("python", "agent-rl"):
-        (programs / name).write_text(SHIM.format(python=sys.executable, tiny=TINY, name=name), encoding="utf-8")
-        (programs / name).chmod(0o755)
-    return tmp_path
+    return make_checkout(tmp_path, TINY)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_documented_block_runs_at_a_tiny_size(block: str, checkout: Path) -> None:
     for text, tiny in IN_PLACE_OF.items():
         block = block.replace(text, tiny)
-    environment = {**os.environ, "PATH": f"{checkout / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    command = [shutil.which("bash"), "-euo", "pipefail", "-c", block]
-    ran = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
+    ran = run_block(block, checkout)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
 
 

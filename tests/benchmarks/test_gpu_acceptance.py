@@ -35,7 +35,7 @@ def result(part: str = "parity", *, status: str = DONE, device: str = "cpu", tin
 # All parts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_all_parts_run_on_a_cpu_and_a_second_call_runs_nothing(tmp_path: Path) -> None:
     first = script("--tiny", "--device", "cpu", "--output-dir", tmp_path)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from fakes import EchoEnv, ScriptedPolicy
 from rich.console import Console
 
-from agent_rl.core.evaluation import (
+from agent_rl.core.evaluation import evaluate
+from agent_rl.core.run.eval_result import (
     EvalResult,
     change_of,
     comparison_table,
     eval_metrics,
-    evaluate,
     one_line,
     summarize,
     to_record,
@@ -18,8 +18,8 @@ from agent_rl.core.evaluation import (
 )
 from agent_rl.envs.base import EnvFactory, StepResult, Task
 from agent_rl.records import SamplingParams, StopReason, Trajectory
-from agent_rl.rollout.episode import EpisodeLimits
 from agent_rl.rollout.rollout import RolloutWorker
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.telemetry.statistics import paired_change
 from agent_rl.telemetry.trajectory_json import evaluated_record
 

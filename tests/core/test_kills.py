@@ -59,7 +59,7 @@ def wait_for_a_save(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_kills", "num_steps"), [(4, 20), pytest.param(30, 150, marks=[pytest.mark.slow, pytest.mark.timeout(1500)])]
+    ("num_kills", "num_steps"), [(4, 20), pytest.param(30, 150, marks=[pytest.mark.long, pytest.mark.timeout(1500)])]
 )
 def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(
     tmp_path: Path, num_kills: int, num_steps: int

@@ -342,7 +342,7 @@ def test_environment_errors_are_dropped_counted_and_reported(folder: Path, capsy
         trainer.train()
     row = metrics_of(folder)[0]
     assert (row["rollout/env_errors"], row["batch/num_samples"]) == (8, 24)
-    assert "step 1: 8 episodes dropped by environment errors, first: SandboxError: no room left" in (
+    assert "step 1: 8 of 32 episodes dropped by environment errors, first: SandboxError: no room left" in (
         capsys.readouterr().out
     )
 

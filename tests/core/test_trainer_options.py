@@ -177,15 +177,26 @@ def test_a_resumed_run_has_the_critic_and_pulls_to_where_the_run_started(
     resumed = train(folder, checkpoint={"resume": "auto"}, **options)
     for one, other in zip(straight[2:], resumed, strict=True):
         for name in one.keys() | other.keys():
-            assert name.startswith(("time/", "perf/")) or one[name] == other[name], name
+            assert name.startswith(("time", "perf/", "host/")) or one[name] == other[name], name
 
 
 class _Silent:
     """Stands for the run's output."""
 
-    def step(self, *_: object) -> None: ...
+    def step(self, *_: object, **__: object) -> None: ...
 
     def message(self, _: str) -> None: ...
+
+    def activity(self, _: str) -> None: ...
+
+    def groups(self, *_: object) -> None: ...
+
+    def table(self, *_: object) -> None: ...
+
+    def notify(self, *_: object) -> None: ...
+
+    def host_metrics(self) -> dict[str, float]:
+        return {}
 
 
 # Alarms
@@ -326,3 +337,17 @@ def test_an_unknown_algorithm_is_refused_before_the_first_rollout(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         make_trainer(folder, algorithm=algorithm)
+
+
+def test_without_an_evaluation_before_training_the_first_one_later_is_compared_with(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = {"temperatures": [0.0], "every": 1, "before_training": False}
+    with make_trainer(folder, train={"steps": 3}, eval=evaluation) as trainer:
+        result = trainer.train()
+    assert sorted(path.name for path in (folder / "runs/tiny/eval").glob("*.json")) == [
+        f"step_0000{step}_t0.json" for step in (1, 2, 3)
+    ]
+    assert (result["before"][0.0].step, result["after"][0.0].step) == (1, 3)
+    table = capsys.readouterr().out
+    assert "after 1 step " in table and "after 3 steps" in table

@@ -1,6 +1,7 @@
 """The curriculum: which levels a step may sample from, when the next one opens, and its exact resume."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_without_a_curriculum_samples_and_state_are_the_samplers_own() -> None:
         assert sampled == sampler.next(4)
         assert metrics == {}
     assert curriculum.state_dict() == sampler.state_dict()
-    assert curriculum.observe([0], None) == {}
+    assert curriculum.observe([0], [math.nan]) == {}
 
 
 def test_without_a_curriculum_rows_need_no_level() -> None:
@@ -73,7 +74,7 @@ def test_the_metrics_of_a_stage_are_of_the_steps_groups_at_its_highest_level() -
     tasks, rates = [0, 3, 4, 5], [1.0, 0.5, 0.0, None]
     assert curriculum.observe(tasks, rates) == {"curriculum/max_level": 2, "curriculum/success_at_max_level": 0.25}
     assert curriculum.observe([0], [1.0]) == {"curriculum/max_level": 2}
-    assert curriculum.observe(tasks, None) == {"curriculum/max_level": 2}
+    assert curriculum.observe(tasks, [math.nan] * len(tasks)) == {"curriculum/max_level": 2}
 
 
 def test_a_first_stage_that_opens_no_task_is_refused() -> None:
@@ -142,7 +143,7 @@ def test_review_samples_from_all_earlier_levels() -> None:
 
 def test_an_environment_that_reports_no_success_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"the environment reports no success; have it put 'success' \(0 or 1\)"):
-        make(SUCCESS).observe([0], None)
+        make(SUCCESS).observe([0], [math.nan])
 
 
 # Rows, and going on from a checkpoint

@@ -47,7 +47,8 @@ GOOD = b'{"task_id": "a"}\n'
         (GOOD + b"null\n", 2, "got null"),
         (GOOD + b'{"id": "b"}\n', 2, "no 'task_id'; add one"),
         (GOOD + b'{"task_id": ""}\n', 2, "task_id is ''; make it a non-empty string"),
-        (GOOD + b'{"task_id": 7}\n', 2, "task_id is 7"),
+        (GOOD + b'{"task_id": true}\n', 2, "task_id is True"),
+        (b'{"task_id": "7"}\n{"task_id": 7}\n', 2, "'7' is already taken by line 1"),
         (GOOD + b'{"task_id": "b"}\n' + GOOD, 3, "'a' is already taken by line 1"),
         (GOOD + b'{"task_id": "caf\xe9"}\n', 2, "byte 17 of the line is not UTF-8"),
         (GOOD + b'{"n": ' + b"7" * 5000 + b"}\n", 2, "an integer has too many digits to be read; write it as text"),
@@ -65,6 +66,10 @@ def test_a_bad_row_is_named_by_file_and_line(tmp_path, content, line, words):
         read_tasks(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert words in str(caught.value)
+
+
+def test_a_whole_number_as_an_id_is_its_text(tmp_path):
+    assert read_tasks(write(tmp_path, b'{"task_id": 601}\n')) == [{"task_id": "601"}]
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -92,14 +97,14 @@ def test_a_missing_file_is_refused(tmp_path):
         read_tasks(tmp_path / "nowhere.jsonl")
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("tasks.csv", ".csv"), ("tasks", ""), ("tasks.parquet.gz", ".gz")])
+@pytest.mark.parametrize(("name", "suffix"), [("tasks.tsv", ".tsv"), ("tasks", ""), ("tasks.parquet.gz", ".gz")])
 def test_another_suffix_is_refused_in_reading_and_writing(tmp_path, name, suffix):
     path = tmp_path / name
     path.write_bytes(GOOD)
     with pytest.raises(DataError) as caught:
         read_tasks(path)
     assert str(caught.value) == (
-        f"{path}: a task file ends in .jsonl, .jsonl.gz, .json or .parquet, got {suffix!r}; use one of them"
+        f"{path}: a task file ends in .jsonl, .jsonl.gz, .json, .csv or .parquet, got {suffix!r}; use one of them"
     )
     with pytest.raises(DataError, match=r"a task file is written as \.jsonl or \.parquet, got"):
         write_tasks(path, [{"task_id": "a"}])

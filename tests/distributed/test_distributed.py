@@ -272,7 +272,7 @@ def test_when_one_process_is_killed_the_other_ends_with_one_sentence(
     os.kill(ranks.processes[1].pid, signal.SIGKILL)
     killed = time.monotonic()
     assert ranks.wait() == [2, -signal.SIGKILL], ranks.log(0)
-    assert time.monotonic() - killed < 10
+    assert time.monotonic() - killed < 60
     assert ranks.log(0).splitlines() == [
         f"process 0 of 2 waited for {waited_for}, but another process ended or did not answer within "
         f"{3 if program is wait_for_a_value else 60} s; look for the cause in the output of the others, then continue "
@@ -322,7 +322,7 @@ def test_the_shipped_cpu_set_ups_run_and_print_nothing_of_their_own(tmp_path: Pa
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("DS_ACCELERATOR", None)  # which another test's DeepSpeed may have set here
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stderr
     report = torch.load(tmp_path / "train.pt", weights_only=False)
     assert report["kind"] == ("ddp" if name == "ddp_2cpu" else "deepspeed")
@@ -352,7 +352,7 @@ def test_two_machines_with_folders_of_their_own_are_one_run(tmp_path: Path, fold
         command += [str(ROOT / "tests/support/distributed/toy_run.py"), str(shared), "train"]
         with (own / "log").open("w") as log:
             machines.append(subprocess.Popen(command, cwd=own, env=environment, stdout=log, stderr=subprocess.STDOUT))
-    codes = [machine.wait(timeout=100) for machine in machines]
+    codes = [machine.wait(timeout=400) for machine in machines]
     logs = [(tmp_path / f"machine_{rank}/log").read_text() for rank in (0, 1)]
     assert codes == [0, 0], logs
     report = torch.load(shared / "train.pt", weights_only=False)
@@ -367,7 +367,7 @@ def test_two_machines_with_folders_of_their_own_are_one_run(tmp_path: Path, fold
 def test_processes_end_cleanly_though_their_gloo_threads_are_late(tmp_path: Path) -> None:
     command = [sys.executable, "tests/support/distributed/late_threads.py", str(tmp_path), "6"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400, check=False)
     assert ran.stdout.split("\n") == [*["0 0"] * 6, ""], ran.stderr
 
 

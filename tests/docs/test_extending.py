@@ -27,7 +27,8 @@ from agent_rl.tools import calculator, toolset  # noqa: F401  (registers the cal
 from agent_rl.tools.base import BaseTool, ToolResult
 
 ROOT = Path(__file__).resolve().parents[2]
-LAST_NUMBER = "docs/own_tool_env.py:LastNumberFactory"
+EXAMPLES = sorted((ROOT / "examples").glob("*/own_*.py"))
+LAST_NUMBER = "examples/tool_environment/own_tool_env.py:LastNumberFactory"
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
 
@@ -40,9 +41,10 @@ def _registered_for_one_test(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, name: str, *overrides: str) -> dict[str, Any]:
     """Run a script of the page as a person does, with overrides; what it defines."""
-    assert f"`docs/{name}.py`" in PAGE
-    monkeypatch.setattr(sys, "argv", [f"docs/{name}.py", *overrides])
-    return runpy.run_path(f"docs/{name}.py", run_name="__main__")
+    (script,) = (str(path.relative_to(ROOT)) for path in EXAMPLES if path.stem == name)
+    assert f"`{script}`" in PAGE
+    monkeypatch.setattr(sys, "argv", [script, *overrides])
+    return runpy.run_path(script, run_name="__main__")
 
 
 def trained(folder: Path) -> dict[str, float]:
@@ -242,8 +244,17 @@ def test_the_script_of_the_page_knows_its_reward_and_names_mistakes_in_one_line(
 
 
 def test_what_the_page_names_is_there() -> None:
-    named = re.findall(r"\b(?:configs|docs|agent_rl)/[\w/]+\.(?:py|yaml|md)\b", PAGE)
+    named = re.findall(r"\b(?:configs|docs|examples|agent_rl)/[\w/]+\.(?:py|yaml|md)\b", PAGE)
     linked = [f"docs/{target}" for target in re.findall(r"\]\(([\w.]+\.md)\)", PAGE)]
     assert [path for path in named + linked if not (ROOT / path).is_file()] == []
-    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("own_*.py")} <= set(named)
+    assert {str(path.relative_to(ROOT)) for path in EXAMPLES} <= set(named)
     assert make_math_factory({}, 0).reward.names == ("math_reward_string_equal",)
+
+
+def test_an_own_agent_trains_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    smaller = ["rollout.groups_per_step=2", "rollout.group_size=4", "eval.temperatures=[]"]
+    run(monkeypatch, "own_agent", *smaller, f"run.output_dir={tmp_path}")
+    (line,) = (tmp_path / "own-agent/metrics.jsonl").read_text().splitlines()
+    metrics = json.loads(line)
+    assert metrics["workers/agents_failed"] == 0.0
+    assert metrics["rollout/env_errors"] == 0.0

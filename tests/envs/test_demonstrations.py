@@ -62,7 +62,7 @@ def last_of(env: AgentEnv, task: Task, messages: list[Message], turns: Turns) ->
 def test_the_code_teachers_programs_are_answered_as_shown(code_env: Any, faulty_share: float) -> None:
     tasks = code_tasks.generate_tasks(1000 * SEED, ["sft"])
     ends = []
-    for task, (messages, turns, tools, _) in zip(
+    for task, (messages, turns, tools, *_) in zip(
         islice(tasks, NUM), code_demonstrations.demonstrations(SEED, faulty_share=faulty_share), strict=False
     ):
         env = code_env()
@@ -89,7 +89,7 @@ def test_families_are_shown_alike_often_when_some_have_few_rules() -> None:
 @pytest.mark.parametrize("faulty_share", [0.0, 1.0])
 def test_the_math_teachers_answers_are_right_unless_it_is_faulty(math_env: Any, faulty_share: float) -> None:
     tasks = math_tasks.generate_tasks(1000 * SEED, ["sft"])
-    for task, (messages, turns, tools, _) in zip(
+    for task, (messages, turns, tools, *_) in zip(
         islice(tasks, NUM), math_demonstrations.demonstrations(SEED, faulty_share=faulty_share), strict=False
     ):
         env = math_env()
@@ -112,7 +112,7 @@ def test_the_search_teacher_stops_too_early_when_it_is_faulty(faulty_share: floa
     factory.start()
     tasks = search_tasks.generate_tasks(1000 * SEED, ["sft"])
     demonstrations = SearchEnvFactory(SearchEnvOptions()).demonstrations(SEED, faulty_share=faulty_share)
-    for task, (messages, turns, specs, _) in zip(islice(tasks, NUM), demonstrations, strict=False):
+    for task, (messages, turns, specs, *_) in zip(islice(tasks, NUM), demonstrations, strict=False):
         env = factory()
         end = last_of(env, task, messages, turns)
         assert env.tools == specs

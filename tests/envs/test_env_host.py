@@ -67,7 +67,9 @@ def test_an_episode_runs_as_it_does_in_the_trainers_process() -> None:
     threads = [call(host, 5, "step", Message.assistant("x")).value.info["threads"] for _ in range(3)][-1]
     other = call(host, 6, "step", Message.assistant("x")).value.info["threads"]
     assert len(threads) == 4 and len(set(threads)) == 1 and not set(threads) & set(other)
-    assert call(host, 5, "truncate", StopReason.TIMEOUT).value == StepResult(reward=0.0, terminated=True)
+    cut_off = Message.assistant("y")
+    assert call(host, 5, "truncate", StopReason.TIMEOUT, cut_off).value == StepResult(reward=0.0, terminated=True)
+    assert host._seats[5].env.unanswered == cut_off
     for episode in (5, 6):
         assert call(host, episode, "close").failure is None
     assert host._seats == {}

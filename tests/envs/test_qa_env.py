@@ -20,7 +20,8 @@ from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError, SandboxError
 from agent_rl.records import StopReason, Trajectory
 from agent_rl.rewards import reward
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.tools.base import BaseTool, ToolResult
 from agent_rl.tools.toolset import register_tool
 
@@ -164,7 +165,6 @@ def test_a_terminal_tool_of_the_users_hands_in_its_text() -> None:
 
 
 def test_the_answer_tool_cannot_be_offered_twice() -> None:
-    register_tool("answer", lambda config: lambda task: DoubleTool())
     with pytest.raises(ConfigError, match="the tool name 'answer' is offered twice"):
         started(ToolsConfig(use=("answer",)), answer_tool=True)
 

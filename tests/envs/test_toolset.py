@@ -91,6 +91,9 @@ class AnswerFactory(EnvFactory):
     def describe(self) -> dict[str, Any]:
         return {"version": 3}
 
+    def counters(self) -> dict[str, float]:
+        return {"asked": 5.0}
+
     def close(self) -> None:
         self.log.append("close")
 
@@ -197,7 +200,7 @@ class OfferingToolset(Toolset):
     offers: tuple[str, ...] = ()
     log: list[str] = []
 
-    def __init__(self, config: ToolsConfig) -> None:
+    def __init__(self, config: ToolsConfig, given: Any = None) -> None:
         super().__init__(ToolsConfig())
 
     def start(self) -> None:
@@ -264,6 +267,7 @@ def test_a_code_agent_may_get_code_exec_from_a_server(with_server: Callable[...,
 def test_the_environments_attributes_are_passed_on() -> None:
     factory = with_toolset(AnswerFactory(), "calculator")
     assert factory.describe() == {"version": 3, "tools": "calculator"}
+    assert factory.counters() == {"asked": 5.0}
     assert [solution.name for solution in factory.solutions({})] == ["empty"]
     assert factory.preflight_tasks([{"task_id": "1"}]) == {"first": {"task_id": "1"}}
     with pytest.raises(DataError, match="row 3: no"):

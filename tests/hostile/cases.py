@@ -192,7 +192,7 @@ CASES = (
     _case("counters_of_the_host", C.PID_ISOLATION, C.SYSCALL_FILTER),
     _case("limits_of_the_user", C.SYSCALL_FILTER),
     _case("slow_everybody_down", C.SYSCALL_FILTER),
-    _case("honest_with_locks", C.SYSCALL_FILTER, C.PID_ISOLATION, prints="main done"),
+    _case("honest_with_locks", C.SYSCALL_FILTER, C.PID_ISOLATION, prints="main done", limits={"wall_s": 20.0}),
     # what comes back, and the next run
     _case("fifo_instead_of_answer", prints="main done", collect=("*",), check=_only("real.txt"), within_s=1.5),
     _case("symlink_instead_of_answer", prints="main done", collect=("*",), check=_no_secret),

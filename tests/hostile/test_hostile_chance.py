@@ -1,5 +1,6 @@
 """Suites that decide by chance earn nothing, and what could be chance is told from what cannot."""
 
+import os
 import sys
 from statistics import mean
 
@@ -82,7 +83,7 @@ def test_a_coin_earns_next_to_nothing(sandbox: Sandbox, grader: MutationGrader, 
     assert min(scores) == 0, scores  # one may come through; see the slow test for the mean
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_the_mean_score_of_all_coins(sandbox: Sandbox, grader: MutationGrader) -> None:
     means = {name: mean(grader.grade(sandbox, {"test_a.py": COINS[name]}).score for _ in range(16)) for name in COINS}
@@ -104,14 +105,16 @@ def test_a_suite_that_runs_out_of_time_on_a_mutant_is_judged_again(sandbox: Sand
 
 def test_a_suite_without_an_expected_value_learns_none_from_run_to_run(sandbox: Sandbox) -> None:
     (suite,) = load(HOSTILE / "suites" / "learns_from_devices").values()
-    clear = suite.decode().partition("def seen_by")[0].replace("import solution", "")
-    sandbox.run_python(clear + "for device in DEVICES:\n    put(device, 0)\n", limits=Limits(wall_s=20.0))
+    devices = [f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")]
+    starts = {device: os.stat(device).st_mtime_ns for device in devices}
+    suite = suite.replace(b"STARTS = {}", f"STARTS = {starts}".encode())
     reference, *mutants = ({"solution.py": f"median = roman = merge = lambda x: ({n}, x)\n"} for n in (2, 1, 3, 4, 5))
     named = dict(zip("abcd", mutants, strict=True))
     grader = MutationGrader(
         "test_a.py", reference, ["solution"], mutants=named, rewrites={}, limits=Limits(wall_s=20.0)
     )
     assert [grader.grade(sandbox, {"test_a.py": suite}).score for _ in range(3)] == [0, 0, 0]
+    assert {device: os.stat(device).st_mtime_ns for device in devices} == starts
 
 
 def test_all_servers_of_a_sandbox_order_sets_of_texts_alike() -> None:
@@ -132,7 +135,7 @@ def test_all_servers_of_a_sandbox_order_sets_of_texts_alike() -> None:
     assert len(set(seen)) > 1 and all(line.endswith("False\n") for line in seen)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.5])
 def test_the_mean_score_of_a_coin(sandbox: Sandbox, grader: MutationGrader, share: float) -> None:

@@ -21,7 +21,7 @@ from agent_rl.sandbox.limits import JobResult, Status
 from agent_rl.tools.mcp.transport import message_of
 from agent_rl.tools.web_providers import CUSTOM, PROVIDERS, BadAnswerError, read_answer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 many = settings(max_examples=4000, deadline=None, suppress_health_check=list(HealthCheck))
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
 TAGS = st.sampled_from(sorted(codec.TAGS))

@@ -34,9 +34,9 @@ from agent_rl.data.tasks import read_tasks
 from agent_rl.distributed.checkpoint import best_checkpoint, verify_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError, DataError, ServiceError
 from agent_rl.modeling.tensor_files import load_tensors
-from agent_rl.policies import tokenizer_child
-from agent_rl.policies.model_folder import check_model_folder
-from agent_rl.policies.tokenizer_file import check_tokenizer_file
+from agent_rl.policies.model_files import tokenizer_child
+from agent_rl.policies.model_files.model_folder import check_model_folder
+from agent_rl.policies.model_files.tokenizer_file import check_tokenizer_file
 from agent_rl.tools.mcp.budget import Budget, FloodError
 from agent_rl.tools.mcp.over_http import _BoundBody, _BoundEvents
 from agent_rl.tools.web_search_tool import WebSearch
@@ -103,7 +103,7 @@ def finder() -> WebSearch:
     return WebSearch(config)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(MANY)
 @given(BODIES)
 def test_bodies_of_search_providers(body: bytes) -> None:
@@ -138,7 +138,7 @@ async def read_all(body: Any) -> bytes:
     return b"".join([part async for part in body])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(MANY)
 @given(
     data=changed(ANSWER * 3) | BODIES | st.binary(max_size=300),
@@ -156,7 +156,7 @@ def test_bodies_of_mcp_servers_over_http(data: bytes, size: int, kind: type[_Bou
             assert came == data
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(MANY)
 @given(data=changed(ANSWER * 3) | st.binary(max_size=300))
 def test_events_of_mcp_servers_as_the_sdk_reads_them(data: bytes) -> None:
@@ -208,7 +208,7 @@ def test_task_files(suffix: str, data: Any) -> None:
     check_task_file(data.draw(changed(FILES[suffix]) | st.binary(max_size=200)), suffix)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", FILES)
 @examples(MANY)
 @given(data=st.data())
@@ -216,7 +216,7 @@ def test_task_files_for_long(suffix: str, data: Any) -> None:
     check_task_file(data.draw(changed(FILES[suffix])), suffix)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(300)
 @given(data=st.data())
 def test_what_a_parquet_file_says_of_itself(data: Any) -> None:
@@ -259,7 +259,7 @@ def test_settings(text: str) -> None:
     check_settings(text)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(MANY)
 @given(YAML)
 def test_settings_for_long(text: str) -> None:
@@ -282,7 +282,7 @@ def renderer() -> Iterator[TemplateProcess]:
         yield opened
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(600)
 @given(
     changed(TEMPLATE).map(lambda data: data.decode("utf-8", "replace"))
@@ -303,7 +303,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_causal_lm(tmp_path_factory.mktemp("fuzz") / "model")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 @examples(400)
 @given(data=st.data())
@@ -320,7 +320,7 @@ def test_model_folders(model: Path, name: str, data: Any) -> None:
                 assert is_one_sentence(error)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(40)
 @given(data=st.data())
 def test_tokenizers(model: Path, data: Any) -> None:
@@ -374,7 +374,7 @@ def test_states_of_checkpoints(data: bytes) -> None:
     check_state(data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @examples(MANY)
 @given(changed(state_file()) | st.binary(max_size=200))
 def test_states_of_checkpoints_for_long(data: bytes) -> None:

@@ -60,7 +60,7 @@ def test_trackers_get_no_key_and_the_runs_file_is_its_owners(tmp_path: Path, mon
         (path.parent / name).write_text("x")
         (path.parent / name).chmod(0o644)
     run = RunFolder.open(config)
-    run.begin(config, {})
+    run.begin(config, {}, step=0)
     with RunOutput(run, config, step=0, is_main=True):
         pass
     assert len(given) == 1 and KEY not in str(given[0])
@@ -200,9 +200,9 @@ def test_commands_and_addresses_in_messages(given: Any, seen: str) -> None:
 @pytest.mark.parametrize("unit", ["a", "a://", "a@", "a=", '"a":', "A: ", "-k ", "bearer ", "sk-1", "a.", "/1a", "-"])
 def test_a_long_text_is_looked_through_in_time(unit: str) -> None:
     text = unit * (200_000 // len(unit))
-    started = time.perf_counter()
+    started = time.thread_time()
     redacted({"a": text, "b": [text]})
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0
 
 
 def complaint(make: Callable[[], object]) -> str:

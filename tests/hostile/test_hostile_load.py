@@ -81,7 +81,7 @@ def wrong_answers(sandbox: Sandbox, num_runs: int, token: str) -> Counter[str]:
         return Counter(answer for answer in pool.map(run, range(num_runs)) if answer is not None)
 
 
-@pytest.mark.parametrize("num_runs", [100, pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("num_runs", [100, pytest.param(2000, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 def test_mixed_runs_in_eight_threads_leave_nothing_and_mix_nothing_up(num_runs: int, tmp_path: Path) -> None:
     token = str(random.randrange(10**7, 10**8))
     with nothing_left_over(tmp_path):

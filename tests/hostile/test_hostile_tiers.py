@@ -124,7 +124,7 @@ def test_a_run_killed_because_the_machine_is_full_is_no_failure_of_the_candidate
             [sys.executable, "-c", OUT_OF_MEMORY, str(group)],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=400,
             check=False,
             env=os.environ | {"PYTHONPATH": str(HERE.parents[1])},
         )

@@ -98,6 +98,18 @@ def test_no_metric_depends_on_the_micro_batches_whatever_the_algorithm(folder: P
     assert results[0][0]["batch/num_micro_batches"] > results[2][0]["batch/num_micro_batches"]
 
 
+@pytest.mark.parametrize("advantage", ["grpo", "reinforce_plus_plus"])
+def test_with_credit_by_turn_no_metric_depends_on_the_micro_batches(folder: Path, advantage: str) -> None:
+    """Tokens that samples share are computed once, also where turns give them other advantages."""
+    results = []
+    for credit, max_tokens, share in (("turn", 40, True), ("turn", 8192, False), ("episode", 8192, False)):
+        train = {"micro_batch_tokens": max_tokens, "share_prefixes": share}
+        algorithm = {"advantage": advantage, "credit": credit}
+        results.append(learn(folder, {"algorithm": algorithm, "train": train}, num_steps=2))
+    assert_same_metrics(results[0], results[1])
+    assert results[0][0]["optim/grad_norm"] != pytest.approx(results[2][0]["optim/grad_norm"], rel=1e-3)
+
+
 def unscored(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
     return [
         replace(group, trajectories=tuple(replace(each, reward=None) for each in group.trajectories))

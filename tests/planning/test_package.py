@@ -1,19 +1,18 @@
 """The wheel: what it installs, and runs from it in a folder that is no checkout."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from wheels import install_wheel
 
 from agent_rl import resources
 from agent_rl.config import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
-MAX_WHEEL_BYTES = 60_000_000
 
 
 def test_a_checkout_is_its_own_folder_of_shipped_files() -> None:
@@ -49,19 +48,7 @@ def test_a_configuration_names_the_shipped_files_that_it_takes(
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder into which the wheel of a clean copy of the tracked files is installed."""
-    top = tmp_path_factory.mktemp("wheel")
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, tracked.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith("tests/"):
-            (top / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, top / "copy" / name)
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    offline = ["--no-deps", "--no-index"]
-    subprocess.run([*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", top, top / "copy"], check=True)
-    (wheel,) = top.glob("*.whl")
-    assert wheel.stat().st_size < MAX_WHEEL_BYTES
-    subprocess.run([*pip, "install", *offline, "--target", top / "site", wheel], check=True)
-    return top / "site"
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from agent_rl.planning.memory import (
     cast_bytes,
     checkpoint_bytes,
     layer_bytes,
+    loading,
     logit_bytes,
     pass_items,
     resident,
@@ -142,6 +143,18 @@ def test_adapters_train_themselves_alone():
     # Under ZeRO-3 they are bfloat16 shards, as the model's weights.
     shards = sizes(resident(make_job(layout=Layout(num_processes=4, zero_stage=3), **half)))
     assert (shards["weights"], shards["adapters"], shards["float32 weights, shard"]) == (500, 2 * 120, 4 * 120)
+
+
+def test_weights_in_four_bits_take_half_a_byte_and_their_scales():
+    # Of 1000 weights the 800 in layers: 400 bytes, 12.5 scales, 256 of which have one of 4 bytes; the rest as it was.
+    four_bit = {"model": {"dtype": "bfloat16", "lora": {"rank": 4}, "load_in_4bit": True}}
+    job = make_job(**four_bit, train={"autocast": "bfloat16"})
+    assert sizes(resident(job))["weights"] == pytest.approx(400 + 12.5 + 4 * 12.5 / 256 + 2 * 200)
+    assert sizes(resident(job))["adapters"] == 4 * 480
+    # The backward pass makes one matrix of a layer whole again, 10 x 30.
+    assert sizes(pass_items(job)["backward"])["a matrix in whole numbers"] == 2 * 300
+    several = make_job(layout=Layout(num_processes=2), **four_bit, train={"autocast": "bfloat16"})
+    assert sizes(loading(several)) == {"weights being sent to all": sizes(resident(job))["weights"]}
 
 
 def test_a_kl_adds_a_reference_and_an_own_critic_doubles_the_trained_weights():

@@ -124,6 +124,12 @@ def test_gpus_are_found_by_the_names_that_drivers_give_them():
         "NVIDIA H100 80GB HBM3": 79,
         "NVIDIA H100 NVL": 93,
         "NVIDIA GeForce RTX 4090": 23.5,
+        "RTX4090": 23.5,
+        "rtx-4090": 23.5,
+        "4090": 23.5,
+        "h100": 79,
+        "H100PCIe": 79,
+        "a100 40gb": 39,
     }
     assert {name: find_gpu(name).memory / GIB for name in names} == names
 

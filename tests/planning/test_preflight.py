@@ -217,7 +217,7 @@ def test_what_is_missing_fails_by_name(tmp_path):
 def test_a_machine_without_gpus_fails_for_the_run_on_eight(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("agent_rl.planning.preflight_run.driver_version", lambda: None)
-    monkeypatch.setattr("agent_rl.planning.preflight.hub_unreachable", lambda: "no network in tests")
+    monkeypatch.setattr("agent_rl.policies.hub.hub_unreachable", lambda: "no network in tests")
     result = CliRunner().invoke(
         app,
         [

@@ -48,7 +48,7 @@ def test_a_folder_without_a_tokenizer_or_with_anothers_is_refused(tmp_path: Path
     refuse("the model has 19 ids, but the tokenizer has 20 ids: they do not belong together", tmp_path / "small")
     save_tiny_causal_lm(tmp_path / "bare")
     (tmp_path / "bare/tokenizer.json").unlink()
-    refuse(r"tokenizer\.json does not exist: the model folder must hold its tokenizer", tmp_path / "bare")
+    refuse(r"tokenizer\.json does not exist: give the folder of a model with its tokenizer", tmp_path / "bare")
 
 
 def test_an_added_token_beyond_the_model_is_refused_where_the_template_writes_it(tmp_path: Path) -> None:

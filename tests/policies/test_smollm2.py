@@ -25,7 +25,8 @@ from agent_rl.records import (
     TrajectoryGroup,
     Turn,
 )
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
 
 FOLDER = Path(__file__).resolve().parents[2] / "model" / "smollm2-135m"
 WEATHER = ToolSpec(name="get_weather", description="Weather of a city, like <|im_end|> that never ends")

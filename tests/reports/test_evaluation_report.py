@@ -19,7 +19,16 @@ from agent_rl.reports.episodes import GENERAL, Episode, failure_counts, read_epi
 from agent_rl.reports.evaluation import EvaluationFolder, as_csv, difference, episode_settings, evaluation_page
 from agent_rl.reports.page import MAX_MESSAGE_CHARS, MAX_TRANSCRIPT_CHARS, choose, shortened
 from agent_rl.reports.plots import evaluation_plots
-from agent_rl.reports.summary import compare, dropped, figure_rows, figure_table, group_table, summarize
+from agent_rl.reports.summary import (
+    compare,
+    dropped,
+    figure_rows,
+    figure_table,
+    group_table,
+    pass_rows,
+    pass_table,
+    summarize,
+)
 from agent_rl.telemetry.statistics import wilson_interval
 
 ROOT = Path(__file__).parents[2]
@@ -76,11 +85,49 @@ def test_tasks_weigh_the_same_whatever_was_dropped_of_their_episodes() -> None:
     # Of b, 1 of 3 is right: 1/3 and 2/3; pass@4 is of a alone, and is marked so.
     assert figures["pass_at_k"] == pytest.approx({"1": (1 + 1 / 3) / 2, "2": (1 + 2 / 3) / 2, "4": 1.0})
     assert figures["pass_at_k_tasks"] == {"1": 2, "2": 2, "4": 1}
-    assert ("pass@4", "100.0 % (1 of 2 tasks)") in dict(figure_rows(figures))["pass@k"]
+    assert ("pass@4", "100.0 [20.7, 100.0] % (1 of 2 tasks)") in dict(figure_rows(figures))["pass@k"]
     assert dropped(figures) == ["1 of 8 episodes dropped by environment errors."]
     whole = summarize(episodes[:4])
     assert dropped(whole, figures) == ["1 of 8 episodes of the baseline dropped by environment errors."]
     assert dropped(whole, whole) == []
+
+
+def test_pass_at_k_has_intervals_over_tasks_for_every_family() -> None:
+    # Of four samples each: all of a, one of b, none of c.
+    right = {"a": 4, "b": 1, "c": 0}
+    episodes = [
+        episode(name, float(sample < right[name]), sample=sample, family="dates" if name == "c" else "units")
+        for name in right
+        for sample in range(4)
+    ]
+    figures = summarize(episodes)
+    assert figures["pass_at_k"] == pytest.approx({"1": 1.25 / 3, "2": 1.5 / 3, "4": 2 / 3})
+    # With k = 1 the interval of success; with as many samples as k Wilson's of 2 tasks of 3.
+    success = figures["success"]
+    assert figures["pass_at_k_intervals"]["1"] == [success["low"], success["high"]]
+    assert figures["pass_at_k_intervals"]["4"] == pytest.approx(wilson_interval(2, 3))
+    families = figures["pass_at_k_by"]["family"]
+    assert {name: {k: each["rate"] for k, each in by_k.items()} for name, by_k in families.items()} == {
+        "dates": {"1": 0.0, "2": 0.0, "4": 0.0},
+        "units": {"1": pytest.approx(0.625), "2": pytest.approx(0.75), "4": 1.0},
+    }
+    assert families["units"]["4"]["num_tasks"] == 2
+    assert (families["units"]["4"]["low"], families["units"]["4"]["high"]) == pytest.approx(wilson_interval(2, 2))
+
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(pass_table(figures))
+    assert "family units" in (text := console.export_text())
+    assert "66.7 [20.8, 93.9]" in text
+    plots = evaluation_plots(figures, None, episodes)
+    page = Tags(evaluation_page(report_on(episodes), episodes, plots, {}))
+    assert "pass@2 %" in page.shown
+    assert "100.0 [34.2, 100.0]" in page.shown
+
+
+def test_one_episode_a_task_has_no_table_of_pass_at_k() -> None:
+    figures = summarize(EPISODES)
+    assert (pass_rows(figures), figures["pass_at_k_intervals"].keys()) == ([], {"1"})
+    assert "pass_at_k" not in evaluation_plots(figures, None, EPISODES)
 
 
 def test_levels_are_sorted_by_number() -> None:

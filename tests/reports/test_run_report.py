@@ -16,7 +16,7 @@ from agent_rl.reports.run.changes import TaskPair, compare, reading_order
 from agent_rl.reports.run.curves import PANELS, part_panels, plot, running_mean, series_of, smoothing
 from agent_rl.reports.run.data import HeldOutEvaluation, read_run
 from agent_rl.reports.run.page import run_page, shared_start
-from agent_rl.reports.run.report import as_data, clock, different_settings, history, make_report, status
+from agent_rl.reports.run.report import as_data, clock, different_settings, facts, history, make_report, status
 from agent_rl.telemetry.events import EventLog
 
 NAN = math.nan
@@ -369,7 +369,7 @@ def test_clock(seconds, text):
     assert clock(seconds) == text
 
 
-def test_the_command_writes_both_files_and_a_summary_of_80_columns(tmp_path):
+def test_the_command_writes_its_files_and_a_summary_of_80_columns(tmp_path):
     folder = write_run(tmp_path / "run", ROWS, evals=EVALS)
     done = run_here("report", folder)
     assert done.returncode == 0, done.stderr
@@ -379,7 +379,8 @@ def test_the_command_writes_both_files_and_a_summary_of_80_columns(tmp_path):
     assert lines[0] == "small: 4 of 4 steps: finished"
     *summary, last = lines
     assert max(map(len, summary)) <= 80
-    assert last == f"Report: {folder / 'report.html'}, {folder / 'report.json'}"
+    files = [folder / name for name in ("report.html", "report.json", "report_episodes.html")]
+    assert last == f"Report: {', '.join(map(str, files))}" and all(file.is_file() for file in files)
     again = run_here("report", folder, "--output", tmp_path / "new" / "x.html", "--compare", folder)
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "new" / "x.json").exists()
@@ -402,3 +403,18 @@ def test_a_wrong_word_is_one_sentence_and_exit_code_2(tmp_path, words, complaint
     (write_run(tmp_path / "unread", ROWS) / "metrics.jsonl").unlink()
     (tmp_path / "unread/metrics.jsonl").mkdir()
     assert complaint in one_line_error(run_here("report", *words, folder=tmp_path))
+
+
+def test_what_ran_has_hardware_cost_and_memory(tmp_path: Path) -> None:
+    rows = [
+        step(number, **{"perf/tokens_per_s": 500.0, "host/process_memory_gib": float(number), "gpu/memory_share": 0.5})
+        for number in (1, 2)
+    ]
+    folder = write_run(tmp_path / "run", rows)
+    about = {"platform": "Linux", "cpu": "Some CPU", "num_cpus": 2, "gpus": [{"name": "H100", "memory_gib": 80.0}] * 2}
+    (folder / "environment.json").write_text(json.dumps(about), encoding="utf-8")
+    found = dict(facts(read_run(folder)))
+    assert found["Machine"] == "Linux, Some CPU, 2 CPUs, 2 x H100"
+    assert found["Cost"] == "2,000 tokens sampled in training, 0.00 GPU hours on this machine"
+    assert found["Memory at most"] == "2.0 GiB of the main process, 50% of a GPU"
+    assert "Cost" not in dict(facts(read_run(write_run(tmp_path / "old", [step(1)]))))

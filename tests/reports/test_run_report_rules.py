@@ -112,6 +112,11 @@ CASES = [
         "a reward with more steps",
     ),
     (
+        {"group/frac_minor_signal": [0.21] * 60},
+        ("minor signal", "hint", "in 30 % of the groups with a signal all episodes had one outcome"),
+        "divide by a standard deviation of a tenth of the full reward at least",
+    ),
+    (
         {"policy/entropy": [0.3] * 40 + [0.004] * 20},
         ("entropy collapse", "problem", "0.004 nats a token over the last 20 steps, from 0.3 in the first 20"),
         "lower the learning rate",
@@ -250,6 +255,14 @@ def test_advice_depends_on_what_is_set():
     ]
     spikes = {"optim/grad_norm": [0.4] * 57 + [5.0, 8.0, 6.0]}
     assert "above 5 times the median of 0.4, the largest 8" in recommended(spikes)["gradient spikes"].figure
+
+
+def test_groups_that_hardly_differ_matter_only_where_their_standard_deviation_divides():
+    minor = {"group/frac_minor_signal": [0.21] * 60}
+    assert recommended(minor, **{"algorithm.min_std": 0.2}) == {}
+    assert recommended(minor, **{"algorithm.scale_by_std": False}) == {}
+    assert recommended(minor, **{"algorithm.advantage": "rloo"}) == {}
+    assert recommended({"group/frac_minor_signal": [0.05] * 60}) == {}
 
 
 def test_groups_without_signal_do_not_matter_to_estimators_that_compare_none():

@@ -109,10 +109,6 @@ def test_functions_in_the_style_of_agentfly_work() -> None:
     assert score(name) == (0.5, {name: 0.5, f"{name}/em": 1.0, f"{name}/num_messages": 2.0, "success": 0.0})
 
 
-async def wait_for_a_judge(prediction: str) -> float:
-    return 1.0
-
-
 async def judge_in_parts(prediction: str) -> Any:
     yield 1.0
 
@@ -120,8 +116,7 @@ async def judge_in_parts(prediction: str) -> Any:
 @pytest.mark.parametrize(
     ("function", "name", "needs", "complaint"),
     [
-        (wait_for_a_judge, None, (), "'wait_for_a_judge' is an async function"),
-        (judge_in_parts, None, (), "'judge_in_parts' is an async function"),
+        (judge_in_parts, None, (), "'judge_in_parts' yields"),
         (lambda *texts: 1.0, "test-star", (), "'test-star' has parameters without a name"),
         (lambda prediction, /: 1.0, "test-slash", (), "'test-slash' has parameters without a name"),
         (lambda prediction: 1.0, "qa_f1_reward", (), "there is a reward 'qa_f1_reward' already"),
@@ -590,10 +585,10 @@ def test_any_text_can_be_compared_and_matches_itself(text: str) -> None:
 def test_long_and_nasty_predictions_are_read_in_time_and_without_an_error() -> None:
     units = ("1", "1,", "1 /", "111 ", "- - 5", "- ", "m^{", "a- ", "\\boxed{", "\\text{")
     nasty = [unit * 50_000 for unit in units] + ["1e" + "9" * 50_000, "1" + " " * 50_000, "x" + " " * 50_000 + "* 5"]
-    started = time.monotonic()
+    started = time.thread_time()
     assert [math_score(text, "72") for text in nasty] == [0.0] * 13
     assert [math_score(text, "x") for text in nasty] == [0.0] * 13
-    assert time.monotonic() - started < 3.0
+    assert time.thread_time() - started < 3.0
 
 
 def test_a_box_is_read_to_its_own_end() -> None:

@@ -50,7 +50,7 @@ def test_a_node_that_is_lost_in_the_middle_of_a_rollout_changes_nothing(tmp_path
                 rolled = pool.submit(make_worker(config, seeded_policy(), factory).roll_out, request)
                 wait_for(lambda: len(lines(tmp_path, "began")) == 24)
                 cluster.remove_node(nodes[0], allow_graceful=False)
-                groups = rolled.result(timeout=100)
+                groups = rolled.result(timeout=400)
             assert without_times(groups) == without_times(expected)
             assert len({id(e) for group in groups for e in group.trajectories}) == 24
             counters = factory.worker_counters()

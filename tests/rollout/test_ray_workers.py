@@ -305,7 +305,7 @@ def test_a_killed_actor_is_replaced_and_its_episodes_run_again(cluster: Any, tmp
             rolled = pool.submit(make_worker(config, seeded_policy(), factory).roll_out, request)
             wait_for(lambda: len(lines(tmp_path, "began")) == 24)
             os.kill(int(factory.describe()["summary"].split()[-1]), signal.SIGKILL)
-            groups = rolled.result(timeout=100)
+            groups = rolled.result(timeout=400)
         assert without_times(groups) == without_times(expected)
         counters = factory.worker_counters()
         assert counters["lost_actors"] == 1.0 and 0.0 < counters["lost_episodes"] <= 24.0

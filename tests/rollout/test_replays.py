@@ -10,8 +10,8 @@ from agent_rl.agent.messages import Message
 from agent_rl.envs.base import EnvFactory, StepResult
 from agent_rl.errors import ClusterError, EnvLostError
 from agent_rl.records import StopReason, TrajectoryGroup
-from agent_rl.rollout.episode import EpisodeCancelledError, EpisodeLimits
 from agent_rl.rollout.rollout import MAX_PLAYS, EpisodePlan, RolloutRequest, RolloutWorker
+from agent_rl.rollout.turns import EpisodeCancelledError, EpisodeLimits
 
 TASKS = [{"task_id": f"t{i}", "question": f"q{i}"} for i in range(2)]
 LIMITS = EpisodeLimits(max_new_tokens=1000, timeout_s=60.0)

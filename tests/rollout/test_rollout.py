@@ -16,8 +16,9 @@ from agent_rl.inference.base import Cancel
 from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
 from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker, ThreadedRolloutWorker
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.metrics import group_metrics
 
@@ -62,6 +63,14 @@ def test_the_reward_is_the_sum_over_steps_and_the_environment_is_closed_once() -
     assert (episode.reward, episode.stop_reason) == (1.5, StopReason.FINISHED)
     assert episode.reward_parts == {"success": 1.0}
     assert (env.num_closed, env.truncated_for) == (1, None)
+
+
+def test_the_rewards_of_turns_are_those_of_their_steps_and_add_up() -> None:
+    episode = episode_of(ScriptedPolicy(["x", "y", "done"]), EchoEnv())
+    assert [turn.reward for turn in episode.turns] == [0.25, 0.25, 1.0]
+    cut = episode_of(ScriptedPolicy(["x"] * 9), EchoEnv(), replace(LIMITS, max_turns=2))
+    assert [turn.reward for turn in cut.turns] == [0.25, 0.25 - 1.0]  # what a truncation costs is the last turn's
+    assert cut.reward == -0.5
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,6 @@ def test_honest_solutions_carry_no_source_flags() -> None:
     "piece", ["open ", "'", "import ", "def __eq__(", "x;", "time.a ", "find(" * 3, " " * 50 + "\n", "("]
 )
 def test_screening_takes_no_time_on_texts_made_to_be_slow(piece: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     screen(piece * (128 * 1024 // len(piece)))
-    assert time.perf_counter() - started < 1.5
+    assert time.thread_time() - started < 1.5

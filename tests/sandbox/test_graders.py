@@ -16,7 +16,7 @@ from agent_rl.sandbox.mutation import MutationGrader
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Outcome
 
-LIMITS = Limits(wall_s=2.0, cpu_s=2, memory_mb=256, processes=32)
+LIMITS = Limits(wall_s=6.0, cpu_s=2, memory_mb=256, processes=32)
 HIDDEN = """
 import pytest
 from solution import median, roman, merge

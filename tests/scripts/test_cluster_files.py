@@ -109,7 +109,7 @@ def trained(words: list[str]) -> tuple[Any, Config]:
 
 def test_the_job_serves_on_the_first_nodes_and_trains_on_the_others(tmp_path: Path) -> None:
     job = slurm_job(tmp_path, "train.steps=3", CODE_OF_TRAIN="0", ROUTER="http://router:80")
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=400)
     assert job.returncode == 0, output
     began = {each["node"]: each for each in records(tmp_path) if each["event"] == "began"}
     assert {node: each["what"] for node, each in began.items()} == {"gpu1": "serve", "gpu2": "train", "gpu3": "train"}
@@ -135,14 +135,14 @@ def test_the_job_serves_on_the_first_nodes_and_trains_on_the_others(tmp_path: Pa
 
 def test_the_exit_code_is_the_trainings_and_the_servers_end_with_it(tmp_path: Path) -> None:
     job = slurm_job(tmp_path, CODE_OF_TRAIN="3")
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=400)
     assert job.returncode == 3, output
     assert records(tmp_path)[-1] == {"what": "serve", "node": "gpu1", "event": "ended"}
 
 
 def test_servers_that_end_first_end_the_training(tmp_path: Path) -> None:
     job = slurm_job(tmp_path, CODE_OF_SERVE="5", SERVER_NODES="2")
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=400)
     assert job.returncode == 5 and "servers ended" in output
     assert records(tmp_path)[-1] == {"what": "train", "node": "gpu3", "event": "ended"}
 
@@ -151,7 +151,7 @@ def test_the_end_of_the_jobs_time_reaches_all(tmp_path: Path) -> None:
     job = slurm_job(tmp_path)
     wait_for(lambda: len(records(tmp_path)) == 3, timeout_s=60)
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=60)
+    job.communicate(timeout=400)
     assert job.returncode == 143
     assert sorted(each["node"] for each in records(tmp_path) if each["event"] == "ended") == NODES
 
@@ -159,7 +159,7 @@ def test_the_end_of_the_jobs_time_reaches_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", [{"SERVER_NODES": "3"}, {"TENSOR_PARALLEL": "16"}])
 def test_nodes_that_do_not_suffice_are_an_error_before_anything_starts(tmp_path: Path, wrong: dict[str, str]) -> None:
     job = slurm_job(tmp_path, **wrong)
-    output, _ = job.communicate(timeout=60)
+    output, _ = job.communicate(timeout=400)
     assert job.returncode == 2 and output.startswith("error: 3 nodes")
     assert records(tmp_path) == []
 

@@ -15,7 +15,7 @@ from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.base import EnvFactory, Task
 from agent_rl.envs.registry import register_env
-from agent_rl.errors import CheckpointError, ConfigError, DataError, SandboxError
+from agent_rl.errors import CheckpointError, ConfigError, DataError, EpisodesFailedError
 from agent_rl.reports.episodes import read_eval_file
 from agent_rl.reports.evaluation import EvaluationFolder
 from agent_rl.reports.run.data import read_run
@@ -300,7 +300,7 @@ def test_an_environment_that_fails_later_on_ends_it_too(folder: Path) -> None:
     sections = {"env": {"name": "broken_letters"}, "rollout": {"async_workers": 8}}
     config, output = write_config(folder, tasks=tasks, **sections), folder / "out"
     BrokenEnv.first_broken = 32
-    with pytest.raises(SandboxError, match="all 32 episodes failed in their environment"):
+    with pytest.raises(EpisodesFailedError, match="all 32 episodes failed in their environment"):
         main(config, output)
     assert len(lines_of(output)) == 32
 
@@ -315,6 +315,6 @@ def test_a_chunk_fills_the_workers_a_whole_number_of_times(workers: int, samples
 def test_environments_that_all_fail_end_it_and_nothing_is_saved(folder: Path) -> None:
     config = write_config(folder, env={"name": "broken_letters"})
     BrokenEnv.first_broken = 0
-    with pytest.raises(SandboxError, match="all 4 episodes failed in their environment"):
+    with pytest.raises(EpisodesFailedError, match="all 4 episodes failed in their environment"):
         main(config, folder / "out")
     assert lines_of(folder / "out") == []

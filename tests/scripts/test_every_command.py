@@ -16,7 +16,7 @@ from commands import ROOT, one_line_error, run_here
 from agent_rl.scripts import cli
 
 SHORT = ["train.steps=1", "rollout.groups_per_step=2", "rollout.group_size=4", "train.warmup_steps=0", "run.device=cpu"]
-OWN_ENV = ["--config", "configs/math_grpo.yaml", "env.name=docs/own_env.py:ManyCalls", "tools.use=[]"]
+OWN_ENV = ["--config", "configs/math_grpo.yaml", "env.name=examples/environment/own_env.py:ManyCalls", "tools.use=[]"]
 HELLO = ["--config", "configs/hello.yaml"]
 
 MY_ENV = """
@@ -105,12 +105,14 @@ def test_an_environment_of_ones_own_works_in_every_command_by_the_path_of_its_fi
     check_commands(OWN_ENV, tmp_path)
     tasks = "dataset/math_tasks/eval.jsonl"
     shutil.copy(ROOT / "configs/math_grpo.yaml", tmp_path / "own.yaml")
-    text = (tmp_path / "own.yaml").read_text().replace("math_qa", "docs/own_env.py:ManyCalls")
+    text = (tmp_path / "own.yaml").read_text().replace("math_qa", "examples/environment/own_env.py:ManyCalls")
     (tmp_path / "own.yaml").write_text(text.replace("use: [calculator]", "use: []"))
     assert "has no solutions" in error_of("check-data", "--config", tmp_path / "own.yaml", tasks)
     for command in ("sft", "prepare-tasks"):
-        line = error_of(command, "--domain", "docs/own_env.py:ManyCalls", "--output-dir", tmp_path / "none")
-        assert "--domain docs/own_env.py:ManyCalls" in line
+        line = error_of(
+            command, "--domain", "examples/environment/own_env.py:ManyCalls", "--output-dir", tmp_path / "none"
+        )
+        assert "--domain examples/environment/own_env.py:ManyCalls" in line
 
 
 @pytest.fixture

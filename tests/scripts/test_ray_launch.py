@@ -194,7 +194,7 @@ class TestEnds:
         self, address: str, tmp_path: Path, how: str, code: int
     ) -> None:
         job = self.start(address, tmp_path, how)
-        output, errors = job.communicate(timeout=60)
+        output, errors = job.communicate(timeout=400)
         assert job.returncode == code, output + errors
         assert [f"signal-{signal.SIGTERM:d}", "0"] in [each[:2] for each in self.logged(tmp_path)]
         assert re.search(r"^\[1\] ended with exit code ", output, re.MULTILINE)
@@ -204,7 +204,7 @@ class TestEnds:
     def test_a_signal_reaches_all(self, address: str, tmp_path: Path, number: int, code: int) -> None:
         job = self.start(address, tmp_path)
         job.send_signal(number)
-        output, errors = job.communicate(timeout=60)
+        output, errors = job.communicate(timeout=400)
         assert job.returncode == code, output + errors
         found = sorted(each[:2] for each in self.logged(tmp_path) if each[0] != "began")
         assert found == [[f"signal-{number:d}", "0"], [f"signal-{number:d}", "1"]]
@@ -213,7 +213,7 @@ class TestEnds:
     def test_nothing_outlives_a_launcher_that_is_killed(self, address: str, tmp_path: Path) -> None:
         job = self.start(address, tmp_path)
         job.kill()
-        job.communicate(timeout=60)
+        job.communicate(timeout=400)
         self.assert_gone(tmp_path)
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NUM_TASKS = 48
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_shipped_trained_model_solves_held_out_tasks_that_its_warm_start_does_not(tmp_path: Path) -> None:
     main(
         ROOT / "configs/nat_grpo.yaml",

@@ -9,6 +9,7 @@ from commands import one_line_error, run_here
 from agent_rl.data.tasks import read_tasks
 from agent_rl.learning import sft
 from agent_rl.policies.minimind_policy import load_tokenizer
+from agent_rl.policies.model_files.trained_for import TrainedFor, read_trained_for
 from agent_rl.scripts import prepare_tasks, train, train_math_agent, train_sft
 from agent_rl.tools.toolset import Toolset
 
@@ -53,6 +54,8 @@ def test_a_warm_start_learns_the_configured_agent_type(
     assert not any(other in text for text in texts)
     assert len(tokenizer.encode(call)) == 1  # a phrase of the texts that the tokenizer was trained on
     assert (tmp_path / "model.safetensors").is_file()
+    longest = max(map(len, seen))
+    assert read_trained_for(tmp_path) == TrainedFor(environment="math_qa", max_context=longest, tasks={})
 
 
 @pytest.mark.parametrize(

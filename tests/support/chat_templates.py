@@ -101,7 +101,11 @@ QWEN3 = f"""\
 {{{{- '<|im_start|>' ~ message.role ~ '\\n' ~ message.content ~ '<|im_end|>\\n' }}}}
 {{%- endif %}}
 {{%- endfor %}}
-{{%- if add_generation_prompt %}}{{{{- '<|im_start|>assistant\\n' }}}}{{%- endif %}}
+{{%- if add_generation_prompt %}}{{{{- '<|im_start|>assistant\\n' }}}}
+{{%- if enable_thinking is defined and enable_thinking is false %}}
+{{{{- '<think>\\n\\n</think>\\n\\n' }}}}
+{{%- endif %}}
+{{%- endif %}}
 """
 """Qwen3: the last reply is shown with its reasoning, an empty one too; that of earlier questions is cut out."""
 

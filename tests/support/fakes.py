@@ -33,9 +33,22 @@ class ByteChatFormat:
     def render_env_messages(self, messages: Sequence[Message]) -> list[int]:
         return [*self._render(messages), ROLE_IDS["assistant"]]
 
+    def render_continuation(self, messages: Sequence[Message]) -> list[int]:
+        return self.render_env_messages(messages)
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        return [chr(token) if token < END else "<end>" for token in token_ids]
+
     def parse_completion(self, token_ids: Sequence[int]) -> Message:
-        reply = parse_tool_calls(bytes(token for token in token_ids if token < END).decode())
-        return Message(role="assistant", content=reply.content, tool_calls=reply.calls, tool_errors=reply.errors)
+        text = bytes(token for token in token_ids if token < END).decode()
+        reply = parse_tool_calls(text)
+        return Message(
+            role="assistant",
+            content=reply.content,
+            tool_calls=reply.calls,
+            tool_errors=reply.errors,
+            written=text if reply.calls or reply.errors else "",
+        )
 
     def reply_end(self, token_ids: Sequence[int]) -> int | None:
         return None

@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+_OF_THE_MOMENT = ("time", "perf/", "host/", "gpu/")
+
 
 def lasting_metrics(run: Path) -> list[dict[str, float]]:
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if not key.startswith(("time/", "perf/"))} for row in rows]
+    return [{key: value for key, value in row.items() if not key.startswith(_OF_THE_MOMENT)} for row in rows]
 
 
 def outcome(run: Path, last_step: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
 
     One episode has no score, one was cut off, one starts a second context.
     """
-    random_, alike = random.Random(seed), random.Random(f"alike {seed}")
+    random_, alike, earned = random.Random(seed), random.Random(f"alike {seed}"), random.Random(f"earned {seed}")
 
     def ids(count: int) -> tuple[int, ...]:
         return tuple(random_.randrange(5, 20) for _ in range(count))
@@ -47,6 +47,7 @@ def make_step(seed: int, *, group_size: int = 3) -> list[TrajectoryGroup]:
             message=Message.assistant(""),
             env_messages=(),
             new_context=new_context,
+            reward=round(earned.random(), 2),
         )
 
     groups = []

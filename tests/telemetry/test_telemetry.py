@@ -1,6 +1,7 @@
 import io
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_each_step_is_on_disk_as_soon_as_it_is_written(tmp_path):
     path = tmp_path / "run" / "metrics.jsonl"
     with MetricsWriter(path) as writer:
         writer.write(1, {"a": 0.5, "bad": math.nan, "worse": -math.inf, "n": 3})
-        assert rows(path) == [{"step": 1, "a": 0.5, "bad": None, "worse": None, "n": 3}]
+        (row,) = rows(path)
+        assert abs(row.pop("time") - time.time()) < 100
+        assert row == {"step": 1, "a": 0.5, "bad": None, "worse": None, "n": 3}
         writer.write(2, {"a": 1.0})
     assert [row["step"] for row in rows(path)] == [1, 2]
 
@@ -62,7 +65,7 @@ def test_resuming_drops_the_steps_that_will_run_again(tmp_path):
             writer.write(step, {"a": float(step)})
     with MetricsWriter(path, resume_from_step=3) as writer:
         writer.write(3, {"a": 30.0})
-    assert rows(path) == [{"step": 1, "a": 1.0}, {"step": 2, "a": 2.0}, {"step": 3, "a": 30.0}]
+    assert [(row["step"], row["a"]) for row in rows(path)] == [(1, 1.0), (2, 2.0), (3, 30.0)]
     assert [p.name for p in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
@@ -72,7 +75,7 @@ def test_a_line_cut_off_by_a_crash_is_dropped(tmp_path, resume_from_step):
     path.write_text('{"step": 1}\n{"step": 2, "rew')
     with MetricsWriter(path, resume_from_step=resume_from_step) as writer:
         writer.write(2, {})
-    assert rows(path) == [{"step": 1}, {"step": 2}]
+    assert [row["step"] for row in rows(path)] == [1, 2]
 
 
 def test_a_file_of_something_else_is_not_cut(tmp_path):
@@ -125,6 +128,19 @@ def test_groups_are_sorted_by_success_and_signal():
     assert metrics["group/frac_all_bad"] == 0.5
     assert metrics["group/frac_mixed"] == 0.25
     assert metrics["group/frac_no_signal"] == pytest.approx(3 / 5)
+
+
+def test_groups_of_one_outcome_that_hardly_differ_are_counted():
+    good, bad = {"success": 1.0}, {"success": 0.0}
+    metrics = measure(
+        [episode(2.30, reward_parts=good)] * 7 + [episode(2.29, reward_parts=good)],
+        [episode(0.31, reward_parts=bad), episode(0.30, reward_parts=bad)],
+        [episode(0.4, reward_parts=bad), episode(0.3, reward_parts=bad)],  # more than a fiftieth of the widest
+        [episode(2.30, reward_parts=good), episode(2.29, reward_parts=bad)],  # two outcomes
+        [episode(2.30, reward_parts=good)] * 8,
+    )
+    assert metrics["group/frac_minor_signal"] == pytest.approx(2 / 5)
+    assert "group/frac_minor_signal" not in measure([episode(2.30), episode(2.29)], [episode(0.0)])
 
 
 def test_turns_tokens_and_tool_calls_are_counted():
@@ -388,3 +404,15 @@ def test_the_eta_follows_the_latest_steps_and_not_what_came_before(capsys):
         for step in range(6, 27):
             progress.step(step, {"time/step_s": 50.0 if step < 17 else 1.0})
     assert capsys.readouterr().out.splitlines()[-1] == "step 26/100  ETA 0:01:14"
+
+
+def test_the_eta_counts_evaluations_to_come_as_long_as_those_so_far(capsys):
+    with TrainingProgress(10, enabled=False) as progress:
+        progress.step(1, {"time/step_s": 2.0}, evaluations_left=3)
+        progress.evaluated(60.0)
+        progress.evaluated(120.0)
+        progress.step(2, {"time/step_s": 2.0}, evaluations_left=3)
+    assert capsys.readouterr().out.splitlines() == [
+        "step 1/10  ETA 0:00:18 + evaluations",
+        "step 2/10  ETA 0:04:46",
+    ]

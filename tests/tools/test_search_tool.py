@@ -317,7 +317,7 @@ def test_indexing_prints_nothing_starts_no_thread_and_does_not_depend_on_hash_se
             [sys.executable, "-c", QUIET],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=400,
             check=False,
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[2])},
         )

@@ -5,10 +5,8 @@ last fenced Python block is submitted as if by a last call. A reply without a bl
 model that is prompted again for code learns to wait for that. Rewards are given at the end, for the last program.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -20,11 +18,10 @@ from agent_rl.data.splits import take
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult, ToolEnv
 from agent_rl.envs.code import rewards  # noqa: F401, registers code_reward
-from agent_rl.envs.code.call_tests import parse_call_task
 from agent_rl.envs.code.demonstrations import demonstrations
 from agent_rl.envs.code.failure_modes import CODE_RULES
+from agent_rl.envs.code.formats import FORMATS
 from agent_rl.envs.code.generate import generate_tasks
-from agent_rl.envs.code.humaneval import parse_humaneval
 from agent_rl.envs.code.prompts import SYSTEM_PROMPT, TOOL_SPECS, submission
 from agent_rl.envs.code.task import REFERENCE, CodeTask
 from agent_rl.envs.code.tool import CodeExecTool
@@ -32,13 +29,13 @@ from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.errors import SandboxError
 from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
-from agent_rl.sandbox.limits import Limits, Status
+from agent_rl.sandbox.limits import Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
+from agent_rl.tools.workspace_tools import open_sandbox
 
 MAX_PROBLEMS = 5
 """Most problems stored with an episode's transcript."""
-FORMATS: dict[str, Callable[[dict[str, Any], str], CodeTask]] = {"calls": parse_call_task, "humaneval": parse_humaneval}
 
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
@@ -48,8 +45,9 @@ class CodeExecEnvOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal["calls", "humaneval"] = "calls"
-    """Of the rows: `calls` has tests such as {function: add, args: [1, 2], expected: 3}, `humaneval` is HumanEval's."""
+    format: Literal["auto", "calls", "humaneval"] = "auto"
+    """Of the rows; `auto` tells by their keys. `calls` has tests such as {function: add, args: [1, 2], expected: 3},
+    `humaneval` is HumanEval's; assert lines, pytest texts and MBPP's rows need no name."""
     system_prompt: str = SYSTEM_PROMPT
     """What the model reads before the request."""
     success_reward: Weight = 1.0
@@ -205,23 +203,8 @@ class CodeExecEnvFactory(EnvFactory):
 
     def start(self) -> None:
         if self._sandbox is None:
-            options = self.options
-            limits = Limits(
-                wall_s=options.time_limit_s,
-                cpu_s=ceil(options.time_limit_s),
-                memory_mb=options.memory_mb,
-                processes=16,
-                open_files=64,
-                output_kb=16,
-                output_hard_kb=256,
-            )
-            self._sandbox = Sandbox.open(
-                python=sys.executable,
-                limits=limits,
-                size=options.workers,
-                tier=options.sandbox_tier,
-                reuse_verdicts=options.reuse_verdicts,
-            )
+            reuse = self.options.reuse_verdicts
+            self._sandbox = open_sandbox(self.options, output_kb=16, reuse_verdicts=reuse)
 
     def get_sandbox(self) -> Sandbox:
         """The running sandbox; SandboxError without one, so that nothing is scored."""

@@ -35,7 +35,7 @@ from {module} import {name}
 def test_check():
     check({name})
 """
-_OFF_BY_ONE = """
+OFF_BY_ONE = """
 
 import types as _types
 
@@ -65,6 +65,7 @@ _right = _own["{name}"] = _types.FunctionType(
 def {name}(*args, **kwargs):
     return _off_by_one(_right(*args, **kwargs))
 """
+"""Behind a function, changes every answer of it by one."""
 
 
 class HumanEvalRow(BaseModel):
@@ -122,7 +123,7 @@ class HumanEvalTask(CodeTask):
     def solutions(self) -> Mapping[str, str]:
         """The canonical body; an empty one; the canonical function with every answer changed by one."""
         row = self._row
-        changed = row.prompt + row.canonical_solution + _OFF_BY_ONE.format(name=row.entry_point)
+        changed = row.prompt + row.canonical_solution + OFF_BY_ONE.format(name=row.entry_point)
         return {REFERENCE: row.canonical_solution, "empty body": "    pass\n", "off by one": changed}
 
 

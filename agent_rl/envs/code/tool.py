@@ -4,7 +4,6 @@ A program that fails by itself is not judged: it passes no test. What was run is
 the episode. Not here: the tests (`task.py`), the reward.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +11,11 @@ from typing import Any
 from agent_rl.envs.code.task import CodeTask, Judged
 from agent_rl.errors import SandboxError
 from agent_rl.sandbox.freeze import screen
-from agent_rl.sandbox.limits import Limits, RunResult, Status
+from agent_rl.sandbox.limits import Status
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
 from agent_rl.tools.base import BaseTool, ToolResult
-
-MAX_ERROR_CHARS = 200
-NO_OUTPUT = "no output"
-_LINE = re.compile(r'^  File "main\.py", line (\d+)', re.MULTILINE)
+from agent_rl.tools.workspace_tools import NO_OUTPUT, failure, printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,33 +60,9 @@ class CodeExecTool(BaseTool):
                 judged = self._task.judge(sandbox, code)
         except OSError as error:
             raise SandboxError(f"the sandbox cannot work: {error!r}") from error
-        lines = [_shortened(run.stdout.strip("\n"), self._output_chars)] if run.stdout.strip() else []
-        if run.status is not Status.OK:
-            num_given = program.count("\n") - code.count("\n")
-            lines.append(_failure(run, sandbox.limits, num_lines_before=num_given))
-        elif judged:
+        num_given = program.count("\n") - code.count("\n")
+        lines = [*printed(run, self._output_chars), *failure(run, sandbox.limits, num_lines_before=num_given)]
+        if judged:
             lines.append(judged.report)
         verdict = judged.verdict if judged else Verdict(status=run.status, flags=screen(code))
         return Attempt(code=code, verdict=verdict), "\n".join(lines) or NO_OUTPUT, run.status is Status.OK
-
-
-def _failure(run: RunResult, limits: Limits, *, num_lines_before: int) -> str:
-    """How a program failed: the limit it ran into, or the end of its traceback with the last line of its own in it."""
-    stopped = {
-        Status.TIMEOUT: f"stopped after {limits.wall_s:g} s",
-        Status.MEMORY: f"stopped at {limits.memory_mb} MB of memory",
-        Status.PROCESS_LIMIT: "stopped, too many processes",
-        Status.OUTPUT_LIMIT: "stopped, too much output",
-    }
-    if run.status in stopped:
-        return f"error: {stopped[run.status]}"
-    message = run.stderr.strip().rpartition("\n")[2].strip()
-    if not message:
-        return f"error: exit code {run.exit_code}"
-    lines = [int(number) for number in _LINE.findall(run.stderr)]
-    where = f" in line {lines[-1] - num_lines_before}" if lines and lines[-1] > num_lines_before else ""
-    return f"error{where}: {_shortened(message, MAX_ERROR_CHARS)}"
-
-
-def _shortened(text: str, chars: int) -> str:
-    return text if len(text) <= chars else f"{text[:chars]}..."

@@ -2,6 +2,7 @@
 
     agent-rl nat validate path/to/project
     agent-rl nat validate path/to/project --cases my_cases.jsonl --json report.json
+    agent-rl nat plan "Convert km, miles and metres, two decimals" planner.source=gemini
 
 The project runs in the sandbox, through the toolkit of `.venv-nat`; nothing in its folder is changed.
 """
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from agent_rl.envs.nat.create.commands import plan
 
 if TYPE_CHECKING:
     from agent_rl.envs.nat.judge.report import ValidationReport
@@ -26,6 +29,9 @@ _WHY_NOT = {
 @app.callback()
 def nat() -> None:
     """Tools for NeMo Agent Toolkit projects."""
+
+
+app.command("plan")(plan)
 
 
 @app.command("validate")

@@ -15,6 +15,7 @@ from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
+from agent_rl.envs.nat.factory.requests.reword import in_any_words
 from agent_rl.envs.nat.prompts import initial_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import TOOL_SPECS, test_report
@@ -34,7 +35,25 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
         specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
         for spec in itertools.islice(specs, SPECS_PER_SEED):
             turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
-            yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family)
+            covers = _covers(spec, "own")
+            yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
+
+
+def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+    """The same with requests in many wordings and names of any words, without end."""
+    for each in endless_seeds(seed):
+        specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
+        for spec in itertools.islice(specs, SPECS_PER_SEED):
+            changed = in_any_words(spec, random.Random(f"words-{seed}-{spec.task_id}"))
+            turns = demonstration_turns(changed, faulty_share=faulty_share, seed=seed)
+            covers = _covers(spec, "any")
+            yield Demonstration(initial_messages(changed), turns, TOOL_SPECS, kind=spec.family, covers=covers)
+
+
+def _covers(spec: NATSpec, wording: str) -> dict[str, tuple[str | int, ...]]:
+    """As `repair.task.covered` has it, with how the request is worded."""
+    families = {spec.family, *(tool.family for tool in spec.tools)}
+    return {"families": tuple(families), "levels": (spec.level,), "kinds": ("create",), "wordings": (wording,)}
 
 
 def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:

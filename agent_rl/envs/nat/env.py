@@ -15,26 +15,26 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult, Task, ToolEnv
 from agent_rl.envs.demonstrations import Demonstration
-from agent_rl.envs.nat.demonstrations import demonstrations
+from agent_rl.envs.nat.demonstrations import demonstrations, reworded_demonstrations
 from agent_rl.envs.nat.factory.negative_solutions import negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.factory.task_sets import offline, with_telling_inputs
 from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.checker import check_project
-from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.judge.report import ValidationReport
 from agent_rl.envs.nat.judge.reward import RewardWeights, reward_parts
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.envs.nat.prepare import offline, with_telling_inputs
-from agent_rl.envs.nat.prompts import PromptStyle, initial_messages
+from agent_rl.envs.nat.progress import RepairTurns, VisibleProgress
+from agent_rl.envs.nat.prompts import PromptStyle, initial_messages, started_messages
+from agent_rl.envs.nat.repair.task import covered, read_task
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.envs.nat.tools import TOOL_SPECS, NatCheckTool, PytestRunTool
+from agent_rl.envs.nat.tools import NO_CALL, TOOL_SPECS, NatCheckTool, PytestRunTool, is_marked_complete
+from agent_rl.envs.nat.visible import VisibleChecks, visible_checks
 from agent_rl.records import StopReason
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
 MAX_PROBLEMS = 12
 """Most problems stored with an episode's transcript."""
-COMPLETION_MARKER = "AGENT_CREATION_COMPLETE"
-"""In a reply it means the same as `submit`."""
 
 
 class NATEnvOptions(BaseModel):
@@ -55,6 +55,9 @@ class NATEnvOptions(BaseModel):
     .venv-nat-react."""
     reuse_verdicts: bool = True
     """Judge equal projects of a task once."""
+    repair_turns: Annotated[int, Field(ge=0)] = 0
+    """Turns that an episode goes on after a submission that fails the visible checks (files, build, the request's
+    example, server, the project's own tests), with a report of these; 0: a submission always ends it."""
     prompt: PromptStyle = "compact"
     """`compact`: the rules of the job in a few lines; `guide`: the toolkit's anatomy with samples, for large models."""
 
@@ -67,51 +70,103 @@ class NATAgentEnv(ToolEnv):
         self._files: Files = {}
         self._spec: NATSpec | None = None
         self._num_turns = 0
+        self._progress: VisibleProgress | None = None
+        self._repair: RepairTurns | None = None
+        self._num_messages, self._is_told = 0, False
+        """Messages before the replies of this turn, and whether its submission was answered by a report."""
 
     def reset(self, task: Task) -> list[Message]:
-        self._spec = parse_spec(task, f"task {task.get('task_id')}")
-        get_toolkit = self._factory.get_toolkit
+        given = read_task(task, f"task {task.get('task_id')}")
+        spec, options, get_toolkit = given.spec, self._factory.options, self._factory.get_toolkit
+        self._spec = spec
+        self._files.update(given.start_files)
         self.registry = self.add_tools(
             task,
             [
                 FileWriteTool(self._files),
                 FileReadTool(self._files),
                 PytestRunTool(self._files, get_toolkit),
-                NatCheckTool(self._files, get_toolkit, self._spec),
+                NatCheckTool(self._files, get_toolkit, spec),
                 SubmitTool(),
             ],
         )
-        return initial_messages(self._spec, self._factory.options.prompt)
+        weights = options.reward
+        if weights.progress:
+            self._progress = VisibleProgress(self._visible, self._files, weight=weights.progress)
+        if options.repair_turns:
+            self._repair = RepairTurns(options.repair_turns)
+        if given.kind == "create":
+            return initial_messages(spec, options.prompt)
+        return started_messages(spec, given.kind, given.start_files, options.prompt)
 
     def step(self, message: Message) -> StepResult:
         self._num_turns += 1
+        self._num_messages, self._is_told = len(self.trajectory) + 1, False
+        if self._repair is not None:
+            self._repair.begin_turn()
         result = super().step(message)
         # The marker counts after the calls of the same reply, the files they wrote included.
-        if COMPLETION_MARKER in message.content and not result.terminated:
+        if is_marked_complete(message) and not (result.terminated or self._is_told):
+            result = self._marked_complete(message, result)
+        if result.terminated:
+            return result
+        if self._repair is not None and self._repair.is_over:
             scored = self._score(submitted=True)
-            result = replace(scored, info={**result.info, **scored.info})
-        return result
+            return replace(scored, info={**result.info, **scored.info})
+        return result if self._progress is None else replace(result, reward=self._progress.earned(self._files))
 
     def no_call(self, message: Message) -> StepResult:
-        return StepResult(messages=(Message.user("Write the files with file_write, then call submit."),))
+        return StepResult(messages=(Message.user(NO_CALL),))
 
     def on_terminal(self, tool_name: str) -> StepResult:
-        return self._score(submitted=True)
+        told = self._told()
+        if told is None:
+            return self._score(submitted=True)
+        self.trajectory = (*self.trajectory[:-1], Message.tool(told, name=tool_name))
+        return StepResult(messages=self.trajectory[self._num_messages :])
 
     def truncate(self, reason: StopReason) -> StepResult:
         return self._score(submitted=False)
+
+    def _marked_complete(self, message: Message, result: StepResult) -> StepResult:
+        told = self._told()
+        if told is None:
+            scored = self._score(submitted=True)
+            return replace(scored, info={**result.info, **scored.info})
+        replies = result.messages if message.tool_calls or message.tool_errors else ()
+        self.trajectory = (*self.trajectory[: self._num_messages], *replies, Message.user(told))
+        return replace(result, messages=self.trajectory[self._num_messages :])
+
+    def _told(self) -> str | None:
+        """What a submission is answered that is not taken, because visible checks fail and turns to repair are left."""
+        if self._repair is None:
+            return None
+        found = self._visible()
+        if self._repair.takes(found):
+            return None
+        self._is_told = True
+        return self._repair.told(found)
 
     def _score(self, *, submitted: bool) -> StepResult:
         assert self._spec is not None, "reset comes first"
         report = self.check()
         weights = self._factory.options.reward
         parts = reward_parts(report, weights, num_turns=max(1, self._num_turns), submitted=submitted)
+        paid = 0.0
+        if self._progress is not None:
+            paid = self._progress.paid
+            parts["progress"] = paid + self._progress.earned(self._files)
         shares = {f"share/{name}": share for name, share in report.shares.items()}
-        logged = {**parts, **shares, "success": float(report.complete and submitted)}
+        success = float(report.complete and submitted)
+        logged = {**parts, **shares, **(self._repair.parts(success) if self._repair else {}), "success": success}
         info = {"problems": list(report.problems[:MAX_PROBLEMS]), "num_files": len(self._files)}
         return StepResult(
-            reward=sum(parts.values()), reward_parts=logged, terminated=True, flags=report.flags, info=info
+            reward=sum(parts.values()) - paid, reward_parts=logged, terminated=True, flags=report.flags, info=info
         )
+
+    def _visible(self) -> VisibleChecks:
+        assert self._spec is not None, "reset comes first"
+        return visible_checks(self._factory.get_toolkit(), self._spec, self._files)
 
     def check(self) -> ValidationReport:
         """The verdict on the files as they stand."""
@@ -136,11 +191,18 @@ class NATEnvFactory(EnvFactory):
         return NATAgentEnv(self)
 
     def check_task(self, task: Task, where: str) -> None:
-        parse_spec(task, where)
+        read_task(task, where)
 
     def solutions(self, task: Task) -> list[Solution]:
-        """The reference project, and one negative solution of each kind."""
-        spec = parse_spec(task, f"task {task.get('task_id')}")
+        """The reference project, and one negative solution of each kind; where a task begins with files, what is left
+        to write, and the files as they are."""
+        given = read_task(task, f"task {task.get('task_id')}")
+        spec = given.spec
+        if given.kind != "create":
+            return [
+                Solution(name="reference", messages=(submission(given.solution()),), succeeds=True),
+                Solution(name=f"start: {given.fault or given.kind}", messages=(submission({}),), succeeds=False),
+            ]
         wrong = negative_solutions(spec, self.seed)
         return [
             Solution(name="reference", messages=(submission(render_project(spec)),), succeeds=True),
@@ -179,6 +241,12 @@ class NATEnvFactory(EnvFactory):
 
     def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
         return demonstrations(seed, faulty_share=faulty_share)
+
+    def reworded_demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
+        return reworded_demonstrations(seed, faulty_share=faulty_share)
+
+    def covers(self, task: Task) -> Mapping[str, tuple[str | int, ...]]:
+        return covered(task)
 
     def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> Mapping[str, Sequence[Row]]:
         """As `prepare-dataset` writes them without further options: `train`, `val` and `test_generalisation`."""

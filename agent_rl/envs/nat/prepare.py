@@ -4,84 +4,181 @@
 
 Writes train (90 %), val (10 %) and test_generalisation (another 10 %), each as .jsonl and .parquet, the same bytes for
 the same seed. No fingerprint, and so no renamed copy, is in two files. `--source gemini` turns free requests into specs
-with the google-genai planner instead (requirements-gemini.txt, GEMINI_API_KEY); it resumes where it stopped.
+with the google-genai planner instead (requirements-gemini.txt, GEMINI_API_KEY), `--source openai` with any
+OpenAI-compatible endpoint (`--base-url`, `--planner-model`); both resume where they stopped.
 """
 
 import itertools
+import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from agent_rl.data.tasks import write_tasks
-from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
-from agent_rl.envs.nat.factory.telling import with_telling
+from agent_rl.envs.demonstrations import to_conversation
+from agent_rl.envs.nat.factory.requests.reword import in_any_words
+from agent_rl.envs.nat.factory.task_sets import offline, with_telling_inputs
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.files import make_folder
 
-_WORTH_PROCESSES = 64
-"""Specs; fewer take less time than processes do to start."""
+PlannerModel = Annotated[
+    str | None, typer.Option("--planner-model", "--gemini-model", help="planner: the model; openai needs one.")
+]
+BaseUrl = Annotated[
+    str | None, typer.Option(help="planner: address of the service, such as http://127.0.0.1:8000/v1 for openai.")
+]
+KeyName = Annotated[
+    str | None, typer.Option("--api-key-env", help="openai: environment variable with the key; OPENAI_API_KEY if set.")
+]
+MaxTools = Annotated[int | None, typer.Option(min=1, max=6, help="planner: most tools of an agent; 1 by default.")]
+ExactSplit = Annotated[
+    bool, typer.Option("--exact-split", help="planner: exactly a tenth of the specs in train and val is in val.")
+]
+RequestsPerMinute = Annotated[float | None, typer.Option(help="planner: rate limit; 60 by default.")]
+PriceIn = Annotated[float | None, typer.Option(help="planner: price per million tokens read, for the cost.")]
+Starter = Annotated[
+    bool,
+    typer.Option(
+        help="Tasks for the shipped small model: its families and levels, without the fingerprints of the "
+        "demonstrations it has seen, in requests that leave out what it has learned from them."
+    ),
+]
+Wordings = Annotated[
+    Literal["own", "any"],
+    typer.Option(help="any: agents of one tool get requests in many wordings and, three of four, names of any words."),
+]
+PriceOut = Annotated[float | None, typer.Option(help="planner: the same for tokens written.")]
+
+
+Kind = Annotated[
+    Literal["create", "repair", "extend", "demonstrations"],
+    typer.Option(
+        help="create: projects written from nothing; repair: projects with a planted fault, of the families and "
+        "levels of --starter, with test_faults of classes of faults that no other file has; extend: projects of "
+        "two tools of which one is there. Both are proven with the toolkit. demonstrations: conversations of a "
+        "teacher who repairs, recorded with the toolkit, for `agent-rl sft --recorded`."
+    ),
+]
+HiddenCases = Annotated[
+    Literal["chosen", "sampled"],
+    typer.Option(
+        help="chosen: store inputs that tell the rules from wrong ones one step away, which takes one to four "
+        "seconds of a core for each spec; sampled: leave them out, so all inputs are sampled when an episode ends."
+    ),
+]
 
 
 def main(
     output_dir: Annotated[Path, typer.Option(help="Folder the files are written to.")],
-    source: Annotated[Literal["offline", "gemini"], typer.Option(help="Where specs come from.")] = "offline",
+    source: Annotated[
+        Literal["offline", "gemini", "openai"], typer.Option(help="Where specs come from; the last two plan requests.")
+    ] = "offline",
     num_samples: Annotated[int, typer.Option(min=10, help="Specs in train and val together.")] = 1200,
     seed: Annotated[int, typer.Option(help="Seed of the specs.")] = 0,
     families: Annotated[str | None, typer.Option(help="Only these task families, separated by commas.")] = None,
     levels: Annotated[str | None, typer.Option(help="Only these levels, such as 1,2.")] = None,
-    starter: Annotated[
-        bool,
-        typer.Option(
-            help="Tasks for the shipped small model: its families and levels, without the fingerprints of the "
-            "demonstrations it has seen, in requests that leave out what it has learned from them."
-        ),
-    ] = False,
-    hidden_cases: Annotated[
-        Literal["chosen", "sampled"],
-        typer.Option(
-            help="chosen: store inputs that tell the rules from wrong ones one step away, which takes one to four "
-            "seconds of a core for each spec; sampled: leave them out, so all inputs are sampled when an episode ends."
-        ),
-    ] = "chosen",
+    starter: Starter = False,
+    wordings: Wordings = "own",
+    kind: Kind = "create",
+    hidden_cases: HiddenCases = "chosen",
     requests_file: Annotated[
-        Path | None, typer.Option(help="gemini: one request a line, instead of the built-in library.")
+        Path | None, typer.Option(help="planner: one request a line, instead of the built-in library.")
     ] = None,
-    gemini_model: Annotated[str | None, typer.Option(help="gemini: the planner's model.")] = None,
-    requests_per_minute: Annotated[float | None, typer.Option(help="gemini: rate limit; 60 by default.")] = None,
-    price_in: Annotated[float | None, typer.Option(help="gemini: price per million tokens read, for the cost.")] = None,
-    price_out: Annotated[float | None, typer.Option(help="gemini: the same for tokens written.")] = None,
+    planner_model: PlannerModel = None,
+    base_url: BaseUrl = None,
+    api_key_env: KeyName = None,
+    max_tools: MaxTools = None,
+    exact_split: ExactSplit = False,
+    requests_per_minute: RequestsPerMinute = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
 ) -> None:
     start = time.monotonic()
-    make_folder(output_dir, "--output-dir")
-    given = {
-        "model": gemini_model,
-        "requests_per_minute": requests_per_minute,
-        "price_in": price_in,
-        "price_out": price_out,
-    }
-    settings = {name: value for name, value in given.items() if value is not None}
+    settings = _given(
+        model=planner_model, base_url=base_url, key_name=api_key_env, max_tools=max_tools, price_in=price_in,
+        price_out=price_out, requests_per_minute=requests_per_minute,
+    )  # fmt: skip
+    if kind != "create":
+        is_chosen = source != "offline" or families or levels or starter or wordings != "own"
+        _refuse_beside_kind(kind, is_chosen, settings or requests_file or exact_split)
+        make_folder(output_dir, "--output-dir")
+        num = write_other_kind(kind, output_dir, num_samples, seed, has_telling=hidden_cases == "chosen")
+        print(f"{num} rows in {time.monotonic() - start:.1f} s")
+        return
     if source == "offline":
-        if settings or requests_file:
-            raise ConfigError("options for gemini were given with --source offline; leave them out")
+        if settings or requests_file or exact_split:
+            raise ConfigError("options for a planner were given with --source offline; leave them out")
+        make_folder(output_dir, "--output-dir")
         num_val = num_samples // 10
         chosen = families.split(",") if families else None
         sets = offline(num_samples - num_val, num_val, seed, chosen, _levels(levels), starter)
     else:
-        if families or levels or starter:
-            raise ConfigError("--families, --levels and --starter are for --source offline; leave them out")
+        if families or levels or starter or wordings != "own":
+            raise ConfigError("--families, --levels, --starter and --wordings are for --source offline; leave them out")
         from agent_rl.envs.nat.factory.planner.dataset import plan_task_sets
 
-        sets = plan_task_sets(output_dir, num_samples, seed, requests_file, settings)
+        settings["source"] = source
+        sets = plan_task_sets(output_dir, num_samples, seed, requests_file, settings, exact_split=exact_split)
+    if wordings == "any":
+        sets = {name: [_in_any_words(spec, seed) for spec in specs] for name, specs in sets.items()}
     for name, specs in sets.items():
         write(output_dir, name, with_telling_inputs(specs) if hidden_cases == "chosen" else specs)
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _in_any_words(spec: NATSpec, seed: int) -> NATSpec:
+    if len(spec.tools) != 1 or spec.workflow.kind != "direct":
+        return spec
+    return in_any_words(spec, random.Random(f"wordings-{seed}-{spec.task_id}"))
+
+
+def _refuse_beside_kind(kind: str, choice: object, planning: object) -> None:
+    if choice or planning:
+        raise ConfigError(
+            f"--kind {kind} makes its tasks offline and chooses families and levels itself; leave out --source, "
+            "--families, --levels, --starter, --wordings and what is for a planner"
+        )
+
+
+def write_other_kind(kind: str, folder: Path, num: int, seed: int, *, has_telling: bool) -> int:
+    """Files of tasks that begin with files, or of demonstrations; how many rows there are."""
+    if kind == "demonstrations":
+        return write_demonstrations(folder, num, seed)
+    from agent_rl.envs.nat.judge.toolkit import NatToolkit
+    from agent_rl.envs.nat.repair.generate import started_sets
+
+    with NatToolkit.open(processes=2) as toolkit:
+        sets = started_sets(toolkit, "repair" if kind == "repair" else "extend", num - num // 10, num // 10, seed)
+    for name, tasks in sets.items():
+        specs = [task.spec for task in tasks]
+        told = with_telling_inputs(specs) if has_telling else specs
+        rows = [replace(task, spec=spec).to_row() for task, spec in zip(tasks, told, strict=True)]
+        write(folder, name, told, rows)
+        faults = Counter(task.fault for task in tasks if task.fault)
+        print(", ".join(f"{fault} {count}" for fault, count in faults.items()) or "no faults")
+    return sum(map(len, sets.values()))
+
+
+def write_demonstrations(folder: Path, num: int, seed: int) -> int:
+    """demonstrations.jsonl; how many there are."""
+    from agent_rl.envs.nat.env import NATEnvFactory, NATEnvOptions
+    from agent_rl.envs.nat.repair.demonstrations import REPAIR_TURNS, recorded_demonstrations
+
+    with NATEnvFactory(NATEnvOptions(repair_turns=REPAIR_TURNS), seed) as factory:
+        factory.start()
+        shown = list(itertools.islice(recorded_demonstrations(factory, seed), num))
+    rows = [to_conversation(each, f"demonstration-{seed}-{number:06d}") for number, each in enumerate(shown)]
+    write_tasks(folder / "demonstrations.jsonl", rows)
+    return len(rows)
 
 
 def _levels(text: str | None) -> list[int] | None:
@@ -92,42 +189,9 @@ def _levels(text: str | None) -> list[int] | None:
     return [int(part) for part in text.split(",")]
 
 
-def offline(
-    num_train: int,
-    num_val: int,
-    seed: int,
-    families: list[str] | None = None,
-    levels: list[int] | None = None,
-    starter: bool = False,
-) -> dict[str, list[NATSpec]]:
-    """train, val and test_generalisation from the generator."""
-    if starter and (families or levels):
-        raise ConfigError("--starter chooses families and levels itself; leave out --families and --levels")
-    if starter:
-        families, levels = list(STARTER_FAMILIES), list(STARTER_LEVELS)
-    wanted: list[tuple[str, list[Split], int]] = [
-        ("train", ["train"] if starter else ["train", "sft"], num_train),
-        ("val", ["val"], num_val),
-        ("test_generalisation", ["test_generalisation"], num_val),
-    ]
-    chosen = {"families": families, "levels": levels, "terse": starter}
-    return {
-        name: list(itertools.islice(generate_specs(seed, splits, **chosen), count)) for name, splits, count in wanted
-    }
-
-
-def with_telling_inputs(specs: Sequence[NATSpec]) -> list[NATSpec]:
-    """The specs with inputs that tell their rules from wrong ones (`factory/telling.py`), a second or less each;
-    many are shared out over all processors."""
-    if len(specs) < _WORTH_PROCESSES:
-        return [with_telling(spec) for spec in specs]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        return list(pool.map(with_telling, specs, chunksize=8))
-
-
-def write(output_dir: Path, name: str, specs: list[NATSpec]) -> None:
-    """NAME.jsonl and NAME.parquet, and a line with what is in them."""
-    rows = [spec.model_dump(mode="json") for spec in specs]
+def write(output_dir: Path, name: str, specs: list[NATSpec], rows: list[dict[str, Any]] | None = None) -> None:
+    """NAME.jsonl and NAME.parquet, and a line with what is in them; `rows` where they are more than the specs."""
+    rows = [spec.model_dump(mode="json") for spec in specs] if rows is None else rows
     for suffix in (".jsonl", ".parquet"):
         write_tasks(output_dir / f"{name}{suffix}", rows)
     difficulty = Counter(spec.difficulty for spec in specs)

@@ -7,16 +7,27 @@ them, on hidden cases.
 from collections.abc import Callable
 from typing import Any
 
+from agent_rl.agent.messages import Message
 from agent_rl.envs.nat.factory.cases import example_run
-from agent_rl.envs.nat.factory.questions import agent_runs
+from agent_rl.envs.nat.factory.questions import agent_runs, served_schemas
 from agent_rl.envs.nat.judge.check_static import refused_config
+from agent_rl.envs.nat.judge.checker import SERVER, serve
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.tools.base import BaseTool, ToolResult, spec_of
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
 GetToolkit = Callable[[], NatToolkit]
+COMPLETION_MARKER = "AGENT_CREATION_COMPLETE"
+"""In a reply it means the same as `submit`."""
+NO_CALL = "Write the files with file_write, then call submit."
+"""The answer to a reply without a call."""
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
+
+
+def is_marked_complete(message: Message) -> bool:
+    """Whether a reply says in words that the project is complete."""
+    return COMPLETION_MARKER in message.content
 
 
 def test_report(*, passed: int, failed: int, details: str = "") -> str:
@@ -58,20 +69,53 @@ class NatCheckTool(BaseTool):
         self.nat_spec = spec
 
     def __call__(self, **arguments: Any) -> ToolResult:
+        """Two lines: what the workflow gave, and what the MCP server offers; either may be an error.
+
+        Facts: whether it is `built`, the `example` comes out as the request says, and is `served` as the request says.
+        """
+        built, is_right, agent = self._agent()
+        serves, is_offered, server = self._server()
+        facts = {"built": built, "example": is_right, "served": is_offered}
+        return ToolResult(text=f"{agent}\nmcp: {server}", ok=built and serves, facts=facts)
+
+    def _agent(self) -> tuple[bool, bool, str]:
+        """Whether it was built, whether the example is right, and a line."""
         spec = self.nat_spec
         if reason := refused_config(self.get_toolkit(), self.files):
-            return ToolResult(text=f"error: {reason}", ok=False)
+            return False, False, f"error: {reason}"
+        example = example_run(spec)
         evidence = self.get_toolkit().run_agent(
             self.files,
             package=spec.package,
             schemas=[],
-            runs=agent_runs(spec, (example_run(spec),)),
+            runs=agent_runs(spec, (example,)),
             react=spec.workflow.kind == "react",
         )
         if evidence.error:
-            return ToolResult(text=f"error at {evidence.stage}: {evidence.error}", ok=False)
+            return False, False, f"error at {evidence.stage}: {evidence.error}"
         answer = evidence.runs[0].answers[0]
-        return ToolResult(text=f"built; the example gives {answer!r}", ok=True)
+        return True, answer == example.questions[0].expected, f"built; the example gives {answer!r}"
+
+    def _server(self) -> tuple[bool, bool, str]:
+        """Whether it answers, whether as the request says, and what it says of itself and answers to the examples."""
+        spec = self.nat_spec
+        if SERVER not in self.files:
+            return False, False, f"there is no {SERVER} yet"
+        examples = [] if spec.group else [(tool.instance, tool.example) for tool in spec.tools]
+        served = serve(self.get_toolkit(), self.files, example_run(spec), [(n, e.inputs) for n, e in examples])
+        if served.error:
+            return False, False, f"error at {served.stage}: {served.error}"
+        is_offered = (served.server_name, served.tools) == (spec.server.name, served_schemas(spec))
+        is_offered &= list(served.answers) == [example.output for _, example in examples]
+        offered = "; ".join(
+            f"{name}({', '.join(f'{argument}: {kind}' for argument, kind in arguments.items())})"
+            for name, arguments in served.tools.items()
+        )
+        given = "".join(
+            f"; the example of {name} gives {answer!r}"
+            for (name, _), answer in zip(examples, served.answers, strict=False)
+        )
+        return True, is_offered, f"answers as {served.server_name!r}; {offered or 'no tools'}{given}"
 
 
 TOOL_SPECS = tuple(spec_of(tool) for tool in (FileWriteTool, FileReadTool, PytestRunTool, NatCheckTool, SubmitTool))

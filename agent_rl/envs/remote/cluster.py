@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 from agent_rl.errors import ConfigError
+from agent_rl.resources import install_command
 
 _CONNECT_S = 10.0
 
@@ -18,7 +19,7 @@ def import_ray(wanted: str) -> Any:
     # A folder that happens to be called ray is found too, as a package without a file.
     if found is None or found.origin is None:
         raise ConfigError(
-            f"{wanted}, but this interpreter has no Ray; run pip install -r requirements-ray.txt here and on every node"
+            f"{wanted}, but this interpreter has no Ray; run {install_command('ray')} here and on every node"
         )
     return importlib.import_module("ray")
 

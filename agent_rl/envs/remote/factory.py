@@ -16,11 +16,13 @@ from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
 from agent_rl.envs.remote.actors import EnvActor, EnvActors
 from agent_rl.errors import EnvLostError
+from agent_rl.failures import note
 from agent_rl.records import StopReason
 
 _OF_INNER = (
     *("own_tools", "needed_tools", "failure_rules", "speed_options", "check_task", "solutions", "part_weights"),
-    *("demonstrations", "task_files", "preflight_tasks"),
+    *("demonstrations", "task_files", "preflight_tasks", "covers"),
+    *("environments", "read_tasks", "task_source", "compared_options"),
 )
 """What this factory has of the one whose environments run elsewhere."""
 
@@ -96,7 +98,7 @@ class RemoteEnv(AgentEnv):
         return self._call("step", message)
 
     def truncate(self, reason: StopReason) -> StepResult:
-        return self._call("truncate", reason)
+        return self._call("truncate", reason, self.unanswered)
 
     def close(self) -> None:
         """Without an error where the actor is lost: it holds nothing any more, and the outcome is known."""
@@ -121,6 +123,8 @@ class RemoteEnv(AgentEnv):
         except EnvLostError:
             self._factory.add_lost_episode()
             raise
+        for failed in reply.noted:
+            note(failed)
         if reply.failure is not None:
             raise reply.failure.to_error()
         self.tools = reply.tools

@@ -16,6 +16,8 @@ from agent_rl import errors
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
+from agent_rl.envs.step_result import read_opening, read_step
+from agent_rl.failures import FailedCall, noting
 from agent_rl.records import StopReason
 
 
@@ -28,17 +30,22 @@ class Failure:
     base: str
     """The class of `agent_rl.errors` that it is or derives from; empty for others."""
     text: str
+    call: FailedCall | None = field(default=None, compare=False)
+    """Its place and traceback."""
 
     @classmethod
     def of(cls, error: Exception) -> "Failure":
         known = [each.__name__ for each in type(error).__mro__ if vars(errors).get(each.__name__) is each]
-        return cls(type(error).__name__, known[0] if known else "", str(error))
+        call = FailedCall.of(error, "environment")
+        return cls(type(error).__name__, known[0] if known else "", str(error), call)
 
     def to_error(self) -> Exception:
         """An exception with this class name and text, which `except` recognises by its base."""
         base = getattr(errors, self.base) if self.base else Exception
         made = base if self.base == self.name else type(self.name, (base,), {})
-        return made(self.text)
+        error = made(self.text)
+        error.failed_call = self.call  # `FailedCall.of` finds it
+        return error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,8 @@ class EnvReply:
     """`EnvFactory.counters`: what was added since the last reply that had some."""
     failure: Failure | None = None
     """What was raised instead."""
+    noted: tuple[FailedCall, ...] = ()
+    """What tools raised meanwhile."""
 
 
 class EnvHost:
@@ -83,13 +92,14 @@ class EnvHost:
 
     def _run(self, seat: "_Seat", method: str, arguments: tuple[Any, ...]) -> EnvReply:
         value, failure = None, None
-        try:
-            value = getattr(seat, method)(*arguments)
-        except Exception as error:  # raised again where the episode runs
-            failure = Failure.of(error)
+        with noting() as noted:
+            try:
+                value = getattr(seat, method)(*arguments)
+            except Exception as error:  # raised again where the episode runs
+                failure = Failure.of(error)
         tools = () if seat.env is None else tuple(seat.env.tools)
         counters = self._new_work() if method == "close" else {}
-        return EnvReply(value=value, tools=tools, counters=counters, failure=failure)
+        return EnvReply(value=value, tools=tools, counters=counters, failure=failure, noted=tuple(noted))
 
     def _new_work(self) -> dict[str, float]:
         with self._lock:
@@ -115,13 +125,16 @@ class _Seat:
     def reset(self, task: Task, case_seed: int | None) -> list[Message]:
         self.env = self._factory()
         self.env.case_seed = case_seed
-        return list(self.env.reset(task))
+        return read_opening(self.env.reset(task), self.env)
 
     def step(self, message: Message) -> StepResult:
-        return self._made().step(message)
+        env = self._made()
+        return read_step(env.step(message), env)
 
-    def truncate(self, reason: StopReason) -> StepResult:
-        return self._made().truncate(reason)
+    def truncate(self, reason: StopReason, unanswered: Message | None = None) -> StepResult:
+        env = self._made()
+        env.unanswered = unanswered
+        return read_step(env.truncate(reason), env, "truncate")
 
     def close(self) -> None:
         if self.env is not None:

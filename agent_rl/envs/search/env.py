@@ -53,7 +53,6 @@ class SearchEnv(QAEnv):
         return replace(result, info={**result.info, "search_history": history})
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
-        super().on_result(call, result)
         if call.name == SearchTool.name:
             found = [each["title"] or each["text"] for each in result.facts.get("results", ())]
             self._history.append({"query": call.arguments.get("query"), "results": found})

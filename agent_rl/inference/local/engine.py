@@ -86,6 +86,16 @@ class GenerationEngine(ThreadedEngine[Request]):
         """So far: tokens that were sampled, and those that were run through the model for it, prompts left out."""
         return {"sampled_tokens": self._batch.num_sampled, "decoded_tokens": self._batch.num_decoded}
 
+    def load(self) -> Mapping[str, int]:
+        """Now: requests in flight, those of them that wait for a row, slots of the cache that hold something."""
+        with self._changed:
+            num_in_flight, num_waiting = len(self._in_flight), len(self._waiting) + len(self._pending)
+        return {
+            "in_flight": num_in_flight,
+            "waiting": num_waiting,
+            "cache_slots": int(np.count_nonzero(self._batch.slots.lengths)),
+        }
+
     def refresh_weights(self, version: int) -> None:
         """Use changed weights: drop what is cached of the old ones and call the new ones `version`.
 

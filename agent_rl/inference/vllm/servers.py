@@ -26,6 +26,7 @@ from agent_rl.inference.vllm.server_answers import (
 )
 from agent_rl.inference.vllm.server_checks import check_router, check_server
 from agent_rl.inference.vllm.server_pool import ServerLostError, ServerPool, ServerState, UnknownAdapterError
+from agent_rl.loop_thread import LoopThread, cancel_others
 from agent_rl.records import Completion, FinishReason, SamplingParams
 
 MAX_ATTEMPTS = 5
@@ -71,12 +72,10 @@ class VLLMServers(Closing):
         self._num_read = self._num_cached = 0
         """Tokens of prompts that were answered, and those of them from a server's cache."""
         self._router = None if router is None else RouterState(router, self.pool, start_timeout_s=start_timeout_s)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-servers", daemon=True)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self.pool.start(), self._loop).result()
+        self._loop = LoopThread("vllm-servers")
+        self._loop.result(self.pool.start())
         if self._router is not None:
-            asyncio.run_coroutine_threadsafe(self._router.watch(), self._loop)
+            self._loop.start(self._router.watch())
 
     def hold(self) -> None:
         """From now on `complete` waits before it sends a request, until `release`; no other method waits.
@@ -93,7 +92,7 @@ class VLLMServers(Closing):
         """End `hold`; does nothing if nothing is held, or closed."""
         with self._guard:
             if not self._is_closed:
-                self._loop.call_soon_threadsafe(self._is_released.set)
+                self._loop.call(self._is_released.set)
 
     def complete(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """Generate one completion.
@@ -181,9 +180,7 @@ class VLLMServers(Closing):
             if self._is_closed:
                 return
             self._is_closed = True
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CLOSE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._loop.start(self._end()).result(_CLOSE_S)
         self._loop.close()
 
     def _run(self, work: "Coroutine[Any, Any, _Result]", cancel: Cancel | None = None) -> _Result | None:
@@ -192,7 +189,7 @@ class VLLMServers(Closing):
             if self._is_closed:
                 work.close()
                 raise EngineError(_CLOSED)
-            future: Future[_Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+            future: Future[_Result] = self._loop.start(work)
         try:
             while not future.done():
                 wait([future], timeout=None if cancel is None else _CANCEL_POLL_S)
@@ -267,7 +264,4 @@ class VLLMServers(Closing):
 
     async def _end(self) -> None:
         await self.pool.close()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_others()

@@ -54,6 +54,13 @@ class BeforeAfter:
     """Failed episodes by failure mode, most frequent first."""
 
     @property
+    def by_env(self) -> dict[str, "BeforeAfter"]:
+        """The same of each environment of a mixture; empty where all are of one."""
+        after = self.after.by_env
+        compared = {name: compare([each, after[name]]) for name, each in self.before.by_env.items()}
+        return {name: each for name, each in compared.items() if each is not None}
+
+    @property
     def turned(self) -> tuple[TaskPair, ...]:
         return self.gained + self.lost
 

@@ -56,6 +56,7 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
             "share of groups",
             {
                 "group/frac_no_signal": "zero variance",
+                "group/frac_minor_signal": "one outcome, nearly one reward",
                 "group/frac_all_good": "all solved",
                 "group/frac_all_bad": "all failed",
             },
@@ -97,6 +98,12 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
     ),
 }
 """Section -> plots, in the order of the page. A name that ends with `/*` means all metrics with that prefix."""
+_BY_ENVIRONMENT = (
+    ("Success by environment", "share", "success/mean"),
+    ("Mean reward by environment", "reward", "reward/mean"),
+    ("Zero-variance groups by environment", "share of groups", "group/frac_no_signal"),
+    ("Generated tokens by environment", "tokens/episode", "rollout/tokens_mean"),
+)
 
 
 def running_mean(values: Sequence[float], size: int) -> list[float]:
@@ -131,6 +138,16 @@ def series_of(panel: Panel, metrics: Mapping[str, Sequence[float]]) -> dict[str,
         elif measured(metrics.get(name, ())):
             found[label] = metrics[name]
     return found
+
+
+def env_panels(metrics: Mapping[str, Sequence[float]]) -> tuple[Panel, ...]:
+    """Plots with a line for each environment of a mixture; none where there is one environment."""
+    found = []
+    for title, unit, name in _BY_ENVIRONMENT:
+        parts = (key.split("/", 2) for key in metrics if key.startswith("env/"))
+        if names := {"/".join(part): part[1] for part in parts if part[2] == name}:
+            found.append(Panel(title, unit, names))
+    return tuple(found)
 
 
 def part_panels(metrics: Mapping[str, Sequence[float]]) -> tuple[tuple[Panel, ...], dict[str, float]]:

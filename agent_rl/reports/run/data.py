@@ -6,7 +6,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -37,6 +37,14 @@ class HeldOutEvaluation:
     def counted(self) -> HeldOut:
         scored = [episode for episode in self.episodes if episode.is_scored]
         return HeldOut(self.step, sum(episode.is_success for episode in scored), len(scored))
+
+    @property
+    def by_env(self) -> dict[str, "HeldOutEvaluation"]:
+        """The same of each environment of a mixture; empty where all are of one."""
+        names = dict.fromkeys(episode.env for episode in self.episodes if episode.env)
+        if len(names) < 2:
+            return {}
+        return {name: replace(self, episodes=tuple(e for e in self.episodes if e.env == name)) for name in names}
 
     @property
     def mean_reward(self) -> float:
@@ -83,7 +91,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, list[float]]:
         """One value per training step of every metric; NaN where a step has none."""
-        names = dict.fromkeys(name for row in self.rows for name in row if name != "step")
+        names = dict.fromkeys(name for row in self.rows for name in row if name not in ("step", "time"))
         return {name: [_number(row.get(name)) for row in self.rows] for name in names}
 
     @property

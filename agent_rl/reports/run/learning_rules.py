@@ -25,6 +25,8 @@ from agent_rl.reports.run.evidence import (
 
 ZERO_VARIANCE_HINT = 0.4
 """Beyond two fifths, a step costs more than 1.6 times what it learns from."""
+MINOR_HINT = 0.1
+"""Beyond a tenth of the groups that are trained on, what hardly matters is a tenth of what is learned."""
 EITHER_END = 0.5
 """With half as many groups at the other end, neither harder nor easier tasks alone would help."""
 LOST_ENTROPY = 0.2
@@ -146,6 +148,26 @@ def _curriculum(evidence: Evidence, threshold: Literal["raise", "lower"] | None 
     if mode == "success":
         return {"data.curriculum.threshold": threshold} if threshold else {}
     return {"data.curriculum.stages" if mode == "stages" else "data.curriculum.mode": "set"}
+
+
+def minor_signal(evidence: Evidence) -> Recommendation | None:
+    """Groups of one outcome and nearly one reward, where the standard deviation makes all groups count alike."""
+    share, nothing = evidence.recent("group/frac_minor_signal"), evidence.recent("group/frac_no_signal")
+    settings = evidence.settings
+    is_divided = settings.get("algorithm.advantage", "grpo") == "grpo" and settings.get("algorithm.scale_by_std", True)
+    if share is None or nothing is None or not is_divided or settings.get("algorithm.min_std", 0.0) > 0:
+        return None
+    if nothing >= 1.0 or share / (1.0 - nothing) < MINOR_HINT:
+        return None
+    figure = (
+        f"in {percent(share / (1.0 - nothing))} of the groups with a signal all episodes had one outcome and nearly "
+        f"one reward {evidence.span('group/frac_minor_signal')}"
+    )
+    advice = (
+        "they count as much as groups of successes and failures: divide by a standard deviation of a tenth of the full "
+        "reward at least, or not at all"
+    )
+    return Recommendation("minor signal", "hint", figure, advice, {"algorithm.min_std": "raise"})
 
 
 def clipping(evidence: Evidence) -> Recommendation | None:

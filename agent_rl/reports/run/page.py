@@ -12,8 +12,9 @@ import yaml
 from agent_rl.redacted import redacted
 from agent_rl.reports.page import render
 from agent_rl.reports.plots import count_bars, svg_uri
-from agent_rl.reports.run.curves import PANELS, Panel, is_zero, part_panels, plot, series_of, smoothing
+from agent_rl.reports.run.curves import PANELS, Panel, env_panels, is_zero, part_panels, plot, series_of, smoothing
 from agent_rl.reports.run.evidence import MIN_STEPS, measured
+from agent_rl.reports.run.links import EpisodeLinks
 from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts
 
 MAX_PAIRS = 6
@@ -22,13 +23,15 @@ MAX_ALARMS = 10
 """Sentences of alarms that are shown at once; the rest is folded."""
 
 
-def run_page(report: RunReport) -> str:
-    """The whole document."""
+def run_page(report: RunReport, links: EpisodeLinks | None = None, episodes_file: str = "") -> str:
+    """The whole document; `links` lead into the file `episodes_file` beside it."""
     run, other = report.run, report.other
     return render(
         "run.html",
         title=f"{run.name}: report",
         report=report,
+        links=links,
+        episodes_file=episodes_file,
         run=run,
         status=status(run),
         time=clock(run.wall_s) if run.steps else "",
@@ -55,15 +58,17 @@ def _held_out_rows(report: RunReport, temperature: float) -> Iterator[tuple[str,
     if found is None:
         for each in report.run.at(temperature)[-1:]:
             more = ("",) * 4 if report.held_out else ()
-            yield f"T={temperature:g}, step {each.step}", "solved %", solved_text(each), *more
-            yield "", "reward", f"{each.mean_reward:.3f}", *more
+            for name, part in {f"T={temperature:g}, step {each.step}": each, **each.by_env}.items():
+                yield name, "solved %", solved_text(part), *more
+                yield "", "reward", f"{part.mean_reward:.3f}", *more
         return
-    turned, p_value = f"{len(found.gained)} / {len(found.lost)}", f"{found.change.p_value:.2g}"
-    rates = solved_text(found.before), solved_text(found.after), found.change.points
-    before, after = found.before.mean_reward, found.after.mean_reward
     steps = f"T={temperature:g}, steps {found.before.step} and {found.after.step}"
-    yield steps, "solved %", *rates, turned, p_value
-    yield "", "reward", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "", ""
+    for name, part in {steps: found, **found.by_env}.items():
+        turned, p_value = f"{len(part.gained)} / {len(part.lost)}", f"{part.change.p_value:.2g}"
+        rates = solved_text(part.before), solved_text(part.after), part.change.points
+        before, after = part.before.mean_reward, part.after.mean_reward
+        yield name, "solved %", *rates, turned, p_value
+        yield "", "reward", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "", ""
 
 
 def _curves(report: RunReport) -> Iterator[dict[str, Any]]:
@@ -74,6 +79,8 @@ def _curves(report: RunReport) -> Iterator[dict[str, Any]]:
             section["notes"].append("No reward hacking was noticed (hacks/* is 0)")
         yield section
         if title == "Reward and success":
+            if by_env := env_panels(metrics):
+                yield _section("By environment", by_env, report)
             parts, constant = part_panels(metrics)
             section = _section("Reward by part", parts, report)
             if constant:

@@ -16,6 +16,7 @@ RULES: tuple[Rule, ...] = (
     learning.mismatch,
     learning.entropy_collapse,
     learning.zero_variance,
+    learning.minor_signal,
     learning.clipping,
     learning.gradient_spikes,
     learning.falling_reward,

@@ -2,11 +2,11 @@
 
 `report.json` has the keys of `as_data`: `run` (what ran, and how far), `held_out` (before and after by temperature),
 `recommendations`, `alarms` (null when unknown), `metrics` (means over the first and the last steps), `compared_with`,
-`notes`.
+`episodes` (those that are worth reading, with the fragment of their address), `notes`.
 Not here: the page (`page.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import fmean
@@ -21,11 +21,13 @@ from agent_rl.config import flatten
 from agent_rl.redacted import redacted
 from agent_rl.reports.run.changes import BeforeAfter, compare, left_out_notes
 from agent_rl.reports.run.data import HeldOutEvaluation, Run
-from agent_rl.reports.run.evidence import Recommendation
+from agent_rl.reports.run.evidence import Recommendation, measured
+from agent_rl.reports.run.links import EpisodeLinks
 from agent_rl.reports.run.recommendations import recommend
 from agent_rl.telemetry.files import finite
 from agent_rl.telemetry.statistics import rate_text, wilson_interval
 
+_FILES = (("trained on", "train_path"), ("held out", "eval_path"))
 _NOT_COMPARED = ("run.name", "run.output_dir", "checkpoint.resume")
 """Settings that say nothing about what two runs do."""
 
@@ -95,20 +97,70 @@ def facts(run: Run) -> list[tuple[str, str]]:
     episodes = [settings.get(f"rollout.{key}") for key in ("groups_per_step", "group_size")]
     found = [
         ("Model", settings.get("model.path")),
-        ("Training tasks", settings.get("data.train_path")),
-        ("Held-out tasks", settings.get("data.eval_path")),
-        ("Environment", settings.get("env.name")),
+        *environment_facts(settings),
         ("Episodes a step", f"{episodes[0]} tasks x {episodes[1]}" if None not in episodes else None),
         ("Estimator, loss", _joined(settings.get("algorithm.advantage"), settings.get("algorithm.loss"))),
         ("Steps", status(run)),
         ("Time", f"{clock(run.wall_s)} in steps and evaluations" if run.steps else None),
+        ("Cost", _cost(run)),
+        ("Memory at most", _memory(run)),
         ("Continued", history(run)),
         ("Seed", settings.get("run.seed")),
-        ("Machine", _joined(environment.get("platform"), cpus, environment.get("device"))),
+        ("Command", " ".join(environment.get("command") or ())),
+        ("Commit", _commit(environment)),
+        ("Machine", _joined(environment.get("platform"), environment.get("cpu"), cpus, _gpus(environment),
+                            environment.get("device"))),
         ("Versions", _joined(f"Python {environment.get('python')}", *(f"{k} {v}" for k, v in packages.items()))
          if packages else None),
     ]  # fmt: skip
     return [(name, str(value)) for name, value in found if value not in (None, "")]
+
+
+def environment_facts(settings: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Environment and task files, of a flat configuration; of a mixture those of each environment."""
+    paths = [settings.get(f"data.{split}_path") for split in ("train", "eval")]
+    prefix = "env.options.environments."
+    names = dict.fromkeys(key.removeprefix(prefix).partition(".")[0] for key in settings if key.startswith(prefix))
+    each = []
+    for name in names:
+        of = {key: settings.get(f"{prefix}{name}.{key}") for key in ("name", "weight", "train_path", "eval_path")}
+        own = _joined(of["name"], f"weight {1 if of['weight'] is None else of['weight']}")
+        files = _joined(*(f"{what} {of[key]}" for what, key in _FILES if of[key] is not None))
+        each.append((f"Environment {name}", _joined(own, files)))
+    named = zip(("Training tasks", "Held-out tasks"), paths, strict=True)
+    return [("Environment", settings.get("env.name")), *each, *named]
+
+
+def _gpus(environment: Mapping[str, Any]) -> str | None:
+    gpus = environment.get("gpus") or ()
+    return f"{len(gpus)} x {gpus[0].get('name')}" if gpus else None
+
+
+def _cost(run: Run) -> str | None:
+    """Tokens that training sampled, evaluations left out, and the time of the GPUs that the machine showed."""
+    pairs = zip(run.metrics.get("perf/tokens_per_s", ()), run.metrics.get("time/step_s", ()), strict=False)
+    tokens = sum(measured([rate * seconds for rate, seconds in pairs]))
+    num_gpus = len(run.environment.get("gpus") or ())
+    gpu_time = f"{num_gpus * run.wall_s / 3600:.2f} GPU hours on this machine" if num_gpus else None
+    return _joined(f"{tokens:,.0f} tokens sampled in training" if tokens else None, gpu_time) or None
+
+
+def _memory(run: Run) -> str | None:
+    """The most that the main process, and a GPU, had in use at the end of a step."""
+    host, share = (measured(run.metrics.get(name, ())) for name in ("host/process_memory_gib", "gpu/memory_share"))
+    return (
+        _joined(
+            f"{max(host):.1f} GiB of the main process" if host else None,
+            f"{max(share):.0%} of a GPU" if share else None,
+        )
+        or None
+    )
+
+
+def _commit(environment: Mapping[str, Any]) -> str | None:
+    """Of the library; None where it was in no repository, and in files of earlier versions."""
+    state = (environment.get("git") or {}).get("agent_rl") or {}
+    return f"{state['commit']}{', changed since' if state.get('changed') else ''}" if "commit" in state else None
 
 
 def clock(seconds: float) -> str:
@@ -140,7 +192,7 @@ def different_settings(run: Run, other: Run) -> list[tuple[str, str, str]]:
     return [row for row in pairs if row[1] != row[2]]
 
 
-def as_data(report: RunReport) -> dict[str, Any]:
+def as_data(report: RunReport, links: EpisodeLinks | None = None) -> dict[str, Any]:
     """The report for programs; what was not measured is null."""
     run, other = report.run, report.other
     evidence = run.evidence()
@@ -170,6 +222,10 @@ def as_data(report: RunReport) -> dict[str, Any]:
             for name, pair in ends.items()
         },
         "compared_with": compared_with,
+        "episodes": [
+            {"kind": title, "num_found": number, "links": [asdict(each) for each in shown]}
+            for title, number, shown in (links.kinds if links else ())
+        ],
         "notes": list(report.notes),
     }
 
@@ -198,9 +254,11 @@ def _table(compared: Sequence[BeforeAfter]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for each in compared:
         label = f"T={each.after.temperature:g}"
-        table.add_row(f"solved %, {label}", *map(solved_text, (each.before, each.after)), each.change.points)
-        before, after = each.before.mean_reward, each.after.mean_reward
-        table.add_row(f"reward, {label}", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
+        for name, part in {"": each, **each.by_env}.items():
+            solved, reward = (f"{name}, {what}" if name else f"{what}, {label}" for what in ("solved %", "reward"))
+            table.add_row(solved, *map(solved_text, (part.before, part.after)), part.change.points)
+            before, after = part.before.mean_reward, part.after.mean_reward
+            table.add_row(reward, f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}")
     return table
 
 
@@ -215,6 +273,7 @@ def _compared_data(each: BeforeAfter) -> dict[str, Any]:
         "gained": [pair.data for pair in each.gained],
         "lost": [pair.data for pair in each.lost],
         "failure_modes": {"before": each.failures_before, "after": each.failures_after},
+        **({"by_env": {name: _compared_data(part) for name, part in parts.items()}} if (parts := each.by_env) else {}),
     }
 
 

@@ -1,8 +1,8 @@
-"""The local web server of `agent-rl view`: the page's files and JSON about one run, read-only.
+"""The local web server of `agent-rl view`: the page's files and JSON about runs, read-only.
 
 Every address starts with a random key made at the start, because other users of the machine can reach the port. No
-part of an address ever becomes part of a path: pages are looked up by name, steps and episodes by number. Not here:
-the content of the answers (`data.py`).
+part of an address ever becomes part of a path: pages and sets are looked up by name, runs and episodes by number. Not
+here: the content of the answers (`data.py`).
 """
 
 import json
@@ -19,14 +19,22 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from agent_rl.errors import ConfigError, DataError
-from agent_rl.reports.view.data import RunSamples
+from agent_rl.reports.view.runs import ViewedRuns
 
+SCRIPTS = (
+    "view_tokens.js",
+    "view_messages.js",
+    "view_source.js",
+    "view_address.js",
+    "view_list.js",
+    "view_episode.js",
+    "view.js",
+)
+"""In the order in which the page loads them."""
 _PAGES = {
     "": ("view.html", "text/html"),
     "view.css": ("view.css", "text/css"),
-    "view.js": ("view.js", "text/javascript"),
-    "view_messages.js": ("view_messages.js", "text/javascript"),
-    "view_tokens.js": ("view_tokens.js", "text/javascript"),
+    **{name: (name, "text/javascript") for name in SCRIPTS},
 }
 _HEADERS = {
     # Nothing but our own files is loaded or run, whatever a model wrote.
@@ -43,15 +51,15 @@ _Content = tuple[bytes, str, HTTPStatus]
 
 
 class ViewServer(ThreadingHTTPServer):
-    """Serves `run`; `with ViewServer(run, host="127.0.0.1", port=0) as server: server.serve_forever()`.
+    """Serves `runs`; `with ViewServer(runs, host="127.0.0.1", port=0) as server: server.serve_forever()`.
 
     ConfigError where nothing can listen on that address.
     """
 
     daemon_threads = True
 
-    def __init__(self, run: RunSamples, *, host: str, port: int) -> None:
-        self.run = run
+    def __init__(self, runs: ViewedRuns, *, host: str, port: int) -> None:
+        self.runs = runs
         self.key = secrets.token_urlsafe(12)
         self.names = {"localhost", host.lower(), socket.gethostname().lower()}
         """Names of this machine."""
@@ -112,8 +120,7 @@ class _Handler(BaseHTTPRequestHandler):
             return _json({"error": "take the whole address that agent-rl view printed"}, HTTPStatus.FORBIDDEN)
         if len(parts) == 1 and parts[0] in _PAGES:
             name, kind = _PAGES[parts[0]]
-            content = resources.files("agent_rl.reports.view").joinpath("static", name).read_bytes()
-            return content, f"{kind}; charset=utf-8", HTTPStatus.OK
+            return static_file(name), f"{kind}; charset=utf-8", HTTPStatus.OK
         answer = self._ask(parts, parse_qs(query))
         if answer is None:
             return _json({"error": "there is no such page"}, HTTPStatus.NOT_FOUND)
@@ -121,17 +128,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ask(self, parts: list[str], query: dict[str, list[str]]) -> Any:
         """The answer to an address; None where there is none."""
-        run = self.server.run
+        runs, text = self.server.runs, query.get("text", [""])[0]
         match parts:
-            case ["api", "run"]:
-                return run.overview()
-            case ["api", "steps", step] if _is_number(step):
-                return run.episodes(int(step))
-            case ["api", "steps", step, "search"] if _is_number(step):
-                return run.search(int(step), query.get("text", [""])[0])
-            case ["api", "steps", step, "episodes", index] if _is_number(step) and _is_number(index):
-                return run.episode(int(step), int(index))
+            case ["api", "runs"]:
+                return runs.overview()
+            case ["api", "tasks"]:
+                return runs.of_task(text)
+            case ["api", "runs", run, name] if _is_number(run):
+                return runs.run(int(run)).episodes(name)
+            case ["api", "runs", run, name, "search"] if _is_number(run):
+                return runs.run(int(run)).search(name, text)
+            case ["api", "runs", run, name, "episodes", index] if _is_number(run) and _is_number(index):
+                return runs.run(int(run)).episode(name, int(index))
         return None
+
+
+def static_file(name: str) -> bytes:
+    """A file of the page."""
+    return resources.files("agent_rl.reports.view").joinpath("static", name).read_bytes()
 
 
 def _json(answer: Any, status: HTTPStatus) -> _Content:

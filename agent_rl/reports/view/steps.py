@@ -1,4 +1,6 @@
-"""A file of token samples in memory: a summary of each episode, its packed record, and its text for searching.
+"""A file of episodes in memory: a summary of each, its packed record, and its text for searching.
+
+Token samples of training, and records of evaluations, which have no tokens.
 
 Numbers that JSON writes as NaN or Infinity are None. Means and scales are of tokens that counted in the loss: the
 values of others were not used. Not here: which file, and when it is read again (`data.py`).
@@ -7,17 +9,22 @@ values of others were not used. Not here: which file, and when it is read again 
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from agent_rl.errors import DataError
+from agent_rl.telemetry.files import whole_lines
 
 _SCALE_SHARE = 0.99
 """Of values that a scale of colours covers: a few extreme ones would leave all others pale."""
 _SUMMARY = ("task_id", "group_id", "family", "level", "difficulty", "reward", "stop_reason", "num_tokens", "duration_s")
+_DAMAGED = (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a file that is none of these raises."""
 
 
 class ViewedStep(NamedTuple):
@@ -43,28 +50,55 @@ class ViewedStep(NamedTuple):
         wanted = _searchable(text)
         return [index for index, text in enumerate(self.texts) if wanted in zlib.decompress(text)]
 
+    def text(self, index: int) -> str:
+        """What is searched of an episode."""
+        return zlib.decompress(self.texts[index]).decode("utf-8", errors="surrogatepass")
 
-def read_step(path: Path) -> ViewedStep:
-    """DataError when the file is damaged or empty."""
+
+def read_samples(path: Path) -> ViewedStep:
+    """The token samples of a step of training. DataError when the file is damaged or empty."""
+    with _reading(path, "a file of token samples"), gzip.open(path, "rb") as file:
+        return _view(file, path)
+
+
+def read_held_out(path: Path) -> ViewedStep:
+    """The episodes of an evaluation within a run (`eval/step_*_t*.json`). DataError as for `read_samples`."""
+    with _reading(path, "the record of an evaluation"):
+        rows = _parse(path.read_bytes())["episodes"]
+        return _view((json.dumps(row).encode() for row in rows), path)
+
+
+def read_evaluation(path: Path) -> ViewedStep:
+    """The episodes of `agent-rl eval` (`episodes.jsonl`); a last line that was cut off is left out."""
+    with _reading(path, "the episodes of an evaluation"):
+        return _view(whole_lines(path), path)
+
+
+@contextmanager
+def _reading(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise DataError(f"{path}: not {what} ({type(error).__name__}); remove it to see the others") from None
+
+
+def _view(lines: Iterable[bytes], path: Path) -> ViewedStep:
     records, texts, summaries = [], [], []
     advantages, log_ratios = [], []
-    try:
-        with gzip.open(path, "rb") as file:
-            for line in file:
-                record = _parse(line)
-                used, ratios = _used(record)
-                advantages.append(used)
-                log_ratios.append(ratios)
-                mean = float(used.mean()) if used.size else None
-                summaries.append(_summary(record, len(summaries)) | {"advantage": mean})
-                records.append(zlib.compress(line, 1))
-                texts.append(zlib.compress(_searchable("\n".join(_shown(record))), 1))
-    except (OSError, EOFError, zlib.error, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path}: not a file of token samples ({type(error).__name__}); remove it to see the other steps"
-        ) from None
+    of_task: Counter[str] = Counter()
+    for line in lines:
+        record = _parse(line)
+        used, ratios = _used(record)
+        advantages.append(used)
+        log_ratios.append(ratios)
+        mean = float(used.mean()) if used.size else None
+        task_id = str(record["task_id"])
+        summaries.append(_summary(record, len(summaries)) | {"number": of_task[task_id], "advantage": mean})
+        of_task[task_id] += 1
+        records.append(zlib.compress(line, 1))
+        texts.append(zlib.compress(_searchable("\n".join(_shown(record))), 1))
     if not records:
-        raise DataError(f"{path}: holds no episode; remove it to see the other steps")
+        raise DataError(f"{path}: holds no episode; remove it to see the others")
     return ViewedStep(
         records, texts, summaries, {"advantage": _end_of_scale(advantages), "log_ratio": _end_of_scale(log_ratios)}
     )
@@ -86,7 +120,7 @@ def _summary(record: Mapping[str, Any], index: int) -> dict[str, Any]:
         "index": index,
         **{name: record.get(name) for name in _SUMMARY},
         "success": success >= 1.0 if isinstance(success, int | float) else None,
-        "flags": record["flags"],
+        "flags": record.get("flags", []),
         "greedy": bool(record.get("greedy")),
     }
 
@@ -94,7 +128,8 @@ def _summary(record: Mapping[str, Any], index: int) -> dict[str, Any]:
 def _used(record: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Advantages and log ratios of the trainer to the sampler at tokens that counted in the loss; finite ones."""
     names = ("advantages", "trainer_logprobs", "sampling_logprobs", "loss_mask")
-    columns = [np.concatenate([np.array(s[name], float) for s in record["samples"]] or [[]]) for name in names]
+    contexts = record.get("samples", ())
+    columns = [np.concatenate([np.array(each[name], float) for each in contexts] or [[]]) for name in names]
     advantages, trainer, sampling = (column[columns[-1] > 0] for column in columns[:-1])
     with np.errstate(invalid="ignore"):
         log_ratios = trainer - sampling
@@ -113,8 +148,9 @@ def _shown(record: Mapping[str, Any]) -> Iterator[str]:
     """The text of an episode besides its tokens and numbers."""
     for name in ("task_id", "group_id", "family", "difficulty", "stop_reason", "error"):
         yield str(record.get(name) or "")
-    yield from record["flags"]
-    for message in record["messages"]:
+    yield from record.get("flags", ())
+    yield from record.get("problems", ())
+    for message in record.get("messages", ()):
         yield from (message["content"], message.get("reasoning", ""), message.get("name", ""))
         yield from message.get("tool_errors", ())
         for call in message.get("tool_calls", ()):

@@ -96,10 +96,10 @@ def run_pytest(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     return {"exit_code": pytest_main("report", request["targets"], workdir)}
 
 
-def run_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
+def run_tests(request: dict[str, Any], workdir: str, *plugins: object) -> dict[str, Any]:
     """Run pytest on `targets` as fast as it goes and return the outcome of every test."""
     _add_sources(workdir)
-    return outcomes_of_tests(request["targets"], workdir)
+    return outcomes_of_tests(request["targets"], workdir, *plugins)
 
 
 def outcomes_of_tests(targets: Sequence[str], workdir: str, *plugins: object) -> dict[str, Any]:

@@ -70,9 +70,17 @@ def judge_suite(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     allowed = {name: request[name] for name in ("call_s", "total_s", "exports")}
     remote = Remote(Link(socket.socket(fileno=LINK_FD)), **allowed)
     install(remote, request["modules"])
-    report = run_tests({"targets": request["targets"]}, workdir)
+    plugins = [_FileByFile()] if request["by_file"] else []
+    report = run_tests({"targets": request["targets"]}, workdir, *plugins)
     about = {"lost": remote.lost, "failures": remote.failures, "opaque": remote.num_refused}
     return {**report, **about, "star_imports": remote.star_imports}
+
+
+class _FileByFile:
+    """Pytest plugin: a file that fails to load does not keep the tests of others from being run."""
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        session.config.option.continue_on_collection_errors = True
 
 
 def _import_from(folder: str) -> None:

@@ -19,6 +19,7 @@ from agent_rl.closing import Closing
 from agent_rl.config import MCPServerConfig
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest
 from agent_rl.redacted import HIDDEN, Secrets, secrets_in, shown
+from agent_rl.resources import install_command
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult, shortened
 
@@ -34,7 +35,7 @@ try:
     from agent_rl.tools.mcp.transport import JOBS, as_child, in_sandbox, read_program
 except ImportError as error:
     raise ConfigError(
-        f"tools.mcp needs the protocol's SDK ({error}); install it with pip install -r requirements-mcp.txt"
+        f"tools.mcp needs the protocol's SDK ({error}); install it with {install_command('mcp')}"
     ) from error
 
 MAX_RESULT_CHARS = 16_000

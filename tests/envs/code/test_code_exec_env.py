@@ -289,12 +289,13 @@ def with_test(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"task_id": "x"}, "tasks.jsonl:3: field 'prompt': field required; correct the row"),
+        ({"task_id": "x"}, "tasks.jsonl:3: the row has no tests; expected 'tests' .*; correct the row"),
+        ({"tests": ROW["tests"]}, "tasks.jsonl:3: field 'prompt': field required; correct the row"),
         (changed(prompt=""), "field 'prompt': string should have at least 1 character"),
         (changed(starter_code="def add(:"), "field 'starter_code': it is not Python, invalid syntax in line 1"),
         (changed(reference_solution="\n\nreturn 1 +"), "field 'reference_solution': it is not Python, .* in line 3"),
         (changed(reference_solution=""), "field 'reference_solution'"),
-        (changed(tests=[]), "field 'tests'"),
+        (changed(tests=[]), "the row has no tests"),
         (changed(tests=ROW["tests"][:2]), "metadata.num_examples is 2 of 2 tests; leave at least one test hidden"),
         (changed(metadata={"num_examples": "2"}), "field 'metadata.num_examples'"),
         (changed(metadata={"num_examples": -1}), "field 'metadata.num_examples'"),

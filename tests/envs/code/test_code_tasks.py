@@ -55,7 +55,7 @@ for code, tests in json.load(sys.stdin):
 def passed(pairs: list[tuple[str, list[dict[str, Any]]]]) -> list[list[bool]]:
     """For every code and its tests, which of them it passes; all run in one child process."""
     command = [sys.executable, "-I", "-c", RUNNER]
-    done = subprocess.run(command, input=json.dumps(pairs), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, input=json.dumps(pairs), capture_output=True, text=True, timeout=400, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     return [
         [is_right(test, got) for test, got in zip(tests, outcomes, strict=True)]

@@ -130,7 +130,8 @@ def check_shipped(rows: list[Task], folder: Path) -> tuple[int, str]:
 
 
 def test_checking_the_data_finds_answers_that_their_expression_does_not_give(tmp_path: Path) -> None:
-    assert check_shipped([*EVAL, *GSM8K], tmp_path)[0] == 0
+    code, output = check_shipped([*EVAL, *GSM8K], tmp_path)
+    assert code == 0, output
     code, output = check_shipped([{**row, "answer": "1"} for row in EVAL], tmp_path)
     assert code == 1
     assert "should succeed" in output

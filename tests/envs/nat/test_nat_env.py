@@ -9,7 +9,6 @@ from nat_projects import SharedFactory, check, needs_react, replaced, row, spec_
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.base import StepResult
 from agent_rl.envs.nat.env import (
-    COMPLETION_MARKER,
     MAX_PROBLEMS,
     TOOL_SPECS,
     NATAgentEnv,
@@ -19,9 +18,11 @@ from agent_rl.envs.nat.env import (
     submission,
 )
 from agent_rl.envs.nat.errors import NatUnavailableError
+from agent_rl.envs.nat.factory.questions import served_schemas
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.envs.nat.tools import COMPLETION_MARKER
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.records import StopReason
 
@@ -64,10 +65,16 @@ def test_an_episode_from_request_to_success(factory: NATEnvFactory) -> None:
     first = write_all(env)
     assert [message.content for message in first.messages] == [f"wrote {path}" for path in SPEC.files]
     tried = step_with(env, call("pytest_run"), call("nat_check"))
-    assert [message.content for message in tried.messages] == [
+    tests, checked = (message.content for message in tried.messages)
+    arguments = ", ".join(f"{name}: {kind}" for name, kind in sorted(served_schemas(SPEC)[TOOL.instance].items()))
+    assert (tests, checked.splitlines()) == (
         "2 passed",
-        f"built; the example gives {TOOL.example.output!r}",
-    ]
+        [
+            f"built; the example gives {TOOL.example.output!r}",
+            f"mcp: answers as {SPEC.server.name!r}; {TOOL.instance}({arguments}); the example of {TOOL.instance} gives "
+            f"{TOOL.example.output!r}",
+        ],
+    )
     assert not tried.terminated and tried.info == {"tool_calls": 2, "tool_errors": 0}
     last = step_with(env, call("submit"))
     assert last.terminated and last.flags == ()
@@ -188,6 +195,37 @@ def test_a_check_of_a_configuration_that_reaches_out_is_refused(factory: NATEnvF
 
 
 @pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (None, "there is no mcp_server.py yet"),
+        ("import sys\nsys.exit(3)\n", "error at initialize"),
+        ("print('hello')\n", "error at initialize"),
+        ("def broken(:\n", "error at initialize"),
+    ],
+)
+def test_a_check_says_what_is_wrong_with_the_server_and_what_the_agent_gives(
+    factory: NATEnvFactory, server: str | None, expected: str
+) -> None:
+    env = begun(factory)
+    project = render_project(SPEC)
+    step_with(env, *(write(path, text) for path, text in project.items() if path != "mcp_server.py"))
+    if server is not None:
+        step_with(env, write("mcp_server.py", server))
+    text = step_with(env, call("nat_check")).messages[0].content
+    assert text.startswith("built; the example gives ")
+    assert f"\nmcp: {expected}" in text
+
+
+def test_a_check_of_a_broken_configuration_still_looks_at_the_server(factory: NATEnvFactory) -> None:
+    env = begun(factory)
+    write_all(env)
+    step_with(env, write(SPEC.config_path, "functions: ["))
+    lines = step_with(env, call("nat_check")).messages[0].content.splitlines()
+    assert lines[0].startswith("error")
+    assert lines[-1].startswith(f"mcp: answers as {SPEC.server.name!r}")
+
+
+@pytest.mark.parametrize(
     "spec",
     [CLIENT, GROUP, pytest.param(spec_of("react_agent", 5), marks=needs_react)],
     ids=lambda spec: spec.family,
@@ -196,7 +234,11 @@ def test_every_shape_is_checked_on_its_example_and_succeeds(factory: NATEnvFacto
     env = begun(factory, spec)
     write_all(env, spec)
     example = spec.tools[0].example if spec.workflow.kind == "react" else spec.workflow.example  # type: ignore[union-attr]
-    assert step_with(env, call("nat_check")).messages[0].content == f"built; the example gives {example.output!r}"
+    agent, server = step_with(env, call("nat_check")).messages[0].content.splitlines()
+    assert agent == f"built; the example gives {example.output!r}"
+    assert server.startswith(f"mcp: answers as {spec.server.name!r}; ")
+    examples = [] if spec.group else [tool.example.output for tool in spec.tools]
+    assert [repr(output) in server for output in examples] == [True] * len(examples)
     assert step_with(env, call("submit")).reward_parts["success"] == 1.0
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from nat_projects import SharedFactory, row, spec_of
 
-from agent_rl.core.evaluation import evaluated_record
 from agent_rl.envs.failure_modes import OTHER, FailureModes
 from agent_rl.envs.nat.env import NATAgentEnv, submission
 from agent_rl.envs.nat.factory.negative_solutions import all_negative_solutions
@@ -15,6 +14,7 @@ from agent_rl.envs.nat.failure_modes import NAT_RULES
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.records import Completion, FinishReason, StopReason, Trajectory, Turn
+from agent_rl.telemetry.trajectory_json import evaluated_record
 
 MODES = FailureModes(NAT_RULES)
 SPEC = spec_of("unit_converter", 2)

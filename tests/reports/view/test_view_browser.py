@@ -111,7 +111,7 @@ def test_keys_go_through_what_is_listed_and_the_address_follows(page: Page) -> N
     page.choose("[name=success]", "true")
     page.press("j")
     page.wait_for_episode(2)
-    assert page.run("location.hash") == "#step=1&episode=2&tab=tokens&color=mask"
+    assert page.run("location.hash") == ("#run=tiny&step=1&task=task-1&episode=0&tab=tokens&color=mask&outcome=true")
     page.press("j")  # there is no next one
     page.press("k")
     page.wait_for_episode(0)

@@ -32,7 +32,7 @@ def test_a_step_that_is_not_there_leaves_what_is_shown(page: Page) -> None:
     page.wait_for_episode(2)
     page.go("step=7&episode=0")
     page.wait(lambda: page.texts("#message") == [MISSING])
-    assert page.run("location.hash") == "#step=1&episode=2&tab=tokens&color=advantage"
+    assert page.run("location.hash") == "#run=tiny&step=1&task=task-1&episode=0&tab=tokens&color=advantage"
     assert page.texts("[aria-pressed=true]") == ["Tokens"]
     assert page.run("document.querySelector('#steps [aria-current]').dataset.step") == "1"
     page.press("j")
@@ -68,11 +68,11 @@ def test_what_comes_too_late_is_not_shown(open_page: Callable[..., Page], tmp_pa
     class Slow(RunSamples):
         """Step 10 takes until somebody lets it go."""
 
-        def episodes(self, step: int) -> dict[str, Any]:
-            if step == 10:
+        def episodes(self, name: str) -> dict[str, Any]:
+            if name == "step-10":
                 waits.set()
                 assert goes_on.wait(20)
-            return super().episodes(step)
+            return super().episodes(name)
 
     page = open_page(Slow(make_run(tmp_path / "tiny")), "#step=1&episode=0")
     page.wait_for_episode(0)
@@ -83,7 +83,7 @@ def test_what_comes_too_late_is_not_shown(open_page: Callable[..., Page], tmp_pa
     goes_on.set()
     page.press("j")
     page.wait_for_episode(2)
-    assert page.run("location.hash").startswith("#step=1&episode=2&")
+    assert page.run("location.hash").startswith("#run=tiny&step=1&task=task-1&episode=0&")
     assert page.texts("#message") == [""]
     assert page.run("document.querySelector('main').hasAttribute('aria-busy')") is False
 
@@ -209,7 +209,7 @@ def test_parts_success_family_and_error_of_all_kinds_are_shown(
 def test_tokens_are_pinned_by_click_and_by_arrows(page: Page) -> None:
     page.open("#step=1&episode=0&tab=tokens")
     page.wait_for_episode(0)
-    live = "document.querySelector('#token').getAttribute('aria-live')"
+    live = "document.querySelector('.token-detail').getAttribute('aria-live')"
     pinned = "[...document.querySelectorAll('.pinned')].map((node) => node.textContent)"
     assert page.run(live) == "off"
     page.press_in(".tokens", "\ue014")

@@ -10,7 +10,11 @@ from view_pages import CHROME, DRIVER, Page
 from view_runs import make_run
 
 from agent_rl.reports.view.data import RunSamples
+from agent_rl.reports.view.runs import ViewedRuns
 from agent_rl.reports.view.server import ViewServer
+
+_FROM_TEXT = ", ".join(f"{where} {tag}" for where in ("main", "#list", "#steps", "header") for tag in ("img", "script"))
+"""What would be in a page that took a text for HTML."""
 
 
 @pytest.fixture(scope="module")
@@ -30,13 +34,34 @@ def driver() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(driver: Any) -> Iterator[Callable[..., Page]]:
-    """Opens the page of a run; at the end nothing that was written in it may have run, and nothing complained."""
+def unharmed(driver: Any) -> Iterator[None]:
+    """At the end nothing that was written in a page may have run, and nothing complained."""
+    yield
+    assert driver.execute_script("return window.harmed") is None
+    assert driver.execute_script(f"return document.querySelectorAll({_FROM_TEXT!r}).length") == 0
+    assert driver.get_log("browser") == []
+
+
+@pytest.fixture
+def open_file(driver: Any, unharmed: None) -> Callable[..., Page]:
+    """Opens a page that is a file."""
+
+    def opened(path: Path, fragment: str = "") -> Page:
+        page = Page(driver, path.as_uri())
+        page.open(fragment)
+        return page
+
+    return opened
+
+
+@pytest.fixture
+def open_page(driver: Any, unharmed: None) -> Iterator[Callable[..., Page]]:
+    """Opens the page of runs."""
     servers = []
 
-    def open_run(run: Path | RunSamples, fragment: str = "") -> Page:
-        samples = RunSamples(run) if isinstance(run, Path) else run
-        server = ViewServer(samples, host="127.0.0.1", port=0)
+    def open_run(run: Path | RunSamples, fragment: str = "", *others: Path) -> Page:
+        samples = [RunSamples(each) if isinstance(each, Path) else each for each in (run, *others)]
+        server = ViewServer(ViewedRuns(samples), host="127.0.0.1", port=0)
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         servers.append(server)
         page = Page(driver, server.address)
@@ -47,9 +72,6 @@ def open_page(driver: Any) -> Iterator[Callable[..., Page]]:
     for server in servers:
         server.shutdown()
         server.server_close()
-    assert driver.execute_script("return window.harmed") is None
-    assert driver.execute_script("return document.querySelectorAll('main img, #list img, main script').length") == 0
-    assert driver.get_log("browser") == []
 
 
 @pytest.fixture

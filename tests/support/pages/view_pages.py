@@ -70,7 +70,7 @@ class Page:
 
     def token(self) -> dict[str, str]:
         """The details of the token pointed at or pinned."""
-        return dict(zip(self.texts("#token dt"), self.texts("#token dd"), strict=True))
+        return dict(zip(self.texts(".token-detail dt"), self.texts(".token-detail dd"), strict=True))
 
     def go(self, fragment: str) -> None:
         self.driver.execute_script("location.hash = arguments[0]", fragment)

@@ -78,3 +78,27 @@ def make_run(run: Path, *, samples_every: int = 10) -> Path:
         lost = record(0, step=10, group_id="10/0", reward=None, reward_parts={}, task_id=HOSTILE, samples=[])
         write_step(run, 10, [lost])
     return run
+
+
+def held_out(number: int, **changes: Any) -> dict[str, Any]:
+    """Episode of the held-out task `number`, as an evaluation records it: no tokens, and what was wrong in words."""
+    kept = {key: value for key, value in record(number).items() if key not in ("step", "samples")}
+    own = {"task_id": f"eval-{number}", "group_id": f"eval/{number}", "num_turns": 2, "error": None}
+    return kept | own | {"problems": [HOSTILE] if number % 2 else [], "task_sha256": f"{number:016x}"} | changes
+
+
+def write_evaluation(run: Path, step: int, temperature: str, records: list[dict[str, Any]]) -> Path:
+    path = run / "eval" / f"step_{step:05d}_t{temperature}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"result": {"step": step}, "episodes": records}))
+    return path
+
+
+def make_evaluated_run(run: Path) -> Path:
+    """The run above with evaluations of three tasks at steps 0 and 10: task 0 stays solved, 1 is solved by then."""
+    make_run(run)
+    lost = held_out(2, reward=None, reward_parts={}, error=HOSTILE, stop_reason="env_error")
+    write_evaluation(run, 0, "0", [held_out(0), held_out(1), lost])
+    write_evaluation(run, 10, "0", [held_out(0), held_out(1, reward=1.0, reward_parts={"success": 1.0}), held_out(2)])
+    write_evaluation(run, 10, "0.7", [held_out(0)])
+    return run

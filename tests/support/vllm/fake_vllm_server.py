@@ -36,6 +36,8 @@ class FakeVLLMServer:
         self.names = ["policy", "settings/dtype=float32/head_dtype=float32/lora_rank=16/weight_transfer=files"]
         self.vocab_size = 1000
         self.num_cached: int | None = 0
+        self.weights: list[dict[str, Any]] | None = None
+        """What its workers answer to `agent_rl_weights`; None: they have no such method."""
         self.without: dict[str, int] = {}
         """Routes that answer with a status and nothing else."""
         self.behave: Callable[[dict[str, Any]], Behaviour] = lambda _body: "serve"
@@ -175,6 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
                 state.is_paused = False
             if parts.path == "/update_weight_version":
                 state.label = body["new_version"]
+            if body.get("method") == "agent_rl_weights":
+                known = {"results": state.weights}
+                self.answer(*((200, known) if state.weights else (500, {"error": {"message": "no such method"}})))
+                return
             self.answer(200, {"ok": True})
 
     def generate(self, body: dict[str, Any]) -> None:

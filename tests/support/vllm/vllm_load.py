@@ -13,4 +13,8 @@ def load_of(client: VLLMServers) -> list[int]:
 
 
 def wait_for_load(client: VLLMServers, *, running: int, waiting: int = 0) -> None:
-    wait_for(lambda: load_of(client) == [running, waiting])
+    """Wait until the first server has this load.
+
+    Completions have to last much longer than an answer takes here, or they end before they are seen together.
+    """
+    wait_for(lambda: load_of(client) == [running, waiting], timeout_s=60.0)

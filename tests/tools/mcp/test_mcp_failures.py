@@ -44,15 +44,15 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def test_a_slow_call_hits_its_deadline_while_others_go_on(sandbox: Sandbox) -> None:
-    with MCPConnections([sandboxed("everyday.py", timeout_s=0.6)], sandbox=sandbox) as connections:
+    with MCPConnections([sandboxed("everyday.py", timeout_s=2.5)], sandbox=sandbox) as connections:
         assert call(connections, "count").text == "1"
         with ThreadPoolExecutor(1) as pool:
             started = time.monotonic()
             slow = pool.submit(call, connections, "wait", seconds=60.0)
             assert all(call(connections, "add", a=i, b=1).text == str(i + 1) for i in range(20))
             assert not slow.done()
-            assert slow.result() == ToolResult(text="error: wait: the server gave no answer within 0.6 s", ok=False)
-        assert 0.6 <= time.monotonic() - started < 3.0
+            assert slow.result() == ToolResult(text="error: wait: the server gave no answer within 2.5 s", ok=False)
+        assert 2.5 <= time.monotonic() - started < 20.0
         time.sleep(0.3)
         assert call(connections, "count").text == "2", "a server that answers others is not started anew"
 
@@ -77,12 +77,12 @@ def test_a_server_that_ended_between_two_calls_is_started_before_the_next(tmp_pa
 
 
 def test_a_server_that_froze_is_replaced(sandbox: Sandbox) -> None:
-    with MCPConnections([sandboxed("everyday.py", timeout_s=0.5)], sandbox=sandbox) as connections:
+    with MCPConnections([sandboxed("everyday.py", timeout_s=2.5)], sandbox=sandbox) as connections:
         assert call(connections, "count").text == "1"
         running = len(descendants())
-        assert "no answer within 0.5 s" in call(connections, "freeze").text
-        wait_for(lambda: call(connections, "count").text == "1", timeout_s=5.0)
-        wait_for(lambda: len(descendants()) == running, timeout_s=5.0)
+        assert "no answer within 2.5 s" in call(connections, "freeze").text
+        wait_for(lambda: call(connections, "count").text == "1", timeout_s=20.0)
+        wait_for(lambda: len(descendants()) == running, timeout_s=20.0)
 
 
 @pytest.mark.slow
@@ -108,8 +108,8 @@ def test_a_server_that_dies_at_every_call_gets_one_request_a_call(tmp_path: Path
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (plain("silent.py", timeout_s=0.5), "handshake within 0.5 s; its last words: 'I say nothing'"),
-        (sandboxed("silent.py", timeout_s=0.5), "handshake within 0.5 s; its last words: 'I say nothing'"),
+        (plain("silent.py", timeout_s=2.0), "handshake within 2 s; its last words: 'I say nothing'"),
+        (sandboxed("silent.py", timeout_s=2.0), "handshake within 2 s; its last words: 'I say nothing'"),
         pytest.param(
             *(plain("babbling.py", timeout_s=20.0), "wrote more than 1000 messages before it answered"),
             marks=pytest.mark.slow,  # the SDK gives a child two seconds to end by itself
@@ -129,7 +129,7 @@ def test_a_server_that_does_not_come_up_is_a_sentence(
         MCPConnections([config], sandbox=sandbox).__enter__()
     caught.match(expected)
     assert "secret" not in str(caught.value)
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 30.0
     assert capfd.readouterr().err == "", "the progress display is there"
 
 
@@ -171,19 +171,19 @@ def texts_of(connections: MCPConnections, name: str, num: int, **arguments: Any)
 
 def test_a_server_that_answers_one_after_the_other_is_not_blamed_for_our_crowd(tmp_path: Path) -> None:
     log = tmp_path / "starts"
-    with MCPConnections([plain("rude.py", str(log), timeout_s=1.0)]) as connections:
+    with MCPConnections([plain("rude.py", str(log), timeout_s=2.5)]) as connections:
         started = time.monotonic()
-        assert texts_of(connections, "slow", 64, seconds=0.03) == ["slept"] * 64
-        assert time.monotonic() - started > 1.5, "the last ones waited longer than a server may take"
+        assert texts_of(connections, "slow", 64, seconds=0.06) == ["slept"] * 64
+        assert time.monotonic() - started > 3.5, "the last ones waited longer than a server may take"
     assert log.read_text().splitlines() == ["started"]
 
 
 def test_calls_that_a_busy_server_answers_late_do_not_end_it(tmp_path: Path) -> None:
     log = tmp_path / "starts"
-    with MCPConnections([plain("rude.py", str(log), timeout_s=0.7)]) as connections:
-        late = "error: slow: the server gave no answer within 0.7 s"
-        assert sorted(texts_of(connections, "slow", 5, seconds=0.5)) == [late] * 4 + ["slept"]
-        wait_for(lambda: call(connections, "slow", seconds=0).ok, timeout_s=5.0)
+    with MCPConnections([plain("rude.py", str(log), timeout_s=2.5)]) as connections:
+        late = "error: slow: the server gave no answer within 2.5 s"
+        assert sorted(texts_of(connections, "slow", 5, seconds=1.7)) == [late] * 4 + ["slept"]
+        wait_for(lambda: call(connections, "slow", seconds=0).ok, timeout_s=20.0)
     assert log.read_text().splitlines() == ["started"]
 
 
@@ -199,8 +199,8 @@ def test_an_endless_answer_is_an_error_at_once_and_delays_no_other_call(tmp_path
             assert call(connections, "add", a=1, b=2).text == "3"
             waits.append(time.monotonic() - asked)
         assert big.result() == ToolResult(text="error: big: the server's answer is longer than 8388608 bytes", ok=False)
-        assert time.monotonic() - started < 10.0
-        assert max(waits) < 1.0
+        assert time.monotonic() - started < 25.0
+        assert max(waits) < 5.0
         assert call(connections, "slow", seconds=0).text == "slept"
     assert log.read_text().splitlines() == ["started"]
 
@@ -272,7 +272,7 @@ def test_an_answer_that_cannot_be_read_ends_its_call_at_once(tmp_path: Path, nam
     with MCPConnections([plain("rude.py", os.devnull, timeout_s=30.0)]) as connections:
         started = time.monotonic()
         result = call(connections, name)
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 20.0
         assert not result.ok and result.text.startswith(f"error: {name}: {expected}")
         assert "\n" not in result.text and "http" not in result.text
         assert call(connections, "slow", seconds=0).text == "slept"

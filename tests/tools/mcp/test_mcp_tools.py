@@ -20,7 +20,8 @@ from agent_rl.config import MCPServerConfig, ToolsConfig
 from agent_rl.envs.base import EnvFactory, StepResult, Task, ToolEnv
 from agent_rl.envs.opening import offer_tools
 from agent_rl.errors import ConfigError, UserError
-from agent_rl.rollout.episode import EpisodeLimits, run_episode
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import ToolResult
 from agent_rl.tools.mcp.tools import MAX_RESULT_CHARS, MCPConnections, read_result

@@ -157,6 +157,13 @@ def sample_parts(family: str, level: int, rng: random.Random, *, task_id: str) -
         parts = Composition(tools=(), workflow=flow, server=McpServer(name=package))
     else:
         parts = compose(family, level, package, rng)
+    return bare_spec(family, level, package, parts, group=group, task_id=task_id)
+
+
+def bare_spec(
+    family: str, level: int, package: str, parts: Composition, *, group: Group | None = None, task_id: str
+) -> NATSpec:
+    """The spec of these parts, for `finish`: without the workflow's example, wording and plan."""
     spec = NATSpec(
         task_id=task_id,
         family=family,

@@ -116,7 +116,7 @@ def _neighbours(tool: Tool, rng: random.Random) -> list[tuple[Solution, list[Sol
     source = family.definitions(tool)
     coded = _coded(tool, source)
     wrong_code = [_running(tool, program) for program in changed_programs(source)]
-    rules = list(_wrong_rules(tool, rng))
+    rules = list(wrong_rules(tool, rng))
     if family.is_pure:
         changed = [_coded(tool, family.definitions(tool.model_copy(update={"rules": each}))) for each in rules]
         return [(coded, [*_wrong_settings(tool.defaults, coded), *changed, *wrong_code])]
@@ -135,7 +135,7 @@ def _wrong_settings(defaults: Config, right: Callable[[Any, Config], Any]) -> It
             yield lambda asked, config, name=name, by=by: right(asked, {**config, name: config[name] + by})
 
 
-def _wrong_rules(tool: Tool, rng: random.Random) -> Iterator[dict[str, Any]]:
+def wrong_rules(tool: Tool, rng: random.Random) -> Iterator[dict[str, Any]]:
     """Rules one step away that are of the family's shape and make sense together."""
     family = FAMILIES[tool.family]
     level = 2 if tool.config_field else 1

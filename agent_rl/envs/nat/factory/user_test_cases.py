@@ -65,6 +65,11 @@ def read_cases(path: Path) -> tuple[UserTestCase, ...]:
     return cases
 
 
+def parse_cases(rows: Sequence[Any], where: str) -> tuple[UserTestCase, ...]:
+    """The cases in JSON values; `where` stands for a file in errors. Raises DataError with the place from 1 on."""
+    return tuple(_parsed(row, f"{where}:{number}") for number, row in enumerate(rows, start=1))
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
@@ -76,11 +81,16 @@ def _text(path: Path) -> str:
 
 def _case(line: str, where: str) -> UserTestCase:
     try:
-        row = _CaseRow.model_validate(json.loads(line))
+        return _parsed(json.loads(line), where)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: not valid JSON ({error.msg}, column {error.colno}); write one object on each line"
         ) from None
+
+
+def _parsed(value: Any, where: str) -> UserTestCase:
+    try:
+        row = _CaseRow.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "the line"

@@ -35,6 +35,13 @@ def _opening(spec: NATSpec, rng: random.Random) -> str:
 
 
 def _one_tool(spec: NATSpec, tool: Tool, rng: random.Random, *, terse: bool) -> str:
+    return " ".join(each for part in one_tool_sentences(spec, tool, rng, terse=terse) for each in part)
+
+
+def one_tool_sentences(
+    spec: NATSpec, tool: Tool, rng: random.Random, *, terse: bool
+) -> tuple[list[str], list[str], list[str]]:
+    """What the one tool is called; what it does; its inputs, setting, example and server."""
     opening = _opening(spec, rng)
     naming = rng.choice(
         [
@@ -43,15 +50,16 @@ def _one_tool(spec: NATSpec, tool: Tool, rng: random.Random, *, terse: bool) -> 
             f"Name the instance `{tool.instance}`; its type is `{tool.type_name}`.",
         ]
     )
-    parts = [opening, naming, *_behaviour(tool, rng, terse=terse)]
+    behaviour, tail = _behaviour(tool, rng, terse=terse)
     if spec.server.name != spec.package:
-        parts.append(_server(spec, rng).removeprefix("- "))
+        tail.append(_server(spec, rng).removeprefix("- "))
     elif not terse:
-        parts.append(f"This tool is the workflow; mcp_server.py serves it over stdio as `{spec.server.name}`.")
-    return " ".join(parts)
+        tail.append(f"This tool is the workflow; mcp_server.py serves it over stdio as `{spec.server.name}`.")
+    return [opening, naming], behaviour, tail
 
 
-def _behaviour(tool: Tool, rng: random.Random, *, terse: bool = False) -> list[str]:
+def _behaviour(tool: Tool, rng: random.Random, *, terse: bool = False) -> tuple[list[str], list[str]]:
+    """What it does; its inputs, setting and example."""
     arguments = ", ".join(f"`{field.name}` ({field.type})" for field in tool.inputs)
     sentences = FAMILIES[tool.family].sentences(tool, rng)
     inputs = rng.choice([f"Inputs: {arguments}.", f"It takes {arguments}."])
@@ -59,7 +67,7 @@ def _behaviour(tool: Tool, rng: random.Random, *, terse: bool = False) -> list[s
     if not terse:
         sentences += FAMILIES[tool.family].glossary(tool)
         setting += _as_argument(tool)
-    return [*sentences, inputs, *setting, _example(tool.example.inputs, tool.example.output, rng)]
+    return sentences, [inputs, *setting, _example(tool.example.inputs, tool.example.output, rng)]
 
 
 def _as_argument(tool: Tool) -> list[str]:
@@ -89,7 +97,8 @@ def _tool(tool: Tool, rng: random.Random) -> str:
             f"`{tool.instance}` is a function of type `{tool.type_name}` on top of `{tool.function}` in logic.py.",
         ]
     )
-    return " ".join([f"- {naming}", *_behaviour(tool, rng)])
+    behaviour, tail = _behaviour(tool, rng)
+    return " ".join([f"- {naming}", *behaviour, *tail])
 
 
 def _group(group: Group, rng: random.Random) -> str:

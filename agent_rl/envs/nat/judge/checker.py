@@ -7,7 +7,7 @@ Does not: run candidate code in this process, or decide weights (`reward.py`).
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import lru_cache
@@ -302,7 +302,13 @@ def show(value: Any) -> str:
 def _serve(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str], run: CaseRun) -> McpEvidence | None:
     if SERVER not in files or spec.logic_path not in files:
         return None
-    calls = [(tool, inputs) for tool, inputs, _ in mcp_calls(spec, run)]
+    return serve(toolkit, files, run, [(tool, inputs) for tool, inputs, _ in mcp_calls(spec, run)])
+
+
+def serve(
+    toolkit: NatToolkit, files: Mapping[str, str], run: CaseRun, calls: Sequence[tuple[str, Mapping[str, Any]]]
+) -> McpEvidence:
+    """Start the project's MCP server and make these calls, with the network answers of `run`."""
     exchanges = {request: asdict(each) for request, each in run.exchanges.items()}
     return toolkit.run_mcp(_sources(files, with_server=True), server_path=SERVER, calls=calls, exchanges=exchanges)
 

@@ -22,6 +22,10 @@ def parse_spec(row: dict[str, Any], where: str) -> NATSpec:
     for number, tool in enumerate(spec.tools):
         _known(where, f"tools.{number}.family", tool.family, FAMILIES)
         _check_rules(FAMILIES[tool.family].Rules, tool.rules, where, f"tools.{number}.rules")
+        try:
+            FAMILIES[tool.family].check_cost(tool.rules)
+        except ValueError as error:
+            raise DataError(f"{where}: field 'tools.{number}.rules': {error}; {_ADVICE}") from None
     if spec.group:
         _known(where, "group.family", spec.group.family, GROUPS)
         _check_rules(GROUPS[spec.group.family].Rules, spec.group.rules, where, "group.rules")

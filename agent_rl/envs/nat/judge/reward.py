@@ -26,6 +26,10 @@ class RewardWeights(BaseModel):
     """Most that a complete project earns for few turns."""
     efficiency_turns: Annotated[int, Field(ge=1)] = 30
     """Turns after the first over which the efficiency bonus falls to 0."""
+    progress: Weight = 0.0
+    """What a project that passes all visible checks (files, build, example, server, own tests) has gained, paid on the
+    turns on which checks begin to pass and taken back where they fail again; costs two runs for each turn with new
+    files."""
 
 
 def reward_parts(

@@ -63,6 +63,7 @@ class NatToolkit:
         self._open_react = open_react
         self._react_sandbox: Sandbox | None = None
         self._react_lock = threading.Lock()
+        self._on_run: Callable[[str, float], None] = lambda status, seconds: None
         self.memo, self.checks = Memo(is_on=reuse_verdicts), Memo(is_on=reuse_verdicts)
         """In front of the runs below, and in front of whole checks (`checker.py`)."""
 
@@ -84,7 +85,7 @@ class NatToolkit:
         the first project needs it. Without `reuse_verdicts`, equal projects are judged anew. Raises
         NatUnavailableError when the interpreter is missing or cannot import the toolkit.
         """
-        path = python or os.environ.get(PYTHON_VARIABLE) or _find_python(_DEFAULT_PYTHON)
+        path = toolkit_python(python)
         try:
             with ExitStack() as opened:
                 sandbox = Sandbox.open(python=path, jobs=_JOBS, limits=limits, size=processes, tier=tier)
@@ -92,8 +93,7 @@ class NatToolkit:
                 # A fork of a process without the toolkit is cheaper, and most tests need the project's logic only.
                 tests_sandbox = Sandbox.open(python=path, jobs=_TEXT_JOBS, limits=limits, size=processes, tier=tier)
                 opened.pop_all()
-                react = react_python or os.environ.get(REACT_PYTHON_VARIABLE) or _find_python(_DEFAULT_REACT_PYTHON)
-                open_react = partial(_open_react, react, limits, tier)
+                open_react = partial(_open_react, toolkit_react_python(react_python), limits, tier)
                 return cls(sandbox, tests_sandbox, open_react, reuse_verdicts=reuse_verdicts)
         except (UserError, SandboxError) as error:
             raise NatUnavailableError(
@@ -212,7 +212,11 @@ class NatToolkit:
 
     def version(self) -> str:
         """Installed version of nvidia-nat-core."""
-        return str(self._sandbox.describe()["about"]["nvidia-nat-core"])
+        return self.versions()["nvidia-nat-core"]
+
+    def versions(self) -> dict[str, str]:
+        """Installed versions of what a project depends on, by the names of the distributions."""
+        return dict(self._sandbox.describe()["about"])
 
     def describe(self) -> dict[str, Any]:
         """Version, isolation of the processes, and counters so far."""
@@ -220,6 +224,12 @@ class NatToolkit:
         missing = f", not enforced: {', '.join(sandbox['not_enforced'])}" if sandbox["not_enforced"] else ""
         summary = f"NAT {self.version()} in sandbox tier {sandbox['tier']}{missing}; memory: {sandbox['memory']}"
         return {"summary": summary, "nat": self.version(), "sandbox": sandbox, "counters": self.memo.counters()}
+
+    def observe_runs(self, on_run: Callable[[str, float], None]) -> None:
+        """Have `on_run` told of every run from now on, as `Sandbox.on_run`."""
+        self._on_run = on_run
+        for sandbox in filter(None, (self._sandbox, self._tests_sandbox, self._react_sandbox)):
+            sandbox.on_run = on_run
 
     def close(self) -> None:
         self._sandbox.close()
@@ -231,6 +241,7 @@ class NatToolkit:
         with self._react_lock:
             if self._react_sandbox is None:
                 self._react_sandbox = self._open_react()
+                self._react_sandbox.on_run = self._on_run
             return self._react_sandbox
 
     def __enter__(self) -> "NatToolkit":
@@ -257,6 +268,16 @@ class NatToolkit:
 def _tables(exchanges: Sequence[Mapping[str, Any]]) -> bytes:
     """The fake network's tables as its process reads them; empty where nothing is on the network."""
     return json.dumps([dict(each) for each in exchanges]).encode() if any(exchanges) else b""
+
+
+def toolkit_python(given: str | Path | None = None) -> Path:
+    """The interpreter with the toolkit: the given one, that of $AGENT_RL_NAT_PYTHON, or `.venv-nat`."""
+    return Path(given or os.environ.get(PYTHON_VARIABLE) or _find_python(_DEFAULT_PYTHON))
+
+
+def toolkit_react_python(given: str | Path | None = None) -> Path:
+    """The same for the interpreter with the toolkit's agents."""
+    return Path(given or os.environ.get(REACT_PYTHON_VARIABLE) or _find_python(_DEFAULT_REACT_PYTHON))
 
 
 def _find_python(path: str) -> Path:

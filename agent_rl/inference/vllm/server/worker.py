@@ -7,6 +7,7 @@ on every worker. Not here: who sends (`transports.py`), what is compared (`distr
 
 import logging
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -17,12 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from agent_rl.distributed.checksums import checksum
+from agent_rl.distributed.model_checksums import (
+    UnreadableWeightsError,
+    changed_since,
+    checksums_of_model,
+    read_tensors,
+)
 from agent_rl.errors import AgentRLError
 from agent_rl.inference.base import digest_of
 
 NCCL_BACKEND = "agent_rl_nccl"
 """Name for `--weight-transfer-config`: vLLM's NCCL transfer, with checksums of what arrived."""
 ADAPTER_FILE = "adapter_model.safetensors"
+_IMPORTED_S = time.time()
+"""vLLM imports this module before it reads the weights."""
+_UNFINISHED = "a load that was not finished"
 _RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
 
@@ -30,6 +40,9 @@ class WorkerExtension:
     """Methods of a vLLM worker; a failure is a ValueError that names the tensor."""
 
     _agent_rl_state: str | None = None
+    _agent_rl_checksums: dict[str, str] | None = None
+    """Of the whole weights; None: they are those that the worker was started with, and nobody asked yet."""
+    _agent_rl_torn: str | None = None
 
     def agent_rl_load_files(self, paths: Sequence[str]) -> dict[str, str]:
         """Load all weights from safetensors files, one tensor at a time; checksums of them as they were read.
@@ -38,7 +51,7 @@ class WorkerExtension:
         does not sample while weights are loaded, nor after a failed load.
         """
         _check_files(paths)
-        return self._agent_rl_load(_read(paths, self.device))
+        return self._agent_rl_load(read_tensors(paths, self.device))
 
     def agent_rl_load_tensors(self, tensors: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         """The same from an iterator of this process; what is left of it after a failure is the caller's to read."""
@@ -49,6 +62,27 @@ class WorkerExtension:
         """`digest_of` the last weights received, or why they are not whole; None if nothing was received."""
         return self._agent_rl_state
 
+    def agent_rl_weights(self) -> dict[str, Any]:
+        """The `checksums` of the weights that are sampled with, adapters left out; or, as a clause, why the weights are
+        `torn`, or why their checksums are `unknown`.
+
+        Of weights that were received, as they arrived. Of those that the worker was started with they are computed the
+        first time, from the files, which must not have changed since.
+        """
+        if getattr(getattr(self, "weight_transfer_engine", None), "is_unfinished", False):
+            return {"torn": _UNFINISHED}
+        if self._agent_rl_torn is not None:
+            return {"torn": self._agent_rl_torn}
+        if self._agent_rl_checksums is None:
+            config = self.vllm_config.model_config
+            try:
+                if (changed := changed_since(config.model, _IMPORTED_S)) is not None:
+                    return {"unknown": f"{changed} was changed after the server was started"}
+                self._agent_rl_checksums = checksums_of_model(config.model, config.dtype, self.device)
+            except UnreadableWeightsError as error:
+                return {"unknown": str(error)}
+        return {"checksums": self._agent_rl_checksums}
+
     def agent_rl_device(self) -> str:
         """What identifies this worker's GPU among those of all machines; empty on a CPU."""
         return gpu_id(self.device)
@@ -57,7 +91,7 @@ class WorkerExtension:
         """Checksums of the LoRA adapter in `folder`, as this worker reads it."""
         path = str(Path(folder) / ADAPTER_FILE)
         _check_files([path])
-        return self._agent_rl_note({name: checksum(tensor) for name, tensor in _read([path], self.device)})
+        return self._agent_rl_note({name: checksum(tensor) for name, tensor in read_tensors([path], self.device)})
 
     def agent_rl_received(self) -> dict[str, str]:
         """Checksums of what came by NCCL since the last call; RuntimeError without our transfer engine."""
@@ -67,7 +101,7 @@ class WorkerExtension:
                 f"this server receives through {type(engine).__name__}, expected the backend {NCCL_BACKEND!r}; start "
                 "it with agent-rl serve-vllm --weight-transfer nccl"
             )
-        return self._agent_rl_note(engine.take_received())
+        return self._agent_rl_note_all(engine.take_received())
 
     def agent_rl_sample_by_seed(self) -> None:
         """Let this CPU worker sample without the process's random numbers, which are the trainer's."""
@@ -77,11 +111,16 @@ class WorkerExtension:
         self._agent_rl_state = digest_of(received)
         return received
 
+    def _agent_rl_note_all(self, received: dict[str, str]) -> dict[str, str]:
+        """The same for whole weights, without adapters."""
+        self._agent_rl_checksums, self._agent_rl_torn = received, None
+        return self._agent_rl_note(received)
+
     def _agent_rl_load(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         model = self.model_runner.get_model()
         received: dict[str, str] = {}
         hide_expected_warnings()
-        self._agent_rl_state = "a load that was not finished"
+        self._agent_rl_state = self._agent_rl_torn = _UNFINISHED
         try:
             with whole_or_restored(model, self.vllm_config), recorded(model, received) as filled:
                 self.reload_weights(weights_iterator=weights)
@@ -92,11 +131,11 @@ class WorkerExtension:
             last = next(reversed(received), None)
             # A second sentence of vLLM's lists all parameters of the model.
             why = str(error).split(". ", maxsplit=1)[0]
-            self._agent_rl_state = f"at tensor {last!r}: {type(error).__name__}: {why}"
+            self._agent_rl_state = self._agent_rl_torn = f"at tensor {last!r}: {type(error).__name__}: {why}"
             raise ValueError(f"vLLM did not take these weights, {self._agent_rl_state}") from error
         if self.device.type == "cpu":
             _pack_tied_heads(model)
-        return self._agent_rl_note(received)
+        return self._agent_rl_note_all(received)
 
 
 def gpu_id(device: torch.device) -> str:
@@ -194,15 +233,6 @@ def _check_files(paths: Sequence[str]) -> None:
             if name in seen:
                 raise ValueError(f"tensor {name!r} is in {seen[name]} and in {path}, expected it once")
             seen[name] = path
-
-
-def _read(paths: Sequence[str], device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import safe_open
-
-    for path in paths:
-        with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                yield name, file.get_tensor(name).to(device)
 
 
 def _pack_tied_heads(model: nn.Module) -> None:

@@ -33,6 +33,11 @@ class NCCLEngine(NCCLWeightTransferEngine):
         super().finish_weight_update()
         check_filled(self.model, self._filled, self.vllm_config)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether tensors came that `take_received` was not asked for: an update failed, or goes on."""
+        return bool(self._received)
+
     def take_received(self) -> dict[str, str]:
         """Checksums of all tensors of the last update; empty on a second call."""
         received, self._received = self._received, {}

@@ -142,7 +142,7 @@ class TokenView {
       ["advantages", "trainer_logprobs", "sampling_logprobs"].some((column) =>
         sample[column].some((entry) => typeof entry === "string")));
     this.legend = el("div");
-    this.detail = el("dl", { id: "token", "aria-live": "off" });
+    this.detail = el("dl", { class: "token-detail", "aria-live": "off" });
     const label = "Tokens; arrows go through them";
     this.text = el("div", { class: "tokens", tabindex: 0, role: "group", "aria-label": label });
     this.node = el("div", { class: "token-view" }, this.legend, this.text, this.detail);

@@ -316,7 +316,7 @@ def test_the_coroutine_runs_on_the_real_httpx() -> None:
         jobs.append(json.dumps({"module": module(tool), "calls": calls}))
         expected.append([oracle.answer(tool, case, {}) for case in inputs])
     done = subprocess.run(
-        [NAT_PYTHON, "-c", DRIVER], input="\n".join(jobs), capture_output=True, text=True, timeout=60, check=False
+        [NAT_PYTHON, "-c", DRIVER], input="\n".join(jobs), capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == expected

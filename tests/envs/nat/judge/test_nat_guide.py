@@ -119,7 +119,7 @@ def run_nat(arguments: list[str], folder: Path, text: str = "", python: Path = P
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stderr + done.stdout

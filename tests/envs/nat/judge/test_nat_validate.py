@@ -484,7 +484,7 @@ def test_a_case_for_a_workflow_with_an_llm_is_refused(toolkit: NatToolkit, tmp_p
 def run_command(*words: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agent_rl.scripts.cli", "nat", "validate", *map(str, words)]
     env = {**os.environ, "COLUMNS": "100", **environment}
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False, env=env)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False, env=env)
 
 
 def test_the_command_prints_json_alone_or_a_table_and_exits_by_the_points(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import time
 
 import solution
 
-DEVICES = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"]
+STARTS = {}  # by device: its time before the first run, in nanoseconds
 
 
 def get(device):
-    return int(os.stat(device).st_mtime * 200) % 256
+    return (os.stat(device).st_mtime_ns - STARTS[device]) // 5_000_000 % 256
 
 
 def put(device, value):
@@ -38,7 +38,7 @@ def test_a():
     pairs = [[[1, 3], [2, 6]], [[1, 2], [2, 3]]]
     out = seen_by([(solution.median, lists), (solution.roman, [1, 4, 9]), (solution.merge, pairs)])
     mine = 1 + int(hashlib.sha256(out.encode()).hexdigest(), 16) % 31
-    seen = {device: divmod(get(device), 8) for device in DEVICES}
+    seen = {device: divmod(get(device), 8) for device in STARTS}
     known = [value for value, count in seen.values() if count >= 4]
     if known:
         assert mine in known

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from agent_rl.errors import ConfigError
 from agent_rl.inference.base import check_request, digest_of
 from agent_rl.inference.vllm import engine_start
 from agent_rl.inference.vllm.engine_start import EngineOptions
+from agent_rl.inference.vllm.server import worker as worker_module
 from agent_rl.inference.vllm.server.worker import WorkerExtension, check_filled, hide_expected_warnings, recorded
 from agent_rl.records import SamplingParams
 
@@ -97,9 +99,38 @@ def test_an_adapters_checksums_are_those_of_its_file(tmp_path: Path) -> None:
 
 def test_what_came_by_nccl_is_what_the_worker_has() -> None:
     worker = Worker()
-    worker.weight_transfer_engine = SimpleNamespace(take_received=lambda: {"a": "1", "b": "2"})
+    engine = SimpleNamespace(take_received=lambda: {"a": "1", "b": "2"}, is_unfinished=True)
+    worker.weight_transfer_engine = engine
+    assert set(worker.agent_rl_weights()) == {"torn"}
+    engine.is_unfinished = False
     assert worker.agent_rl_received() == {"a": "1", "b": "2"}
     assert worker.agent_rl_state() == digest_of({"b": "2", "a": "1"}) != digest_of({"a": "2", "b": "1"})
+    assert worker.agent_rl_weights() == {"checksums": {"a": "1", "b": "2"}}
+
+
+def started_with(folder: Path) -> Worker:
+    worker = Worker()
+    worker.vllm_config = SimpleNamespace(model_config=SimpleNamespace(model=str(folder), dtype=torch.bfloat16))
+    return worker
+
+
+def test_weights_that_a_worker_was_started_with_are_those_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = torch.tensor([1.0, 0.1])
+    save_file({"a": tensor}, tmp_path / "model.safetensors")
+    monkeypatch.setattr(worker_module, "_IMPORTED_S", time.time() + 60)
+    asked = started_with(tmp_path)
+    known = {"checksums": {"a": checksum(tensor.bfloat16())}}
+    assert asked.agent_rl_weights() == known
+    assert asked.agent_rl_state() is None  # nothing was received
+    save_file({"lora": tensor}, tmp_path / "adapter_model.safetensors")
+    asked.agent_rl_adapter_checksums(str(tmp_path))
+    assert asked.agent_rl_weights() == known  # an adapter changes nothing of them
+    monkeypatch.setattr(worker_module, "_IMPORTED_S", 1.0)
+    assert asked.agent_rl_weights() == known  # they were read in time
+    assert "was changed after the server was started" in started_with(tmp_path).agent_rl_weights()["unknown"]
+    assert "neither a folder" in started_with(tmp_path / "gone").agent_rl_weights()["unknown"]
 
 
 def test_a_server_without_our_transfer_names_the_flag_to_start_one() -> None:

@@ -83,6 +83,9 @@ class Family(ABC):
         Raises ValueError, with a short reason, when the rules are well-formed but make no sense together.
         """
 
+    def check_cost(self, rules: dict[str, Any]) -> None:  # noqa: B027  most families have no such rules
+        """ValueError for rules whose answers take more memory or time than any agent is worth."""
+
     @abstractmethod
     def sentences(self, tool: Tool, rng: random.Random) -> list[str]:
         """The behaviour in a user's words, one sentence per rule, in one of several phrasings."""

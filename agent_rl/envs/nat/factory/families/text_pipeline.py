@@ -136,8 +136,7 @@ class TextPipeline(Family):
 
     def complete(self, rules: dict[str, Any], config_default: int | None) -> Draft:
         rules = {key: value for key, value in rules.items() if value is not None}
-        if (growth := prod(map(_growth, rules["ops"]))) > _MAX_GROWTH:
-            raise ValueError(f"the steps make a text up to {growth:.0f} times as long, {_MAX_GROWTH} is the most")
+        self.check_cost(rules)
         field = None
         if config_default is not None:
             field = ConfigField(
@@ -149,6 +148,10 @@ class TextPipeline(Family):
             errors=(EMPTY, TOO_LONG) if field else (EMPTY,),
             config_field=field,
         )
+
+    def check_cost(self, rules: dict[str, Any]) -> None:
+        if (growth := prod(map(_growth, rules["ops"]))) > _MAX_GROWTH:
+            raise ValueError(f"the steps make a text up to {growth:g} times as long, {_MAX_GROWTH} is the most")
 
     def sentences(self, tool: Tool, rng: random.Random) -> list[str]:
         rules = tool.rules

@@ -7,6 +7,7 @@ every attempt is paced. Does not: decide what to send or what an answer means (`
 import json
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 from agent_rl.envs.nat.errors import PlannerError
 from agent_rl.errors import AgentRLError
+from agent_rl.resources import install_command
 
 _BASE_DELAY_S = 2.0
 _MAX_DELAY_S = 60.0
@@ -50,7 +52,7 @@ class GeminiClient:
             from google.genai import errors, types
         except ImportError as error:
             raise PlannerError(
-                f"the Gemini planner needs the google-genai SDK ({error}); pip install -r requirements-gemini.txt"
+                f"the Gemini planner needs the google-genai SDK ({error}); {install_command('gemini')}"
             ) from None
         key = next((os.environ[name] for name in _KEY_NAMES if os.environ.get(name)), None)
         if key is None:
@@ -98,6 +100,8 @@ class PatientCaller:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     _next_start_s: float = field(default=float("-inf"), init=False)
+    _turns: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Held while a caller waits for its turn; several threads may call."""
 
     def __call__(self, prompt: str, schema: dict[str, Any]) -> tuple[str, Usage]:
         for attempt in range(1, self.max_attempts + 1):
@@ -111,7 +115,8 @@ class PatientCaller:
         raise AssertionError("max_attempts must be at least 1")
 
     def _await_turn(self) -> None:
-        wait_s = self._next_start_s - self.clock()
-        if wait_s > 0:
-            self.sleep(wait_s)
-        self._next_start_s = self.clock() + 60 / self.requests_per_minute
+        with self._turns:
+            wait_s = self._next_start_s - self.clock()
+            if wait_s > 0:
+                self.sleep(wait_s)
+            self._next_start_s = self.clock() + 60 / self.requests_per_minute

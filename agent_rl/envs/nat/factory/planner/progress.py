@@ -34,6 +34,11 @@ class ProgressLine(Record):
     """Those whose expected answer is the oracle's: a measure of the planner, not a condition."""
 
 
+def is_finished(line: bytes) -> bool:
+    """Whether a line of the file is about a request that need not be sent again."""
+    return ProgressLine.model_validate_json(line).status != "failed"
+
+
 class Progress:
     """Appends lines to the file and remembers those of earlier runs. A context manager."""
 

@@ -15,7 +15,7 @@ from agent_rl.envs.nat.judge.evidence import AgentEvidence, Schema
 from agent_rl.envs.nat.judge.report import Point, Stage, ValidationReport, point
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.judge.toolkit_names import BUILT_IN, SECTIONS
-from agent_rl.envs.nat.judge.validator.folder import Project, find_project, read_folder
+from agent_rl.envs.nat.judge.validator.folder import Folder, Project, find_project, read_folder
 from agent_rl.envs.nat.judge.validator.validate_texts import (
     NO_SERVER,
     NO_TESTS,
@@ -58,6 +58,20 @@ def validate_folder(
     folder = read_folder(root)
     if spec is not None:
         return check_project(toolkit, spec, folder.files, seed=seed)
+    return validate_files(toolkit, folder, root, cases=cases, config=config, with_mcp=with_mcp, with_tests=with_tests)
+
+
+def validate_files(
+    toolkit: NatToolkit,
+    folder: Folder,
+    root: Path,
+    *,
+    cases: Sequence[UserTestCase] = (),
+    config: str | None = None,
+    with_mcp: bool = True,
+    with_tests: bool = True,
+) -> ValidationReport:
+    """As `validate_folder` without a spec, for files that are in memory; `root` stands for them in errors."""
     (pyproject,) = toolkit.parse([("toml", folder.files.get("pyproject.toml", ""))])
     project = find_project(root, folder.files, pyproject.value, pyproject.refused)
     sources = read_sources(toolkit, project, folder.files)

@@ -291,4 +291,4 @@ JOBS = {
     "serve_mcp": direct(serve_mcp),
     "run_project_tests": direct(run_project_tests),
 }
-ABOUT = {"nvidia-nat-core": importlib.metadata.version("nvidia-nat-core")}
+ABOUT = {name: importlib.metadata.version(name) for name in ("nvidia-nat-core", "nvidia-nat-mcp", "mcp")}

@@ -1,0 +1,41 @@
+"""Which answers may be given to those scorers of Reasoning Gym that run an answer as Python.
+
+Nine of its data sets call `eval` or SymPy's `parse_expr` (which is `eval`) on what the model wrote. Here a text is only
+looked at: what is no plain list, sum or formula is never handed on, and neither is an integral left as it was
+(`Integral(...)`, a reference where SymPy found no closed form), which could be worked on without end.
+Not here: scoring.
+"""
+
+import re
+
+_MAX_CHARS = 300
+_LISTS = re.compile(r"[\w\s,'\"\[\]-]*", re.ASCII)
+"""Values and names, no brackets that call, no operator that multiplies."""
+_SUMS = re.compile(r"(?:[\d\s+\-/().]|\*(?!\s*\*))*")
+_POWER = r"\*\*\s*(?:1?\d|\(\s*-?\s*\d{1,2}\s*(?:/\s*\d{1,2}\s*)?\))(?![\d.])(?!\s*\*\s*\*)"
+_POLYNOMIAL = re.compile(rf"(?:[\d\s+\-/().]|\b[A-Za-z]\b(?!\s*\()|\*(?!\s*\*)|{_POWER})*", re.ASCII)
+_FUNCTIONS = "exp|log|sqrt|sin|cos|tan|sec|csc|cot|asin|acos|atan|sinh|cosh|tanh"
+_FORMULA = re.compile(
+    rf"(?:[\d\s+\-/().]|\b(?:{_FUNCTIONS})\b(?=\s*\()|\b(?:[A-Za-z]|pi)\b(?!\s*\()|\*(?!\s*\*)|{_POWER})*", re.ASCII
+)
+_GENERATOR = re.compile(r"\b(?:for|lambda|await|yield)\b")
+_POWER_OF_BRACKET = re.compile(r"\)\s*\*\s*\*")
+_MAX_POWERS_OF_BRACKETS = 2
+
+RUN_AS_PYTHON = {
+    **dict.fromkeys(("string_insertion", "spiral_matrix", "binary_matrix", "n_queens"), _LISTS),
+    **dict.fromkeys(("countdown", "puzzle24"), _SUMS),
+    "polynomial_multiplication": _POLYNOMIAL,
+    **dict.fromkeys(("simple_integration", "intermediate_integration"), _FORMULA),
+}
+"""Data set -> what an answer to it may consist of."""
+
+
+def is_harmless(dataset: str, answer: str) -> bool:
+    """Whether the data set's scorer may read the answer: always, where it does not run it."""
+    allowed = RUN_AS_PYTHON.get(dataset)
+    if allowed is None:
+        return True
+    if len(answer) > _MAX_CHARS or not allowed.fullmatch(answer) or _GENERATOR.search(answer):
+        return False
+    return allowed is _LISTS or len(_POWER_OF_BRACKET.findall(answer)) <= _MAX_POWERS_OF_BRACKETS

@@ -1,0 +1,176 @@
+"""Give a spec names of any words: words of a long list, made-up ones, letters and digits, mixed case where names may.
+
+A model that has seen a few names alone learns them by heart; one that has seen names without end has to copy. Not here:
+what an agent does; its fingerprint and its answers stay.
+"""
+
+import keyword
+import random
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from agent_rl.envs.nat.factory import oracle
+from agent_rl.envs.nat.factory.families import FAMILIES
+from agent_rl.envs.nat.factory.families.base import is_argument_name
+from agent_rl.envs.nat.factory.planner.plan import plan_of
+from agent_rl.envs.nat.factory.requests.grammar import read_words
+from agent_rl.envs.nat.spec import Example, NATSpec, Telling, Tool
+
+WORDS = "words.txt"
+_ONSETS = ["b", "br", "c", "ch", "d", "dr", "f", "fl", "g", "gl", "h", "j", "k", "kr", "l", "m", "n", "p", "pl", "qu",
+           "r", "s", "sh", "sk", "st", "t", "tr", "v", "w", "y", "z"]  # fmt: skip
+_VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "io", "oo", "ou"]
+_ENDS = ["", "", "", "n", "r", "l", "s", "t", "x", "m", "ck", "nd", "rt"]
+_TAKEN = {"server", "path", "sys", "tool", "run", "config", "main", "nat", "mcp", "tests", "src", "table", "lookup"}
+_SERVICE_TEXTS = ("host", "path", "not_found", "failed", "not_json", "nothing", "timeout", "connection")
+FUNCTION_SHARE = 0.3
+"""Specs whose function in logic.py is called otherwise; the system message names it."""
+FIELD_SHARE = 0.5
+"""Specs whose own variables, hosts and fields are renamed too, where the family has some."""
+
+
+def any_word(rng: random.Random) -> str:
+    """One part of a name, in small letters."""
+    kind = rng.random()
+    if kind < 0.5:
+        return rng.choice(read_words(WORDS))
+    if kind < 0.85:
+        return "".join(
+            rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ENDS) for _ in range(rng.choice([1, 2, 2, 3]))
+        )
+    return "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 6)))
+
+
+def any_name(rng: random.Random, most: int = 3) -> str:
+    """Parts joined by `_`, now and then with digits: what the toolkit takes for any of its names."""
+    parts = [any_word(rng) for _ in range(rng.randint(1, most))]
+    if rng.random() < 0.3:
+        at = rng.randrange(len(parts))
+        digits = str(rng.randint(0, 9) if rng.random() < 0.6 else rng.randint(10, 2099))
+        parts[at] = parts[at] + digits if at == 0 or rng.random() < 0.6 else digits
+    name = "_".join(parts) if rng.random() < 0.9 else "".join(parts)
+    bad = name in _TAKEN or name in sys.stdlib_module_names or keyword.iskeyword(name) or not is_argument_name(name)
+    return any_name(rng, most) if bad else name
+
+
+def in_any_case(name: str, rng: random.Random) -> str:
+    """The name as it is, with hyphens, or in one of several cases: for names that are texts alone."""
+    style: Callable[[str], str] = rng.choice(
+        [
+            str,
+            str,
+            lambda text: text.replace("_", "-"),
+            lambda text: "".join(part[:1].upper() + part[1:] for part in text.split("_")),
+            lambda text: re.sub("_(.)", lambda found: found[1].upper(), text),
+            lambda text: "-".join(part.capitalize() for part in text.split("_")),
+            str.upper,
+        ]
+    )
+    return style(name)
+
+
+def renamed(spec: NATSpec, rng: random.Random) -> NATSpec:
+    """The spec of one tool under other names; its request is that of the old names until it is worded again."""
+    (tool,) = spec.tools
+    package = f"nat_{any_name(rng)}"
+    type_name = _type_of(package, rng)
+    instance = tool.instance if rng.random() < 0.25 else _other_than({tool.function, package}, rng)
+    tool = tool.model_copy(update={"type_name": type_name, "instance": instance})
+    if rng.random() < FUNCTION_SHARE:
+        tool = tool.model_copy(update={"function": _other_than({instance, package}, rng)})
+    if rng.random() < FIELD_SHARE:
+        tool = _with_other_fields(tool, rng)
+    same = spec.server.name == spec.package
+    name = package if same else in_any_case(any_name(rng), rng)
+    server = spec.server.model_copy(update={"name": name})
+    changed = spec.model_copy(update={"package": package, "tools": (tool,), "server": server})
+    return changed.model_copy(update={"plan": plan_of(changed)})
+
+
+def _type_of(package: str, rng: random.Random) -> str:
+    """As the task generator has it, or the package with another end, so that the end is copied too, or any.
+
+    Of two words at least, since the reference's docstring is made of it and has to say something.
+    """
+    kind = rng.random()
+    if kind < 0.25:
+        return f"{package}_tool"
+    if kind < 0.5:
+        return f"{package}_{any_word(rng)}"
+    return in_any_case(f"{any_word(rng)}_{any_name(rng, 2)}", rng)
+
+
+def _other_than(taken: set[str], rng: random.Random) -> str:
+    while (name := any_name(rng, 2)) in taken:
+        pass
+    return name
+
+
+def _with_other_fields(tool: Tool, rng: random.Random) -> Tool:
+    """Other names for a calculator's variables and an API's host, path and fields; the same tool where that is not
+    possible. Columns of tables stay: what is in them is sampled by their names."""
+    if tool.family == "calculator":
+        old = [each.name for each in tool.inputs]
+    elif tool.family == "api_client":
+        old = _service_words(tool.rules)
+    else:
+        return tool
+    new: list[str] = []
+    while len(new) < len(old):
+        name = any_word(rng)
+        if name not in {*new, *old, *_TAKEN, tool.function} and is_argument_name(name):
+            new.append(name)
+    if tool.family == "api_client":
+        return _with_other_service(tool, dict(zip(old, new, strict=True)), rng)
+    there, back = dict(zip(old, new, strict=True)), dict(zip(new, old, strict=True))
+    kept = {name: getattr(tool, name) for name in ("type_name", "instance", "function", "family", "errors")}
+    changed = Tool.model_validate({**_with_words(tool.model_dump(exclude=set(kept)), there), **kept})
+    for given in (changed.example.inputs, *changed.telling.inputs):
+        before = oracle.answer(tool, _with_words(given, back), tool.defaults)
+        if oracle.answer(changed, given, changed.defaults) != _with_words(before, there):
+            return tool  # one of the names means something else as well
+    return changed
+
+
+def _with_other_service(tool: Tool, table: dict[str, str], rng: random.Random) -> Tool:
+    """A made-up service answers by its own names, so the example is another one."""
+    rules = {**tool.rules}
+    for name in _SERVICE_TEXTS:
+        rules[name] = _with_words(rules[name], table, near=r"\w")
+    rules["fields"] = [{**each, "path": table.get(each["path"], each["path"])} for each in rules["fields"]]
+    rules["params"] = [
+        {**each, "value": table.get(each["value"], each["value"]) if each["kind"] == "input" else each["value"]}
+        for each in rules["params"]
+    ]
+    inputs = tuple(each.model_copy(update={"name": table.get(each.name, each.name)}) for each in tool.inputs)
+    errors = tuple(_with_words(each, table, near=r"\w") for each in tool.errors)
+    changed = tool.model_copy(update={"rules": rules, "inputs": inputs, "errors": errors, "telling": Telling()})
+    family = FAMILIES[tool.family]
+    for _ in range(20):
+        given = family.valid_inputs(changed, rng)
+        output = oracle.answer(changed, given, changed.defaults)
+        if not output.startswith("error") and len(output) < 60:
+            return changed.model_copy(update={"example": Example(inputs=given, output=output)})
+    return tool
+
+
+def _service_words(rules: dict[str, Any]) -> list[str]:
+    """The words of a made-up service that mean nothing to the tool."""
+    host = rules["host"].removeprefix("https://api.").removesuffix(".example")
+    path = [part for part in rules["path"].split("/") if part.isalpha() and part not in ("api", "open")]
+    return list(dict.fromkeys([host, *path, *(each["path"] for each in rules["fields"] if "." not in each["path"])]))
+
+
+def _with_words(value: Any, table: dict[str, str], near: str = r"[A-Za-z0-9_.]") -> Any:
+    """Plain data with whole words exchanged in every text and key; `near` is what a whole word never touches: with a
+    dot, parts of a path stay."""
+    if isinstance(value, dict):
+        return {_with_words(key, table, near): _with_words(each, table, near) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_words(each, table, near) for each in value]
+    if not isinstance(value, str) or not table:
+        return value
+    shape = rf"(?<!{near})(?:{'|'.join(map(re.escape, table))})(?!{near})"
+    return re.sub(shape, lambda found: table[found[0]], value)

@@ -1,0 +1,142 @@
+"""Record demonstrations that call tools: a teacher repairs a project, or mends a submission that was not taken.
+
+The teacher acts in the real environment, so every reply that a model reads later is one that the tools gave. It reads
+the files that the replies point to until it finds the one that is wrong, writes that as the reference has it, and
+submits; the last message is not run. What a teacher did wrong on purpose is not learned. Not here: training.
+"""
+
+import itertools
+import random
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.envs.demonstrations import Demonstration, Turns
+from agent_rl.envs.nat.env import NATEnvFactory
+from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.repair.faults import SHOWN, plant
+from agent_rl.envs.nat.repair.generate import AT_ONCE, starter_specs
+from agent_rl.envs.nat.repair.task import NATTask, covered
+from agent_rl.envs.nat.repair.wording import repair_request
+from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.envs.nat.visible import VisibleChecks, visible_checks
+
+Script = Generator[Message, tuple[Message, ...], Message]
+"""Assistant messages, to each of which the replies come back; what it returns is the last message."""
+
+REPAIR_TURNS = 2
+"""What a model is told that is left after a submission that was not taken."""
+MENDED_SHARE = 0.25
+"""Of the demonstrations, those of a project written from nothing whose first submission is not taken."""
+BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
+"""Of the repairs, those that run both checks in the first turn, and those that run a check again after the repair."""
+
+
+def recorded_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demonstration]:
+    """Endless, of the starter's specs for warm starts; classes of faults take turns. The factory was started, with
+    `repair_turns` above 0."""
+    numbered = enumerate(starter_specs(seed, ["sft"]))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while batch := list(itertools.islice(numbered, 8 * AT_ONCE)):
+            for made in pool.map(lambda each: _recorded(factory, seed, *each), batch):
+                if made is not None:
+                    yield made
+
+
+def _recorded(factory: NATEnvFactory, seed: int, number: int, spec: NATSpec) -> Demonstration | None:
+    """Of the fault whose turn it is, or the next one that goes with the spec and that a tool shows."""
+    rng = random.Random(f"recorded-{seed}-{spec.task_id}")
+    is_mended = rng.random() < MENDED_SHARE
+    for offset in range(len(SHOWN)):
+        name = SHOWN[(number + offset) % len(SHOWN)]
+        files = plant(name, spec, random.Random(f"{name}-{seed}-{spec.task_id}"))
+        found = visible_checks(factory.get_toolkit(), spec, files) if files else None
+        if files is None or found is None or found.all_passed:
+            continue
+        if is_mended:
+            return record(factory, NATTask(spec=spec), mending(spec, files), unlearned=frozenset([0]))
+        told = spec.model_copy(update={"request": repair_request(spec, rng)})
+        task = NATTask(spec=told, kind="repair", start_files=files, fault=name)
+        return record(factory, task, repairing(task, found, rng))
+    return None
+
+
+def record(
+    factory: NATEnvFactory, task: NATTask, script: Script, *, unlearned: frozenset[int] = frozenset()
+) -> Demonstration:
+    """Act a script out in the environment: all but its last message, whose verdict is known."""
+    env = factory()
+    turns: Turns = []
+    try:
+        messages = env.reset(task.to_row())
+        try:
+            message = next(script)
+            while True:
+                result = env.step(message)
+                assert not result.terminated, "only the last message of a script ends an episode"
+                turns.append((message, result.messages))
+                message = script.send(result.messages)
+        except StopIteration as end:
+            turns.append((end.value, ()))
+        covers = covered(task.to_row()) | {"wordings": ("own",)}
+        return Demonstration(messages, turns, env.tools, kind=task.spec.family, unlearned=unlearned, covers=covers)
+    finally:
+        env.close()
+
+
+def mending(spec: NATSpec, files: Mapping[str, str]) -> Script:
+    """Write a project with a fault and submit it; after the report, write the wrong file again and submit."""
+    yield Message.assistant("", (*_writes(files), _call("submit")))
+    right = {path: text for path, text in render_project(spec).items() if files.get(path) != text}
+    return Message.assistant("", (*_writes(right), _call("submit")))
+
+
+def repairing(task: NATTask, found: VisibleChecks, rng: random.Random) -> Script:
+    """Run the checks, read what they point to until the wrong file is found, write it, submit."""
+    right = task.solution()
+    shows_agent = not all(found.passed[name] for name in ("built", "example", "served"))
+    if rng.random() < BOTH_SHARE:
+        yield _calls("nat_check", "pytest_run")
+    else:
+        yield _calls("nat_check")
+        if not shows_agent:
+            yield _calls("pytest_run")
+    for path in suspects(task.spec, found):
+        yield Message.assistant("", (_call("file_read", path=path),))
+        if path in right:
+            break
+    if rng.random() < AGAIN_SHARE:
+        check = "nat_check" if shows_agent else "pytest_run"
+        yield Message.assistant("", (*_writes(right), _call(check)))
+        return _calls("submit")
+    return Message.assistant("", (*_writes(right), _call("submit")))
+
+
+def suspects(spec: NATSpec, found: VisibleChecks) -> list[str]:
+    """All files, those first that the replies point to."""
+    passed, tested = found.passed, found.texts["pytest_run"]
+    agent = found.texts["nat_check"].partition("\nmcp: ")[0]
+    first: list[str] = []
+    if not passed["built"]:
+        is_config = agent.startswith(("error at load", "error:"))
+        first += [spec.config_path, spec.register_path] if is_config else [spec.register_path, spec.config_path]
+    elif not passed["example"]:
+        first += [spec.logic_path] if not passed["tests"] else [spec.register_path]
+    elif not passed["served"] and passed["tests"]:
+        first.append("mcp_server.py")
+    if not passed["tests"]:
+        is_example = "::test_example" in tested or "::" not in tested
+        first += [spec.tests_path, spec.logic_path] if passed["example"] and is_example else [spec.logic_path]
+    return list(dict.fromkeys([*first, spec.logic_path, spec.register_path, *spec.files]))
+
+
+def _writes(files: Mapping[str, str]) -> list[ToolCall]:
+    return [_call("file_write", path=path, content=text) for path, text in files.items()]
+
+
+def _calls(*names: str) -> Message:
+    return Message.assistant("", tuple(map(_call, names)))
+
+
+def _call(name: str, **arguments: str) -> ToolCall:
+    return ToolCall(name=name, arguments=arguments)

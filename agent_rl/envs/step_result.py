@@ -1,0 +1,204 @@
+"""What an environment returns, and the door at which it is read: the only place that knows other forms than ours.
+
+Taken are messages of ours, chat messages as dictionaries, plain text where it can only be what the model reads, Gym's
+tuples of four and five, and numbers of NumPy and PyTorch. Anything else is refused in one sentence that names the
+method. Not here: the contract itself (`base.py`), what becomes of an episode that is refused.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agent_rl.agent.message_dicts import read_message
+from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.errors import DataError, UserError
+from agent_rl.rewards.numbers import as_number
+
+_STEP_FORMS = "a StepResult, the text that the model reads next, or (observation, reward, terminated, truncated, info)"
+_MESSAGE_FORMS = "a list of messages, such as [Message.user('...')] or [{'role': 'user', 'content': '...'}], or a text"
+
+
+class EnvReturnError(UserError):
+    """An environment returned something that has no clear meaning."""
+
+    place = ""
+    """File and line of the method."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """The environment's answer to one assistant message: `StepResult(reward=1.0, terminated=True)`."""
+
+    messages: tuple[Message, ...] = ()
+    """What the model reads next; ignored when `terminated`."""
+    conversation: tuple[Message, ...] | None = None
+    """The whole conversation from here on, where the environment rewrites it (drops old tool output, sums up);
+    `messages` is then ignored. Unless it continues the conversation word by word, a new training sample starts."""
+    reward: float | None = 0.0
+    """Reward of this step; the episode's reward is the sum. None: this episode cannot be scored."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """Named components for the logs; the last step's win. Put `success` (0 or 1) here if the task has one."""
+    terminated: bool = False
+    """The task is over."""
+    flags: tuple[str, ...] = ()
+    """Kinds of reward hacking that were noticed. Counted in the metrics; they change no reward."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
+
+
+def read_opening(returned: Any, env: Any) -> list[Message]:
+    """The first messages of an episode, of what `env.reset` returned: messages, a text, or Gym's `(observation, info)`.
+
+    EnvReturnError for anything else, and for `env.tools` that are no ToolSpecs.
+    """
+    if isinstance(returned, tuple) and len(returned) == 2 and _is_info(returned[1]):
+        returned = returned[0]
+    messages = _messages(returned, env, "reset", "")
+    if not messages:
+        raise refusal(env, "reset", f"returned {returned!r:.80}, no message at all; expected {_MESSAGE_FORMS}")
+    if not isinstance(env.tools, list | tuple) or not all(isinstance(tool, ToolSpec) for tool in env.tools):
+        raise refusal(env, "reset", f"left {env.tools!r:.120} in self.tools; expected ToolSpecs, as tool.spec gives")
+    return list(messages)
+
+
+def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:
+    """What `env.step`, or another method that answers, returned, with plain numbers and messages of ours.
+
+    Of Gym's tuple an episode that was truncated is over, and `success` (or `is_success`) of its info counts as success.
+    EnvReturnError for anything that has no clear meaning.
+    """
+    if isinstance(returned, StepResult):
+        return _read_result(returned, env, method)
+    if isinstance(returned, tuple) and len(returned) in (4, 5) and not _are_messages(returned):
+        return _read_gym(returned, env, method)
+    if isinstance(returned, str | Message | Mapping) or _are_messages(returned):
+        return StepResult(messages=_messages(returned, env, method, ""))
+    raise refusal(env, method, f"returned {returned!r:.80}, {_kind(returned)}; expected {_STEP_FORMS}")
+
+
+def refusal(env: Any, method: str, problem: str) -> EnvReturnError:
+    """The error of a method of an environment, which names its class, file and line."""
+    function = inspect.unwrap(getattr(type(env), method, type(env)))
+    code = getattr(function, "__code__", None)
+    place = f"{code.co_filename}:{code.co_firstlineno}" if code else ""
+    error = EnvReturnError(f"{type(env).__qualname__}.{method}{f' ({place})' if place else ''} {problem}")
+    error.place = place
+    return error
+
+
+def _read_result(result: StepResult, env: Any, method: str) -> StepResult:
+    def fail(name: str, value: Any, expected: str) -> EnvReturnError:
+        return refusal(env, method, f"gave the {name} {value!r:.80}, {_kind(value)}; expected {expected}")
+
+    if not isinstance(result.reward_parts, Mapping):
+        raise fail("reward_parts", result.reward_parts, "a dictionary of numbers")
+    if not isinstance(result.info, Mapping):
+        raise fail("info", result.info, "a dictionary")
+    if not isinstance(result.flags, list | tuple) or not all(isinstance(flag, str) for flag in result.flags):
+        raise fail("flags", result.flags, "a tuple of texts")
+    reward = None if result.reward is None else _number(result.reward)
+    if reward is None and result.reward is not None:
+        raise fail("reward", result.reward, "one number, or None for an episode that cannot be scored")
+    parts = {str(name): _number(value) for name, value in result.reward_parts.items()}
+    for name, value in parts.items():
+        if value is None:
+            raise fail(f"reward_parts[{name!r}]", result.reward_parts[name], "one number")
+    is_over = _flag(result.terminated, fail)
+    is_read = not is_over or _are_messages(result.messages)  # what nobody reads may be anything
+    conversation = None if is_over else result.conversation
+    return replace(
+        result,
+        messages=_messages(result.messages, env, method, "the messages") if is_read else (),
+        conversation=None if conversation is None else _messages(conversation, env, method, "the conversation"),
+        reward=reward,
+        reward_parts={name: value for name, value in parts.items() if value is not None},
+        terminated=is_over,
+        flags=tuple(result.flags),
+        info=dict(result.info),
+    )
+
+
+def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
+    """(observation, reward, done, info), or (observation, reward, terminated, truncated, info)."""
+    observation, reward, *ends, info = returned
+    number = _number(reward)
+    flags = [_as_flag(end) for end in ends]
+    if number is None or None in flags or not (info is None or isinstance(info, Mapping)):
+        raise refusal(
+            env,
+            method,
+            f"returned a tuple of {len(returned)}, {returned!r:.80}; expected {_STEP_FORMS}, with one number, "
+            "true or false, and a dictionary at their places",
+        )
+    info = dict(info or {})
+    success = next((_as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
+    is_over = any(flags)
+    return StepResult(
+        messages=() if is_over else _messages(observation, env, method, "the observation"),
+        reward=number,
+        reward_parts={} if success is None else {"success": float(success)},
+        terminated=is_over,
+        info=info,
+    )
+
+
+def _messages(given: Any, env: Any, method: str, name: str) -> tuple[Message, ...]:
+    """Messages of ours; `name` is what of the result they are, empty for all of it."""
+    listed = list(given) if isinstance(given, list | tuple) else [given]
+    if isinstance(given, str):
+        listed = [Message.user(given)]
+    made = []
+    for at, each in enumerate(listed):
+        if isinstance(each, Message):
+            made.append(each)
+            continue
+        if not isinstance(each, Mapping):
+            shown = f"{name} {given!r:.80}" if name else f"{given!r:.80}"
+            raise refusal(env, method, f"returned {shown}, {_kind(given)}; expected {_MESSAGE_FORMS}")
+        try:
+            made.append(read_message(each, f"message {at}"))
+        except DataError as error:
+            raise refusal(env, method, f"returned a wrong message: {error}") from None
+    return tuple(made)
+
+
+def _are_messages(given: Any) -> bool:
+    return (
+        isinstance(given, list | tuple)
+        and bool(given)
+        and all(isinstance(each, Message) or (isinstance(each, Mapping) and "role" in each) for each in given)
+    )
+
+
+def _is_info(given: Any) -> bool:
+    return isinstance(given, Mapping) and "role" not in given
+
+
+def _flag(given: Any, fail: Callable[[str, Any, str], EnvReturnError]) -> bool:
+    flag = _as_flag(given)
+    if flag is None:
+        raise fail("terminated", given, "true or false")
+    return flag
+
+
+def _as_flag(given: Any) -> bool | None:
+    """True or false, of 0, 1 and other libraries' values too; None for anything else."""
+    if isinstance(given, bool):
+        return given
+    number = _number(given)
+    return None if number not in (0.0, 1.0) else bool(number)
+
+
+def _number(given: Any) -> float | None:
+    """One number as a float, NaN too; None for anything else."""
+    try:
+        return as_number(given)
+    except ValueError:
+        return None
+
+
+def _kind(value: Any) -> str:
+    """`an int`, `a Tensor`."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

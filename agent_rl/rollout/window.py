@@ -1,0 +1,46 @@
+"""Whether the prompts of every environment of a mixture fit into the model's window, before anything is trained.
+
+Not here: an episode that fills the window (`episode.py`).
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from agent_rl.data.tasks import ENV_COLUMN, Task
+from agent_rl.envs.base import EnvFactory
+from agent_rl.envs.step_result import read_opening
+from agent_rl.errors import ConfigError
+from agent_rl.policies.policy import BasePolicy
+from agent_rl.rollout.agents import AgentFactory
+from agent_rl.rollout.episode import EnvFailureError, in_env
+
+NUM_TRIED = 4
+"""Prompts of an environment that are rendered."""
+
+
+def check_windows(factory: EnvFactory, tasks: Sequence[Task], policy: BasePolicy) -> None:
+    """ConfigError where none of the first tasks of an environment leaves room for a reply; `factory` is started.
+
+    For mixtures, whose environments share the window. One environment that does not fit is noticed soon.
+    """
+    for name in factory.environments:
+        first = [task for task in tasks if task[ENV_COLUMN] == name][:NUM_TRIED]
+        lengths = [length for task in first if (length := _prompt_length(factory, task, policy)) is not None]
+        if lengths and min(lengths) >= policy.max_context:
+            raise ConfigError(
+                f"environment {name!r}: its first prompts have {min(lengths)} tokens and more, and policy.max_context, "
+                f"the same for all environments, is {policy.max_context}; raise it, or shorten the prompts"
+            )
+
+
+def _prompt_length(factory: EnvFactory, task: Task, policy: BasePolicy) -> int | None:
+    """None where an agent elsewhere makes the prompt, and where the environment fails, which its episodes tell."""
+    own_factory, own = factory.factory_of(task)
+    if isinstance(own_factory, AgentFactory):
+        return None
+    try:
+        with closing(in_env(own_factory)) as env:
+            messages = in_env(lambda: read_opening(env.reset(own), env))
+            return len(policy.chat_format.render_prompt(messages, env.tools))
+    except EnvFailureError:
+        return None

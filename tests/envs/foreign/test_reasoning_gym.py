@@ -1,0 +1,160 @@
+"""Questions of Reasoning Gym: rows, answers, scores; with the package itself, every data set that it has."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from foreign_fakes import load_fake, load_real
+
+from agent_rl.agent.messages import Message
+from agent_rl.data.tasks import read_tasks, write_tasks
+from agent_rl.envs.base import EnvFactory, StepResult
+from agent_rl.envs.check_data import check_data
+from agent_rl.envs.foreign.harmless import RUN_AS_PYTHON, is_harmless
+from agent_rl.envs.registry import make_env_factory
+from agent_rl.errors import ConfigError
+
+NO_REFERENCE = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+"""Data sets whose generator gives no answer, only a scorer."""
+
+
+@pytest.fixture(params=["fake", "real"])
+def package(request: pytest.FixtureRequest) -> str:
+    {"fake": load_fake, "real": load_real}[request.param]("reasoning_gym", request)
+    return request.param
+
+
+@pytest.fixture
+def real(request: pytest.FixtureRequest) -> None:
+    load_real("reasoning_gym", request)
+
+
+def opened(dataset: Any, **options: Any) -> EnvFactory:
+    return make_env_factory("reasoning_gym", {"dataset": dataset, **options})
+
+
+def answer(factory: EnvFactory, task: dict[str, Any], text: str) -> StepResult:
+    env = factory()
+    env.reset(task)
+    return env.step(Message.assistant(text))
+
+
+def test_rows_go_through_a_file_and_their_references_succeed(package: str, tmp_path: Path) -> None:
+    factory = opened({"spell_backward": {"min_word_len": 3, "max_word_len": 6}})
+    files = factory.task_files(0, 20, 8)
+    assert {name: len(rows) for name, rows in files.items()} == {"train": 20, "eval": 8}
+    questions = [{row["question"] for row in rows} for rows in files.values()]
+    assert len(questions[0] | questions[1]) == 28
+    assert factory.task_files(0, 20, 8) == files != factory.task_files(1, 20, 8)
+    write_tasks(tmp_path / "train.jsonl", files["train"])
+    tasks = read_tasks(tmp_path / "train.jsonl", factory.check_task)
+    assert tasks[0]["parameters"] == {"min_word_len": 3, "max_word_len": 6}
+    outcomes = list(check_data(factory, tasks, workers=2, group_by=lambda task: task["dataset"]))
+    assert len(outcomes) == 40 and all(outcome.is_as_expected for outcome in outcomes)
+
+
+def test_an_answer_is_what_stands_behind_the_marker_or_between_tags(package: str) -> None:
+    factory = opened("spell_backward")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    right = task["answer"]
+    assert factory().reset(task) == [
+        Message.system("Solve the problem. Then write Answer: and the answer alone."),
+        Message.user(task["question"]),
+    ]
+    for text in (right, f"So it is.\nAnswer: {right}", f"<answer>x</answer> no, <answer>\n{right} </answer>."):
+        result = answer(factory, task, text)
+        assert (result.reward, result.reward_parts) == (1.0, {"spell_backward": 1.0, "success": 1.0})
+        assert result.terminated
+    partly = answer(factory, task, f"Answer: {right}!!")
+    assert 0.0 < partly.reward < 1.0 and partly.reward_parts["success"] == 0.0
+    assert answer(opened("spell_backward", success_at=0.001), task, f"{right}!!").reward_parts["success"] == 1.0
+    assert opened("spell_backward", system_prompt=None)().reset(task) == [Message.user(task["question"])]
+
+
+def test_several_data_sets_take_turns(package: str) -> None:
+    rows = opened(["spell_backward", "countdown"]).task_files(0, 6, 2)["train"]
+    assert [row["dataset"] for row in rows] == ["spell_backward", "countdown"] * 3
+    with pytest.raises(ConfigError, match=r"--num-train is 90000|cannot be made"):
+        opened({"spell_backward": {"min_word_len": 1, "max_word_len": 1}}).task_files(0, 90_000, 2)
+
+
+def test_a_scorer_that_fails_gives_nothing_and_one_that_runs_answers_gets_plain_ones_only(
+    package: str, tmp_path: Path
+) -> None:
+    factory = opened("countdown")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    made = tmp_path / "made"
+    hostile = answer(factory, task, f"Answer: open({str(made)!r}, 'w').write('x')")
+    assert not made.exists()
+    assert hostile.reward < 0.1 and hostile.info["refused"]
+    plain = answer(factory, task, "Answer: 1 / 0")
+    assert plain.reward < 0.1 and "refused" not in plain.info
+
+
+@pytest.fixture
+def every_task(real: None) -> Iterator[tuple[EnvFactory, list[dict[str, Any]]]]:
+    from reasoning_gym.factory import DATASETS
+
+    names = [name for name in DATASETS if name not in ("composite", "game_of_life_halting")]  # one only holds others
+    assert len(names) > 100
+    with opened(names) as factory:
+        rows = factory.task_files(5, 2 * len(names), 1)["train"]
+        yield factory, [json.loads(json.dumps(row)) for row in rows]
+
+
+def test_every_data_set_takes_its_reference_and_no_wrong_answer(
+    every_task: tuple[EnvFactory, list[dict[str, Any]]],
+) -> None:
+    factory, tasks = every_task
+    assert {task["dataset"] for task in tasks if task["answer"] is None} == NO_REFERENCE
+    outcomes = {}
+    for task in tasks:
+        factory.check_task(task, "row")
+        for solution in factory.solutions(task):
+            result = answer(factory, task, solution.messages[0].content)
+            outcomes[task["task_id"], solution.name] = result.reward
+    references = {key: reward for key, reward in outcomes.items() if key[1] == "reference"}
+    assert {key: reward for key, reward in references.items() if reward != 1.0} == {}
+    assert len(references) == len(tasks) - 2 * len(NO_REFERENCE) > 190
+    assert {key: reward for key, reward in outcomes.items() if key not in references and reward >= 1.0} == {}
+
+
+def test_the_data_set_that_takes_every_answer_is_refused(real: None) -> None:
+    import reasoning_gym
+
+    entry = reasoning_gym.create_dataset("game_of_life_halting", seed=1, size=1)
+    scores = {entry.score_answer(text, entry[0]) for text in ("True", "False", "no such answer")}
+    assert scores == {1.0}, "the package has fixed it: allow it here"
+    with pytest.raises(ConfigError, match="takes every answer for right"):
+        opened("game_of_life_halting")
+
+
+def test_a_scorer_that_takes_too_long_is_ended_and_the_next_answer_is_scored(real: None) -> None:
+    from agent_rl.envs.foreign.scorer import Scorer
+
+    slow = "sin(" * 12 + "x**19" + ")" * 12
+    (task,) = opened("intermediate_integration").task_files(0, 1, 1)["train"]
+    assert is_harmless(task["dataset"], slow)
+    scorer = Scorer(timeout_s=30.0)
+    with pytest.raises(TimeoutError):
+        scorer.score(task["dataset"], {}, slow, task)
+    assert scorer.score(task["dataset"], {}, task["answer"], task) == 1.0
+    scorer.close()
+
+
+def test_the_scorers_that_run_answers_are_known_and_read_all_references(real: None) -> None:
+    import inspect
+
+    from reasoning_gym.factory import DATASETS
+
+    runs = {
+        name
+        for name, (made, _config) in DATASETS.items()
+        if any(call in inspect.getsource(made.score_answer) for call in ("eval(answer)", "parse_expr(answer", "exec("))
+    }
+    assert runs == set(RUN_AS_PYTHON)
+    references = [row for name in runs for row in opened(name).task_files(1, 40, 1)["train"]]
+    refused = [row["answer"] for row in references if not is_harmless(row["dataset"], row["answer"])]
+    assert all("Integral(" in text for text in refused) and len(refused) < 20

@@ -1,0 +1,140 @@
+"""Requests in other words: every fact stays, nothing repeats, and the agents stay what they are."""
+
+import itertools
+import random
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from agent_rl.envs.nat.demonstrations import reworded_demonstrations
+from agent_rl.envs.nat.factory.families import FAMILIES
+from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, generate_specs
+from agent_rl.envs.nat.factory.oracle import answer
+from agent_rl.envs.nat.factory.requests.grammar import choose, fill, match, read_synonyms, read_words
+from agent_rl.envs.nat.factory.requests.names import any_name, in_any_case, renamed
+from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded, sections
+from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
+from agent_rl.envs.nat.spec import NATSpec
+
+FACT = re.compile(r"`([^`]*)`|(\d+)")
+
+
+@pytest.fixture(scope="module")
+def specs() -> list[NATSpec]:
+    made = generate_specs(3, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
+    return list(itertools.islice(made, 240))
+
+
+def facts(spec: NATSpec) -> set[str]:
+    """All names, texts and numbers of the plain wording, but an escape that a phrasing may leave out."""
+    tool = spec.tools[0]
+    found = {text or number for text, number in FACT.findall(request(spec, random.Random(0), terse=True))}
+    return {*found, *tool.errors, spec.package, tool.type_name, tool.instance} - {"/", "%2F", "2"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_fact_is_in_every_wording(specs: list[NATSpec], seed: int) -> None:
+    for number, spec in enumerate(specs):
+        changed = in_any_words(spec, random.Random(1000 * seed + number))
+        missing = [fact for fact in facts(changed) if fact not in changed.request]
+        assert missing == [], changed.request
+
+
+def test_held_out_families_and_combinations_can_be_worded_too() -> None:
+    made = generate_specs(7, ["test_generalisation"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
+    held_out = list(itertools.islice(made, 60))
+    held_out += itertools.islice(generate_specs(7, ["test_generalisation"], families=["date_tool"], levels=[1, 2]), 30)
+    for number, spec in enumerate(spec for spec in held_out if len(spec.tools) == 1):
+        changed = in_any_words(spec, random.Random(number))
+        assert [fact for fact in facts(changed) if fact not in changed.request] == [], changed.request
+
+
+def test_errors_are_told_in_the_order_in_which_they_are_checked(specs: list[NATSpec]) -> None:
+    for number, spec in enumerate(spec for spec in specs if spec.tools[0].family in ("code_validator", "calculator")):
+        text, plain = reworded(spec, random.Random(number)), spec.request
+        errors = [error for error in spec.tools[0].errors if plain.count(error) == 1]
+        assert sorted(errors, key=text.index) == sorted(errors, key=plain.index)
+
+
+def test_every_sentence_of_the_generator_is_known(specs: list[NATSpec]) -> None:
+    for spec in specs:
+        for part in one_tool_sentences(spec, spec.tools[0], random.Random(0), terse=True):
+            for sentence in part:
+                pieces = re.split(r"(?<=\.) (?=Spaces around|There, an)", sentence)
+                assert all(match(sections(), piece) for piece in pieces), sentence
+
+
+def test_one_spec_has_no_two_requests_alike(specs: list[NATSpec]) -> None:
+    for spec in specs[:8]:
+        texts = {reworded(spec, random.Random(seed)) for seed in range(60)}
+        assert len(texts) == 60
+
+
+def test_other_names_leave_the_agent_as_it_is(specs: list[NATSpec]) -> None:
+    for number, spec in enumerate(specs):
+        changed = renamed(spec, random.Random(number))
+        (before,), (after,) = spec.tools, changed.tools
+        assert changed.package != spec.package
+        assert changed.fingerprint == spec.fingerprint
+        assert after.family == "api_client" or fingerprint_of(changed) == spec.fingerprint
+        assert answer(after, after.example.inputs, after.defaults) == after.example.output
+        assert [each.type for each in after.inputs] == [each.type for each in before.inputs]
+        assert FAMILIES[after.family].bad_inputs(after)
+        assert changed.plan.mcp_servers[0].name == changed.server.name
+
+
+def test_variables_get_other_names_too(specs: list[NATSpec]) -> None:
+    calculators = [spec for spec in specs if spec.family == "calculator"]
+    changed = [renamed(spec, random.Random(number)) for number, spec in enumerate(calculators)]
+    other = [new for old, new in zip(calculators, changed, strict=True) if new.tools[0].inputs != old.tools[0].inputs]
+    assert len(other) > len(calculators) / 4
+    for spec in other:
+        for field in spec.tools[0].inputs:
+            assert field.name in spec.tools[0].rules["formula"]
+
+
+def test_names_are_what_the_toolkit_takes() -> None:
+    rng = random.Random(0)
+    names = [any_name(rng) for _ in range(2000)]
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in names)
+    assert len(set(names)) > 1900
+    shapes = {in_any_case("one_two3", random.Random(seed)) for seed in range(60)}
+    assert {"one_two3", "one-two3", "OneTwo3", "oneTwo3", "One-Two3", "ONE_TWO3"} == shapes
+
+
+def test_choices_nest_and_parts_are_left_as_they_are() -> None:
+    rng = random.Random(0)
+    assert {choose("[a[1|2]|b]", rng) for _ in range(50)} == {"a1", "a2", "b"}
+    assert fill("{x} of {y}", {"x": "{y}", "y": "[1|2]"}) == "{y} of [1|2]"
+
+
+def all_ways() -> Iterator[tuple[tuple[str, ...], str]]:
+    for section in sections():
+        for way in section.ways:
+            yield section.sources, way
+
+
+def test_every_way_uses_every_part_of_what_it_stands_for() -> None:
+    for sources, way in all_ways():
+        rng = random.Random(0)
+        wanted = set(re.findall(r"\{(\w+)\}", sources[0]))
+        # units say what they measure
+        used = [set(re.findall(r"\{(\w+)\}", choose(way, rng))) for _ in range(20)]
+        assert all(parts - {"dimension"} == wanted - {"dimension"} for parts in used), way
+        assert way.count("[") == way.count("]")
+
+
+def test_synonyms_and_words_are_plain() -> None:
+    for word, others in read_synonyms("synonyms.txt").items():
+        assert word not in others and all(other.isalpha() for other in others)
+    words = read_words("words.txt")
+    assert len(words) == len(set(words)) > 2500 and all(word.isalpha() and word.islower() for word in words)
+
+
+def test_demonstrations_are_the_same_for_the_same_seed() -> None:
+    first, second = (
+        [each.messages[-1].content for each in itertools.islice(reworded_demonstrations(5, faulty_share=0.5), 6)]
+        for _ in range(2)
+    )
+    assert first == second

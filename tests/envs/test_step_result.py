@@ -1,0 +1,209 @@
+"""What environments of others return is taken where it has a clear meaning, and refused in one sentence elsewhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from builders import make_trainer
+from fakes import LetterEnv, ScriptedPolicy, save_tiny_model
+
+from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.core.trainer_grpo import GRPOTrainer
+from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv
+from agent_rl.errors import ConfigError, EpisodesFailedError
+from agent_rl.records import StopReason, Trajectory
+from agent_rl.rollout.episode import run_episode
+from agent_rl.rollout.turns import EpisodeLimits
+
+
+class OwnEnv(AgentEnv):
+    """Returns what it is told to."""
+
+    opening: Any = "go"
+    answers: tuple[Any, ...] = ()
+
+    def reset(self, task: Task) -> Any:
+        self.num_steps = 0
+        return self.opening
+
+    def step(self, message: Message) -> Any:
+        self.num_steps += 1
+        return self.answers[self.num_steps - 1]
+
+
+def play(opening: Any = "go", *answers: Any) -> Trajectory:
+    env = OwnEnv()
+    env.opening, env.answers = opening, answers or (StepResult(reward=1.0, terminated=True),)
+    policy = ScriptedPolicy(["one", "two", "three"])
+    limits = EpisodeLimits(max_new_tokens=50)
+    return run_episode(policy, env, {"task_id": "t"}, group_id="g", seed=0, limits=limits, temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("opening", "roles"),
+    [
+        ("hi", ["user"]),
+        ({"role": "user", "content": "hi"}, ["user"]),
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": "hi"}], ["system", "user"]),
+        ((Message.system("s"), Message.user("hi")), ["system", "user"]),
+        (("hi", {"seed": 1}), ["user"]),
+        (([{"role": "user", "content": "hi"}], {}), ["user"]),
+        (({"role": "system", "content": "s"}, {"role": "user", "content": "hi"}), ["system", "user"]),
+    ],
+)
+def test_an_opening_of_any_clear_form_is_read(opening: Any, roles: list[str]) -> None:
+    episode = play(opening)
+    assert episode.error is None
+    assert [message.role for message in episode.initial_messages] == roles
+    assert episode.initial_messages[-1].content == "hi"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward", "parts"),
+    [
+        (("ignored", 0.5, True, {}), 0.5, {}),
+        ((None, 1, False, True, None), 1.0, {}),
+        ((np.zeros(3), np.float32(0.5), np.bool_(True), False, {"is_success": np.True_}), 0.5, {"success": 1.0}),
+        ((None, torch.tensor(2.0), True, {"success": 0}), 2.0, {"success": 0.0}),
+        (StepResult(reward=np.float32(1), terminated=np.bool_(True)), 1.0, {}),
+        (StepResult(reward=torch.tensor([1.0]), reward_parts={"a": np.int64(3)}, terminated=1), 1.0, {"a": 3.0}),
+        (StepResult(reward=True, terminated=True), 1.0, {}),
+    ],
+)
+def test_an_end_of_any_clear_form_is_read(answer: Any, reward: float, parts: dict[str, float]) -> None:
+    episode = play("go", answer)
+    assert (episode.error, episode.stop_reason) == (None, StopReason.FINISHED)
+    assert (episode.reward, episode.reward_parts) == (reward, parts)
+    assert type(episode.reward) is float
+    assert all(type(part) is float for part in episode.reward_parts.values())
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        ("again", 1.0),
+        ({"role": "tool", "content": "again"}, 1.0),
+        ([{"role": "user", "content": "again"}], 1.0),
+        (("again", 0.25, False, {}), 1.25),
+        (([{"role": "user", "content": "again"}], 0.25, False, False, {}), 1.25),
+        (StepResult(messages=[{"role": "user", "content": "again"}]), 1.0),
+    ],
+)
+def test_what_the_model_reads_next_is_read_in_any_clear_form(answer: Any, reward: float) -> None:
+    episode = play("go", answer, StepResult(reward=1.0, terminated=True))
+    assert (episode.error, episode.reward, len(episode.turns)) == (None, reward, 2)
+    assert [message.content for message in episode.turns[0].env_messages] == ["again"]
+
+
+@pytest.mark.parametrize(
+    ("opening", "answer", "got"),
+    [
+        (None, "", "a NoneType"),
+        ([], "", "no message"),
+        (3, "", "an int"),
+        (["hi"], "", "['hi']"),
+        ([{"role": "usr", "content": "hi"}], "", "the role 'usr'"),
+        ("go", None, "a NoneType"),
+        ("go", 1.0, "a float"),
+        ("go", ("hi", 1.0), "a tuple"),
+        ("go", ("hi", "1.0", True, {}), "tuple of 4"),
+        ("go", (np.zeros(3), 0.0, False, {}), "a ndarray"),
+        ("go", StepResult(reward="1", terminated=True), "the reward '1', a str"),
+        ("go", StepResult(reward=np.zeros(2), terminated=True), "a ndarray"),
+        ("go", StepResult(reward_parts={"a": "b"}, terminated=True), "reward_parts['a']"),
+        ("go", StepResult(reward=0.0, terminated="yes"), "terminated"),
+        ("go", StepResult(flags="cheat", terminated=True), "flags"),
+        ("go", StepResult(messages=[3]), "the messages [3]"),
+    ],
+)
+def test_anything_else_is_one_sentence_that_names_the_method(opening: Any, answer: Any, got: str) -> None:
+    episode = play(opening, answer)
+    method = "reset" if opening != "go" else "step"
+    function: Callable[..., Any] = getattr(OwnEnv, method)
+    assert episode.stop_reason is StopReason.ENV_ERROR
+    assert episode.error is not None
+    assert episode.error.startswith(f"EnvReturnError: OwnEnv.{method} ({__file__}:{function.__code__.co_firstlineno}) ")
+    assert got in episode.error
+    assert "expected" in episode.error or got == "the role 'usr'"
+    assert "\n" not in episode.error
+
+
+class Wrong(ToolEnv):
+    def reset(self, task: Task) -> list[Message]:
+        self.registry = self.add_tools(task, [])
+        return [Message.user("go")]
+
+    def no_call(self, message: Message) -> Any:
+        return 3.0
+
+
+def test_the_methods_of_a_tool_environment_are_named_too() -> None:
+    limits = EpisodeLimits(max_new_tokens=50)
+    episode = run_episode(
+        ScriptedPolicy(["hi"]), Wrong(), {"task_id": "t"}, group_id="g", seed=0, limits=limits, temperature=1.0
+    )
+    assert episode.error is not None
+    assert "Wrong.no_call" in episode.error
+
+
+class Offers(LetterEnv):
+    def reset(self, task: Task) -> list[Message]:
+        self.tools = [ToolCall(name="x", arguments={})]
+        return super().reset(task)
+
+
+class NoEnv:
+    def reset(self, task: Task) -> str:
+        return "hi"
+
+    def step(self, message: Message) -> float:
+        return 1.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_tiny_model(tmp_path / "model")
+    return tmp_path
+
+
+def test_a_run_takes_gyms_tuples_and_writes_plain_numbers(folder: Path) -> None:
+    class Gym(LetterEnv):
+        def reset(self, task: Task) -> Any:
+            return task["question"], {}
+
+        def step(self, message: Message) -> Any:
+            result = super().step(message)
+            return None, np.float32(result.reward), True, False, {"success": np.bool_(result.reward == 1.0)}
+
+    with make_trainer(folder, env=Gym, train={"steps": 1}) as trainer:
+        trainer.train()
+    text = (folder / "runs/tiny/metrics.jsonl").read_text()
+    assert '"success/mean": ' in text
+
+
+@pytest.mark.parametrize("given", [NoEnv, NoEnv(), LetterEnv(), 3])
+def test_what_is_no_environment_is_refused_before_anything_runs(folder: Path, given: Any) -> None:
+    from fakes import LETTER_TASKS, tiny_config
+
+    with pytest.raises(ConfigError, match="env_factory: got"):
+        GRPOTrainer.from_config(tiny_config(folder), env_factory=given, train_tasks=LETTER_TASKS)
+
+
+def test_a_function_that_makes_no_environment_ends_the_run_in_one_sentence(folder: Path) -> None:
+    with (
+        make_trainer(folder, env=NoEnv) as trainer,
+        pytest.raises(ConfigError, match=r"env_factory made .*NoEnv"),
+    ):
+        trainer.train()
+
+
+def test_an_environment_whose_tools_are_none_ends_the_run_in_one_sentence(folder: Path) -> None:
+    with (
+        make_trainer(folder, env=Offers) as trainer,
+        pytest.raises(EpisodesFailedError, match=r"in self\.tools; expected"),
+    ):
+        trainer.train()
+    assert EnvFactory(Offers)().tools == ()

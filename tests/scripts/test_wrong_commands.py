@@ -1,0 +1,160 @@
+"""What people type wrong, by the real commands: one sentence, the right hint or none, exit code 2; a bug in a user's
+own code is shown with his file and line."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from commands import one_line_error, run_here
+
+TRAIN = ["train", "--config", "configs/math_grpo.yaml"]
+SHORT = ["train.steps=1", "rollout.groups_per_step=1", "rollout.group_size=2", "train.warmup_steps=0"]
+PREVIEW = ["--preview-tasks", "1"]
+ENV = [*TRAIN, *SHORT, "tools.use=[]", "eval.temperatures=[]"]
+
+FILES = {
+    "broken.yaml": "run: {name: x\n",
+    "list.yaml": "- run\n",
+    "empty.yaml": "",
+    "twice.yaml": "run: {name: a}\nrun: {name: b}\n",
+    "text.jsonl": "What is 2 + 2?\n",
+    "columns.jsonl": '{"task_id": "1", "problem": "2 + 2?", "answer": "4"}\n',
+    "tests.jsonl": '{"task_id": "1", "prompt": "Add.", "tests": "assert add(1, 1) = 2"}\n',
+}
+CONFIGURATION = [
+    (["train.total_epochs=1"], "train.total_epochs", "'epochs'"),
+    (["data.train_batch_size=8"], "data.train_batch_size", "did you mean"),
+    (["run.imports=[mine]"], "run.imports", "did you mean"),
+    (["trian.steps=3"], "'trian'; did you mean 'train'", None),
+    (["train.step=3"], "'train.step'; did you mean 'steps'", None),
+    (["--steps", "3"], "train.steps=3", None),
+    (["--train.steps", "3"], "train.steps=3", None),
+    (["train.steps=many"], "'many'", None),
+    (["train.steps=0"], "train.steps", None),
+    (["train.steps"], "section.key=value", None),
+    (["run=[1]"], "section.key=value", "RunConfig"),
+    (["data.train_path=[a]"], "data.train_path = ['a']", "pathlib"),
+    (["algorithm.gamma=0.9"], "gamma", None),
+    (["algorithm.advantage=grop"], "'grpo'", None),
+    (["tools.use=[search, serch]"], "serch", None),
+    (["tools.use=[echo]"], "'echo'", "did you mean"),
+    (["env.name=maths_qa"], "'math_qa'", None),
+    (["env.name=nowhere.py:MyEnv"], "nowhere.py", None),
+    (["env.options.reward=brief"], "'brief'", "did you mean"),
+    (["model.path=nowhere"], "nowhere", None),
+    (["policy.type=huggingface", "model.path=mine/nowhere"], "nobody answers", None),
+    (["data.train_path=nowhere.jsonl"], "nowhere.jsonl", None),
+    (["data.train_path=TMP/text.jsonl"], "text.jsonl:1", None),
+    (["data.train_path=TMP/columns.jsonl"], "columns.jsonl:1", None),
+    (["log.trackers=[wandbb]"], "'wandb'", None),
+    (["run.device=gpu"], "run.device", None),
+]
+"""Words behind `agent-rl train --config ...`, what the sentence says, and what it must not say."""
+COMMANDS = [
+    (["trian"], "'train'", None),
+    (["train"], "--config", None),
+    (["train", "--config", "nowhere.yaml"], "nowhere.yaml", None),
+    (["train", "--config", "configs"], "configs is a folder", None),
+    (["train", "--config", "TMP/broken.yaml"], "broken.yaml", None),
+    (["train", "--config", "TMP/list.yaml"], "list", None),
+    (["train", "--config", "TMP/empty.yaml"], "empty.yaml", None),
+    (["train", "--config", "TMP/twice.yaml"], "twice.yaml", None),
+    ([*TRAIN, "--model-path", "a", "--hf-model-name", "b"], "give one of them", None),
+    ([*TRAIN, "--dataset-dir", "dataset"], "dataset/train", None),
+    (["train", "--config", "configs/code_exec_grpo.yaml", "data.train_path=TMP/tests.jsonl"], "tests.jsonl:1", None),
+    (["eval", "--config", "configs/math_grpo.yaml"], "--output-dir", None),
+    (["eval", "--config", "configs/math_grpo.yaml", "--output-dir", "TMP/e", "--checkpoint", "no"], "no:", None),
+    (["report", "nowhere"], "nowhere", None),
+    (["view", "nowhere"], "nowhere", None),
+    (["check-data", "nowhere.jsonl"], "nowhere.jsonl", None),
+    (["prepare-tasks", "--domain", "maths", "--output-dir", "TMP/tasks"], "'maths'", None),
+    (["sft", "--domain", "hello", "--output-dir", "TMP/warm"], "hello", None),
+    (["init", "README.md"], "README.md", None),
+    (["plan", "--config", "configs/math_grpo.yaml", "--set", "gpu=4"], "gpu", None),
+]
+
+
+def named(value: object) -> str:
+    return " ".join(value)[:50] if isinstance(value, list) else ""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wrong")
+    for name, text in FILES.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_rl.policies.hub.hub_unreachable", lambda: "nobody answers")
+
+
+def refused(folder: Path, words: list[str]) -> str:
+    """The sentence; nothing was trained, and no run has the name."""
+    before = set(folder.rglob("*"))
+    line = one_line_error(run_here(*(word.replace("TMP", str(folder)) for word in words)))
+    made = {path for path in set(folder.rglob("*")) - before if path.is_file()}
+    assert made == set()
+    assert "Traceback" not in line and "pydantic" not in line
+    assert len(line) < 700
+    return line
+
+
+def test_these_are_more_than_thirty() -> None:
+    assert len({tuple(words) for words, *_ in CONFIGURATION + COMMANDS}) >= 40
+
+
+@pytest.mark.parametrize(("words", "said", "unsaid"), CONFIGURATION, ids=named)
+def test_a_wrong_configuration_is_one_sentence(folder: Path, words: list[str], said: str, unsaid: str | None) -> None:
+    line = refused(folder, [*TRAIN, *SHORT, f"run.output_dir={folder}/runs", *words])
+    assert said in line
+    assert unsaid is None or unsaid not in line.partition("; known")[0]
+
+
+@pytest.mark.parametrize(("words", "said", "unsaid"), COMMANDS, ids=named)
+def test_a_wrong_command_is_one_sentence(folder: Path, words: list[str], said: str, unsaid: str | None) -> None:
+    assert said in refused(folder, words)
+
+
+BUGGY = """
+from agent_rl import AgentEnv, Message, StepResult
+
+
+def look_up(table, key):
+    return table[key]  # line 6
+
+
+class MyEnv(AgentEnv):
+    def reset(self, task):
+        return [Message.user(task["question"])]
+
+    def step(self, message):
+        return {step}
+
+
+def my_reward(prediction, answer):
+    return 1 / (len(answer) - len(answer))  # line 18
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "words", "said"),
+    [
+        ("look_up({}, 'oops')", ["env.name=MINE:MyEnv"], "KeyError: 'oops' at MINE:6 in look_up"),
+        ("0.5", ["env.name=MINE:MyEnv"], "MyEnv.step"),
+        ("StepResult(reward=float('nan'), terminated=True)", ["env.name=MINE:MyEnv"], "nan"),
+        ("None", ["env.options.reward=MINE:my_reward"], "MINE:18 in my_reward"),
+    ],
+)
+def test_a_bug_of_ones_own_is_shown_with_file_and_line(tmp_path: Path, step: str, words: list[str], said: str) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(BUGGY.replace("{step}", step))
+    words = [word.replace("MINE", str(mine)) for word in words]
+    done: subprocess.CompletedProcess[str] = run_here(*ENV, *words, f"run.output_dir={tmp_path}/runs")
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert said.replace("MINE", str(mine)) in line
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "runs/math_grpo/errors.jsonl").is_file()

@@ -1,0 +1,23 @@
+"""Functions between the model's replies and OpenEnv's actions and observations."""
+
+from typing import Any
+
+
+def to_guess(reply: str) -> dict[str, Any]:
+    if reply == "wrong field":
+        return {"gess": reply}
+    if not reply.isdigit():
+        raise ValueError("say a number")
+    return {"guess": reply}
+
+
+def in_words(observation: dict[str, Any]) -> str:
+    return f"You see: {observation['hint']}"
+
+
+def to_text(reply: str) -> str:
+    return reply
+
+
+def to_none(observation: dict[str, Any]) -> None:
+    return None
