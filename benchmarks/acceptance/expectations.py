@@ -189,7 +189,8 @@ _RUNS = [
     _row("default", "speedup", "CPU by GPU", "5 to 20", low=5.0),
     _row("default", "reward_mean", "mean reward"),
     _row("default", "reward_gap", "apart from the CPU's, standard errors", "within noise: at most 3", high=3.0),
-    _row("default", "abs_log_diff_mean", "sampled and trained log-probs (float32), mean"),
+    _row("default", "k3", "sampled and trained log-probs (float32): KL (k3)", "below 1e-6", high=1e-6),
+    _row("default", "abs_log_diff_max", "largest"),
 ]
 
 
@@ -217,5 +218,6 @@ _VLLM = [
     _row("vllm", "level_1_asleep_gib", "held asleep, GiB", "alarm above 4", high=4.0),
     _row("vllm", "sync_s", "weight sync of a MiniMind, s", "alarm above 5", high=5.0),
     _row("vllm", "probe_gap", "probe gap (float32)", "below 0.005", high=5e-3),
-    _row("vllm", "abs_log_diff_mean", "sampled and trained log-probs, mean", "alarm above 0.08", high=0.08),
+    _row("vllm", "k3", "sampled and trained log-probs: KL (k3)", "below 0.002", high=2e-3),
+    _row("vllm", "abs_log_diff_max", "largest"),
 ]

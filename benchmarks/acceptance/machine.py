@@ -19,7 +19,11 @@ DEVICE_TESTS = (
     "tests/algorithms/test_logprobs.py",
     "tests/learning/test_logprob_model.py",
 )
-GPU_TESTS = "tests/planning/test_plan_measured.py"
+GPU_TESTS = (
+    "tests/planning/test_plan_measured.py",
+    "tests/modeling/test_packed_attention.py",
+    "tests/distributed/test_allocator.py",
+)
 
 
 def describe(device: str) -> dict[str, str]:
@@ -79,7 +83,7 @@ def run_tests(setting: Setting, out: Recorder) -> None:
         out.note(f"{skip}: cases with adapters were left out")
     _pytest(setting, out, "device", [*DEVICE_TESTS, *words], {"AGENT_RL_TEST_DEVICE": setting.device})
     if setting.is_gpu:
-        _pytest(setting, out, "gpu", [GPU_TESTS, "-m", "gpu"], {})
+        _pytest(setting, out, "gpu", [*GPU_TESTS, "-m", "gpu"], {})
 
 
 def _pytest(setting: Setting, out: Recorder, kind: str, words: list[str], variables: dict[str, str]) -> None:

@@ -48,11 +48,12 @@ def train_default(setting: Setting, out: Recorder) -> None:
 
 def _record_mismatch(rows: Rows, out: Recorder) -> None:
     """Of steps that trained: those whose groups all had equal rewards have no log-probs."""
-    gaps = [row["mismatch/abs_log_diff_mean"] for row in rows if "mismatch/abs_log_diff_mean" in row]
-    if gaps:
-        out.figure("abs_log_diff_mean", statistics.mean(gaps))
-    else:
-        out.figure("abs_log_diff_mean", "no step trained")
+    trained = [row for row in rows if "mismatch/k3" in row]
+    if not trained:
+        out.figure("k3", "no step trained")
+        return
+    out.figure("abs_log_diff_max", max(row["mismatch/abs_log_diff_max"] for row in trained))
+    out.figure("k3", statistics.mean(row["mismatch/k3"] for row in trained))
 
 
 def reward_gap(rows: Rows, other: Rows, *, num_episodes: int) -> float:
