@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from agent_rl.algorithms.kl import kl_penalty
+from agent_rl.algorithms.logit_kernels import has_kernels, logits_to_gradient, row_scores
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """A model's head: hidden rows [n, d] -> logits [n, V]."""
@@ -118,17 +119,16 @@ class _HeadScores(torch.autograd.Function):
         targets: torch.Tensor,
         how: tuple[float, int, bool, torch.dtype],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.save_for_backward(hidden, weight, bias, targets)
         ctx.how = how
         temperature, chunk_size, entropy_gradient, dtype = how
         cast = weight.to(dtype)
 
-        def scores_of(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
-            log_softmax = _log_softmax(_logits(hidden[rows], cast, bias), temperature)
-            return _scores(log_softmax, targets[rows], entropy_gradient)
+        def scores_of(rows: slice) -> tuple[torch.Tensor, ...]:
+            return _row_scores(_logits(hidden[rows], cast, bias), targets[rows], temperature)
 
         parts = [scores_of(rows) for rows in _chunks(len(hidden), chunk_size)]
-        logprobs, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
+        logprobs, entropies, *log_sums = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, weight, bias, targets, entropies, *log_sums)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
@@ -136,7 +136,7 @@ class _HeadScores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, targets = ctx.saved_tensors
+        hidden, weight, bias, *columns = ctx.saved_tensors
         temperature, chunk_size, entropy_gradient, dtype = ctx.how
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
@@ -148,9 +148,9 @@ class _HeadScores(torch.autograd.Function):
             """In a function, so that nothing of a chunk is left when the next one begins."""
             grad_logits = _grad_of_logits(
                 _logits(hidden[rows], cast, bias),
-                targets[rows],
-                [grad[rows] for grad in grads[: 2 if entropy_gradient else 1]],
-                temperature,
+                *(column[rows] for column in columns),
+                grads=[grad[rows] for grad in grads[: 2 if entropy_gradient else 1]],
+                temperature=temperature,
             )
             if needs_hidden:
                 grad_hidden[rows] = grad_logits @ cast
@@ -177,14 +177,38 @@ def _logits(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         return F.linear(hidden.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))
 
 
+def _row_scores(logits: torch.Tensor, targets: torch.Tensor, temperature: float) -> tuple[torch.Tensor, ...]:
+    """Log-prob of each target, entropy and, of the kernel, log of the sum of exponentials; without gradient."""
+    if has_kernels(logits.device):
+        return row_scores(logits, targets, temperature)
+    return _scores(_log_softmax(logits, temperature), targets, entropy_gradient=False)
+
+
 def _grad_of_logits(
-    logits: torch.Tensor, targets: torch.Tensor, grads: list[torch.Tensor], temperature: float
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    entropies: torch.Tensor,
+    log_sums: torch.Tensor | None = None,
+    *,
+    grads: list[torch.Tensor],
+    temperature: float,
 ) -> torch.Tensor:
-    """From the gradients of log-probs and, if they have one, of entropies."""
-    with torch.enable_grad():
-        scores = _scores(_log_softmax(logits.requires_grad_(), temperature), targets, len(grads) > 1)
-    (grad,) = torch.autograd.grad(scores[: len(grads)], logits, grads)
-    return grad
+    """From the gradients of log-probs and, if they have one, of entropies; with `log_sums` in place of the logits.
+
+    d logprob / dz = onehot - p and dH / dz = -p (log p + H), where z = logits / temperature and p = softmax(z).
+    """
+    if log_sums is not None:
+        logits_to_gradient(logits, targets, entropies, log_sums, *grads, temperature=temperature)
+        return logits
+    log_p = _log_softmax(logits, temperature)
+    p = log_p.exp()
+    found = p * -grads[0][:, None]
+    found.scatter_add_(1, targets[:, None], grads[0][:, None])
+    if len(grads) > 1:
+        # Not minus infinity, of which a probability of 0 has none.
+        log_p.clamp_(min=torch.finfo(log_p.dtype).min)
+        found.sub_(p.mul_(log_p.add_(entropies[:, None])).mul_(grads[1][:, None]))
+    return found.div_(temperature).to(logits.dtype)
 
 
 def _scores(

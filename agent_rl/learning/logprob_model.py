@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from agent_rl.algorithms.logit_kernels import has_kernels
 from agent_rl.algorithms.logprobs import Head, TokenScores, head_scores, token_scores
 from agent_rl.config import Config
 from agent_rl.distributed.sequence import SequenceGroup, check_heads
@@ -112,7 +113,8 @@ class FlatModel:
     def scores(self, hidden_rows: Tensor, targets: Tensor, **options: Any) -> TokenScores:
         """`token_scores` of these rows by the model's own head; `options` are those of `head_scores`."""
         is_one_chunk = len(targets) <= options["chunk_size"] and self._head_dtype is None
-        if not self.scores_in_one_call or is_one_chunk:
+        is_plain = is_one_chunk and not has_kernels(hidden_rows.device)
+        if not self.scores_in_one_call or is_plain:
             return token_scores(hidden_rows, self.logits, targets, **options)
 
         def forward(hidden: Tensor) -> TokenScores:

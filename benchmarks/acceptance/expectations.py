@@ -200,7 +200,7 @@ def _sharded() -> list[Expected]:
         same = {"low": 1, "everywhere": True}
         found.append(_row("deepspeed", f"zero{stage}_resume_same", f"ZeRO-{stage}: resumed, same bits", "1", **same))
         name = "norms of gradients, by those in float32, largest"
-        found.append(_row("deepspeed", f"zero{stage}_float32_norm_gap", name, "within 1e-3", high=1e-3))
+        found.append(_row("deepspeed", f"zero{stage}_float32_norm_gap", name, "within 5e-3", high=5e-3))
         name = "the first norm, by the one in bfloat16 without DeepSpeed"
         found.append(_row("deepspeed", f"zero{stage}_first_norm_gap", name))
         found.append(_row("deepspeed", f"zero{stage}_s", "update, s"))

@@ -81,7 +81,7 @@ def test_a_head_computed_in_one_call_has_the_values_and_gradients_of_calls_chunk
     assert one.full_kl is None
     assert one.entropies.requires_grad is entropy_gradient
     for found, wanted in zip((*one[:2], *gradients(one)), (*many[:2], *gradients(many)), strict=True):
-        close(found, wanted, atol=1e-5)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("trained", ["hidden", "weight"])

@@ -248,7 +248,7 @@ def test_a_head_in_float32_beside_bfloat16(is_chunked: bool, monkeypatch: pytest
     if is_chunked:
         monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 5 * 64)
     model = tiny_model("llama", dtype=torch.bfloat16)
-    batch = plan_micro_batches(SAMPLES, max_tokens=999)[0][0]
+    batch = move_batch(plan_micro_batches(SAMPLES, max_tokens=999)[0][0], torch.get_default_device())
     found = LogprobModel(model, temperature=1.0, head_dtype=torch.float32)
     plain = LogprobModel(model, temperature=1.0)
     rows, targets, _ = plain._flat.hidden_rows(batch)

@@ -84,7 +84,7 @@ def test_all_segments_in_one_call_attend_as_one_by_one(
     window: int | None, segments: tuple[Segment, ...], kernel: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(0)
     q, k, v = (torch.randn(19, heads, 8, generator=generator, requires_grad=True) for heads in (4, 2, 2))
     layout = PackedLayout(segments)
     split = [x.split(layout.lengths) for x in (k, v)]

@@ -5,6 +5,7 @@ PyTorch's allocator counts on a GPU.
 """
 
 import ctypes
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def train(out: Path, sizes: dict[str, int], device: str, sections: dict[str, Any
         _return_freed_memory()
     config = plan_config(out, device, **sections)
     _warm_up()
+    gc.collect()  # what an earlier run in this process left in cycles
     _forget_peak(backend)
     before = _now(backend)
     figures = {}
