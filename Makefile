@@ -19,12 +19,12 @@ setup-dev: setup .venv/.dev-ready  ## and what tests, lint and the optional part
 	$(PY) -m pip install $(PIP_FLAGS) --no-deps --editable .
 	@touch $@
 
-.venv/.dev-ready: requirements-dev.txt .venv/.ready
-	$(PY) -m pip install $(PIP_FLAGS) -c constraints.txt -r requirements-dev.txt
+.venv/.dev-ready: requirements-dev.txt requirements-triton.txt .venv/.ready
+	$(PY) -m pip install $(PIP_FLAGS) -c constraints.txt -r requirements-dev.txt -r requirements-triton.txt
 	@touch $@
 
 constraints: setup-dev  ## constraints.txt from what is installed, after a change of a pin
-	{ head -n 2 constraints.txt; $(PY) -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
+	{ head -n 2 constraints.txt; $(PY) -m pip freeze --exclude-editable --exclude triton | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
 
 .venv-nat/.ready: requirements-nat.txt

@@ -17,13 +17,13 @@ BLOCK = 4096
 
 
 @functools.cache
-def _is_installed() -> bool:
+def is_triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
 def has_kernels(device: torch.device) -> bool:
     """Whether the kernels run there; PyTorch's CUDA builds for Linux bring Triton."""
-    return device.type == "cuda" and _is_installed()
+    return device.type == "cuda" and is_triton_installed()
 
 
 @torch.library.custom_op("agent_rl::row_scores", mutates_args=())

@@ -32,9 +32,9 @@ LOGITS_AT_A_TIME = 2**24
 """Logits in one chunk on a CPU, as float32 64 MiB; the backward pass holds a few times as much."""
 
 
-def logits_at_a_time(device_type: str) -> int:
-    """Logits in one chunk; on a GPU four times as many as on a CPU."""
-    return LOGITS_AT_A_TIME * (1 if device_type == "cpu" else 4)
+def logits_at_a_time(device_type: str, *, in_place: bool = False) -> int:
+    """Logits in one chunk; on a GPU 4 times as many as on a CPU, 16 times if their gradient takes their place."""
+    return LOGITS_AT_A_TIME * (1 if device_type == "cpu" else 16 if in_place else 4)
 
 
 class Scores(NamedTuple):
@@ -110,11 +110,15 @@ class FlatModel:
         is_better = weight.device.type != "cpu" or hasattr(weight, "ds_shape") or self._head_dtype is not None
         return self._is_linear and is_better
 
+    @property
+    def scores_in_place(self) -> bool:
+        """Whether `scores` needs no more of a chunk's logits than themselves (`algorithms/logit_kernels.py`)."""
+        return self.scores_in_one_call and has_kernels(self.head.weight.device)
+
     def scores(self, hidden_rows: Tensor, targets: Tensor, **options: Any) -> TokenScores:
         """`token_scores` of these rows by the model's own head; `options` are those of `head_scores`."""
         is_one_chunk = len(targets) <= options["chunk_size"] and self._head_dtype is None
-        is_plain = is_one_chunk and not has_kernels(hidden_rows.device)
-        if not self.scores_in_one_call or is_plain:
+        if not self.scores_in_one_call or (is_one_chunk and not self.scores_in_place):
             return token_scores(hidden_rows, self.logits, targets, **options)
 
         def forward(hidden: Tensor) -> TokenScores:
@@ -288,7 +292,8 @@ class LogprobModel(nn.Module):
         """
         hidden_Pd, targets, counts = self._flat.hidden_rows(batch)
         num_predicted = len(targets)
-        most_rows = max(1, logits_at_a_time(hidden_Pd.device.type) // self._flat.vocab_size)
+        in_place = ref is None and self._flat.scores_in_place
+        most_rows = max(1, logits_at_a_time(hidden_Pd.device.type, in_place=in_place) // self._flat.vocab_size)
         # Every call of a head that is not computed in one gathers its shards.
         is_gathered = hasattr(self._flat.head.weight, "ds_shape") and (ref or not self._flat.scores_in_one_call)
         num_calls = max(1, math.ceil((batch.most_trained if is_gathered else num_predicted) / most_rows))

@@ -301,22 +301,21 @@ def _inner_width(job: Job) -> int:
 
 def logit_bytes(job: Job) -> float:
     """One chunk of logits with its loss and gradient."""
-    num_logits = min(logits_at_a_time("cpu" if job.is_cpu else "cuda"), job.tokens * job.shape.vocab_size)
-    num_logits = max(num_logits, job.shape.vocab_size)
     algorithm = job.config.algorithm
     is_full = algorithm.kl.coef and algorithm.kl.kind == "full"
+    in_place = not (job.is_cpu or is_full)
+    most = logits_at_a_time("cpu" if job.is_cpu else "cuda", in_place=in_place)
+    num_logits = max(min(most, job.tokens * job.shape.vocab_size), job.shape.vocab_size)
+    if in_place:
+        return num_logits * (4.0 if job.config.model.head_dtype == "float32" else _inner_width(job))
     # An entropy with a gradient keeps probabilities and their products with the logarithms too.
     copies = LOGIT_COPIES[job.is_cpu] + (2 if algorithm.entropy_coef else 0)
-    # A head in one call holds the logits as its products put them out until the chunk is done.
-    kept = 0
-    if _inner_width(job) == 2 and not job.is_cpu:
-        kept = 2 if job.config.model.head_dtype is None else 4
-    return num_logits * (4 * copies + kept) * (2 if is_full else 1)
+    return num_logits * 4.0 * copies * (2 if is_full else 1)
 
 
 def num_chunks(job: Job) -> int:
-    """Chunks of logits of the largest micro-batch, if all of its tokens are trained."""
-    return -(-job.tokens * job.shape.vocab_size // logits_at_a_time("cpu" if job.is_cpu else "cuda"))
+    """Chunks of logits of the largest micro-batch on a CPU, if all of its tokens are trained."""
+    return -(-job.tokens * job.shape.vocab_size // logits_at_a_time("cpu"))
 
 
 def step_items(job: Job) -> list[Item]:

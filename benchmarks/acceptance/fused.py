@@ -59,7 +59,7 @@ def _time_head(setting: Setting, out: Recorder, repeats: int) -> None:
     rows, width, vocab = setting.pick((16_384, 1536, 151_936), (64, 32, 500))
     hidden, weight = _numbers(setting, rows, width), _numbers(setting, vocab, width)
     targets = torch.randint(vocab, (rows,), device=setting.device)
-    chunk_size = setting.pick(logits_at_a_time(setting.device) // vocab, 16)
+    chunk_size = setting.pick(logits_at_a_time(setting.device, in_place=True) // vocab, 16)
     options = {"temperature": 1.0, "chunk_size": chunk_size}
     head = partial(torch.nn.functional.linear, weight=weight)
 

@@ -16,7 +16,7 @@ from agent_rl.envs.nat.create.packaging import folder_name
 from agent_rl.envs.nat.create.result import Creation
 from agent_rl.envs.nat.factory.user_test_cases import UserTestCase
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
-from agent_rl.envs.nat.service.records import AgentJob
+from agent_rl.envs.nat.service.records import PARTIAL, AgentJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def keep(creation: Creation, toolkit: NatToolkit, folder: Path, cases: Sequence[
 
     Raises UserError for a project that cannot be packaged, OSError where the disk takes no more.
     """
-    partial = folder.with_name(f"{folder.name}.partial")
+    partial = folder.with_name(f"{folder.name}{PARTIAL}")
     for left in (partial, folder):
         shutil.rmtree(left, ignore_errors=True)
     name = folder_name(creation)

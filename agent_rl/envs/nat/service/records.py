@@ -16,6 +16,8 @@ ENDED: tuple[Ended, ...] = get_args(Ended)
 WITH_PROJECT: tuple[Ended, ...] = ("accepted", "built", "rejected")
 """Only these have files."""
 Verdict = Literal["works", "fails", "partly"]
+PARTIAL = ".partial"
+"""Behind the name of a package's folder that is being written."""
 MAX_ATTEMPTS = 2
 """Times that a job is begun: again after a crash or a failure of the machinery, then it has failed."""
 

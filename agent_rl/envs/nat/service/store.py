@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.closing import Closing
-from agent_rl.envs.nat.service.records import ENDED, MAX_ATTEMPTS, UNDER_WAY, AgentJob, Ended, Feedback, JobEvent
+from agent_rl.envs.nat.service.records import (
+    ENDED,
+    MAX_ATTEMPTS,
+    PARTIAL,
+    UNDER_WAY,
+    AgentJob,
+    Ended,
+    Feedback,
+    JobEvent,
+)
 from agent_rl.envs.nat.service.schema import open_to_write
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.files import make_folder
@@ -192,7 +201,10 @@ class JobStore(Closing):
         return bool(changed)
 
     def recover(self) -> tuple[int, int]:
-        """After a crash: (jobs that are queued once more, jobs that have failed because it was not the first)."""
+        """After a crash: (jobs that are queued once more, jobs that have failed because it was not the first).
+
+        Packages that were being written are removed; call it before any job runs.
+        """
         begun = self._rows(f"SELECT id, attempts FROM jobs WHERE state IN ({', '.join('?' * 4)})", *UNDER_WAY[1:])
         again = [job_id for job_id, attempts in begun if attempts < MAX_ATTEMPTS and self.put_back(job_id, counts=True)]
         failed = [
@@ -200,6 +212,8 @@ class JobStore(Closing):
             for job_id, attempts in begun
             if attempts >= MAX_ATTEMPTS and self.end(job_id, "failed", reason=TRIED_TWICE)
         ]
+        for left in [*(self.folder / AGENTS).glob(f"*{PARTIAL}"), *map(self.path_of, failed)]:
+            shutil.rmtree(left, ignore_errors=True)
         return len(again), len(failed)
 
     def overdue(self) -> list[AgentJob]:
@@ -305,7 +319,7 @@ class JobStore(Closing):
                 self.delete(job_id)
         known = {row[0] for row in self._rows("SELECT id FROM jobs")}
         for folder in (self.folder / AGENTS).iterdir():
-            if folder.name.removesuffix(".partial") not in known:
+            if folder.name.removesuffix(PARTIAL) not in known:
                 shutil.rmtree(folder, ignore_errors=True)
         return len(old)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent_rl.envs.nat.service.records import AgentJob, Feedback
+from agent_rl.envs.nat.service.records import PARTIAL, AgentJob, Feedback
 from agent_rl.envs.nat.service.schema import FILE, open_to_read
 from agent_rl.envs.nat.service.store import JobStore, KeyReusedError, QueueFullError, new_job_id
 from agent_rl.errors import ConfigError, DataError
@@ -95,12 +95,18 @@ def test_what_was_begun_when_the_service_died_is_begun_once_more_and_then_fails(
         waiting, begun = admitted(store, created_at=9.0), admitted(store, created_at=1.0)
         store.claim(always)
         store.change(begun, "plan", {}, state="sampling", spec={"x": 1}, planner="openai")
+        written = [store.path_of(begun).with_suffix(PARTIAL), store.path_of(begun)]
+    written[0].mkdir(parents=True)
     with JobStore(tmp_path) as store:  # nothing was ended before, as after `kill -9`
         assert store.recover() == (1, 0)
+        assert not written[0].exists()
         job = store.claim(always)
         assert job is not None and (job.id, job.attempts, job.spec) == (begun, 2, None)
+    for folder in written:  # killed while the package was written, and before the end was
+        folder.mkdir()
     with JobStore(tmp_path) as store:
         assert store.recover() == (0, 1)
+        assert not any(folder.exists() for folder in written)
         assert told(store, begun) == ["queued", "planning", "sampling", "queued", "planning", "failed"]
         assert store.counts() == {"failed": 1, "queued": 1}
         found = store.find(waiting)
