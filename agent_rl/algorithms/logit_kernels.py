@@ -7,6 +7,11 @@ pass. Sums are float32. Not here: the products, chunks (`logprobs.py`). Imports 
 
 import functools
 import importlib.util
+import os
+import shutil
+import sysconfig
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -17,13 +22,24 @@ BLOCK = 4096
 
 
 @functools.cache
-def is_triton_installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def what_kernels_lack() -> str:
+    """What compiling them needs and this machine has not; empty where nothing is missing."""
+    if importlib.util.find_spec("triton") is None:  # PyTorch's CUDA builds for Linux bring it
+        return "Triton (pip install triton)"
+    if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        return "a C compiler (gcc)"
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        return "Python's headers (python3-dev)"
+    return ""
 
 
 def has_kernels(device: torch.device) -> bool:
-    """Whether the kernels run there; PyTorch's CUDA builds for Linux bring Triton."""
-    return device.type == "cuda" and is_triton_installed()
+    """Whether the kernels run there; warns once about a GPU where they cannot be compiled."""
+    if device.type != "cuda":
+        return False
+    if lack := what_kernels_lack():
+        warnings.warn(f"the head of the model runs without its kernels, slower: {lack} is missing", stacklevel=2)
+    return not lack
 
 
 @torch.library.custom_op("agent_rl::row_scores", mutates_args=())

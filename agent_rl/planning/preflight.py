@@ -201,6 +201,13 @@ def check_compilers() -> MachineCheck:
     return ok("compiler", "g++ is installed, for DeepSpeed's CPU Adam")
 
 
+def check_kernels(lack: str) -> MachineCheck:
+    """Check for what compiles the kernels of the model's head on a GPU; `lack`: what is missing."""
+    if lack:
+        return warning("kernels", f"{lack} is missing; without it the head of the model takes about twice the time")
+    return ok("kernels", "a compiler for Triton is installed")
+
+
 def attempt(name: str, action: Callable[[], str]) -> MachineCheck:
     """Run `action` and report the text that it returns; a UserError is a failure with its sentence."""
     try:

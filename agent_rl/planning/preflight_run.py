@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from agent_rl import resources
+from agent_rl.algorithms.logit_kernels import what_kernels_lack
 from agent_rl.config import Config
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.check_data import check_reference
@@ -39,6 +40,8 @@ def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Ite
         cuda=torch.version.cuda,
     )
     yield preflight.attempt("training tasks", lambda: _tasks(config, "train"))
+    if gpus:
+        yield preflight.check_kernels(what_kernels_lack())
     if config.eval.temperatures:
         yield preflight.attempt("held-out tasks", lambda: _tasks(config, "eval"))
     yield check_model(config)

@@ -3,13 +3,19 @@
 In a process of its own: Triton decides when it is imported whether it interprets, and needs no GPU then.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import torch
 
-pytest.importorskip("triton")
+from agent_rl.algorithms import logit_kernels
+from agent_rl.algorithms.logit_kernels import has_kernels, what_kernels_lack
 
 PROGRAM = """
 import torch
@@ -49,7 +55,35 @@ torch.library.opcheck(row_scores, (torch.randn(2, 9), torch.tensor([1, 2]), 1.0)
 """
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="pip install -r requirements-triton.txt")
 def test_the_kernels_give_what_the_definition_gives() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.fixture
+def asked_again() -> Iterator[None]:
+    what_kernels_lack.cache_clear()
+    yield
+    what_kernels_lack.cache_clear()
+
+
+@pytest.mark.usefixtures("asked_again")
+@pytest.mark.parametrize("missing", ["Triton", "a C compiler", "Python's headers", ""])
+def test_a_gpu_without_what_compiles_the_kernels_does_without_them_and_says_so(
+    missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "Python.h").write_text("")
+    found = None if missing == "Triton" else object()
+    monkeypatch.setattr(logit_kernels.importlib.util, "find_spec", lambda name: found)
+    monkeypatch.setattr(logit_kernels.shutil, "which", lambda name: None if "compiler" in missing else name)
+    monkeypatch.delenv("CC", raising=False)
+    paths = {"include": str(tmp_path / "none" if "headers" in missing else tmp_path)}
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
+    assert has_kernels(torch.device("cpu")) is False
+    if missing:
+        with pytest.warns(UserWarning, match=missing):
+            assert has_kernels(torch.device("cuda")) is False
+    else:
+        assert has_kernels(torch.device("cuda")) is True

@@ -19,6 +19,7 @@ from agent_rl.planning.preflight import (
     attempt,
     check_disk,
     check_gpus,
+    check_kernels,
     check_memory,
     check_packages,
     check_port,
@@ -176,6 +177,12 @@ def test_a_port_with_a_listener_is_taken(port):
         listener.bind(("", port))
         listener.listen()
         assert check_port(port).status is CheckStatus.FAILED
+
+
+def test_what_the_kernels_of_the_head_lack_is_a_warning() -> None:
+    assert check_kernels("").status is CheckStatus.OK
+    found = check_kernels("a C compiler (gcc)")
+    assert (found.status, "a C compiler (gcc)" in found.text) == (CheckStatus.WARNING, True)
 
 
 def test_a_users_mistake_is_the_text_of_a_failure():

@@ -6,7 +6,7 @@ whose code would take a CPU's ways. `pretended_gpu` changes what depends on the 
 - `tensor.device` is `cuda:0` for whoever asks outside PyTorch's own operators, and a request for that device makes a
   fake CPU tensor, which again says so. Thus our code, Transformers' and peft's choose as on a GPU.
 - Autocast, its state too, is a CPU's where a GPU's is meant.
-- Triton is there, as it is beside every CUDA build of PyTorch for Linux.
+- The head has its kernels, as it has where Triton finds a compiler.
 - Attention and RMS norm become what CUDA's kernels put out and keep for the backward pass. Which kernel computes an
   attention is PyTorch's rule: flash for bfloat16, memory-efficient for float32 without grouped heads, products else.
 - A number that is read from a fake tensor is 1 (True, if it is a truth value): the loss and the gradient are finite.
@@ -57,7 +57,7 @@ def pretended_gpu() -> Iterator[None]:
         ):
             stack.enter_context(patch.object(holder, name, _of_cpu(getattr(holder, name))))
         stack.enter_context(patch("torch.nn.attention.bias.causal_lower_right", _causal_lower_right))
-        stack.enter_context(patch("agent_rl.algorithms.logit_kernels.is_triton_installed", lambda: True))
+        stack.enter_context(patch("agent_rl.algorithms.logit_kernels.what_kernels_lack", str))
         names = stack.enter_context(_Names(mode, operators))
         stack.enter_context(patch.object(torch.autograd, "_engine_run_backward", _under(names)))
         yield
