@@ -61,8 +61,10 @@ def test_math_episodes_are_those_of_the_rollout(temperature: float, stream: bool
     assert num_equal_turns("configs/math_grpo.yaml", "math_minimind", temperature, stream=stream) > 300
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("temperature", "stream"), [(0.0, True), (1.0, False)])
+@pytest.mark.parametrize(
+    ("temperature", "stream"),
+    [pytest.param(0.0, True, marks=pytest.mark.long), pytest.param(1.0, False, marks=pytest.mark.slow)],
+)
 def test_nat_episodes_are_those_of_the_rollout(temperature: float, stream: bool) -> None:
     assert num_equal_turns("configs/nat_grpo.yaml", "nat_minimind", temperature, stream=stream) >= 200

@@ -312,9 +312,12 @@ ALL = ("model.lora.rank=0", "model.dtype=float32", "train.autocast=bfloat16")
 SHORT = ("train.micro_batch_tokens=4096", "policy.max_context=4096", "policy.max_new_tokens=1024")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("short", [(), SHORT], ids=["config", "4k"])
+@pytest.mark.parametrize(
+    "short",
+    [pytest.param((), marks=pytest.mark.long), pytest.param(SHORT, marks=pytest.mark.slow)],
+    ids=["config", "4k"],
+)
 @pytest.mark.parametrize(
     "arguments",
     [EIGHT, ONE, (*ONE, SEVEN), (*ONE, *ALL)],
