@@ -45,7 +45,7 @@ def test_a_node_that_is_lost_in_the_middle_of_a_rollout_changes_nothing(tmp_path
         expected, _ = roll_out(local(config), WhereEnv)
         with open_environment(config, WhereEnv) as factory:
             factory.start()
-            wait_for(lambda: len(factory._actors._up()) == 2)
+            wait_for(lambda: len(factory._actors._up()) == 2, timeout_s=60)
             with ThreadPoolExecutor(1) as pool:
                 rolled = pool.submit(make_worker(config, seeded_policy(), factory).roll_out, request)
                 wait_for(lambda: len(lines(tmp_path, "began")) == 24)
@@ -80,12 +80,14 @@ class AlwaysNew(ScriptedPolicy):
 
 def test_asynchronous_groups_survive_a_lost_node(tmp_path: Path) -> None:
     """What is sampled depends on slot, task and sample alone, so two runs have the same groups for the same slots."""
-    tasks = [{"task_id": f"t{i}", "question": f"q{i}", "seconds": 0.1, "log": str(tmp_path / "log")} for i in range(40)]
+    tasks = [{"task_id": f"t{i}", "question": f"q{i}", "seconds": 0.3, "log": str(tmp_path / "log")} for i in range(40)]
 
     def collect(config: Config, kill: Any = None) -> dict[str, Any]:
         found: dict[str, Any] = {}
         with open_environment(config, WhereEnv) as factory:
             factory.start()
+            if kill is not None:
+                wait_for(lambda: len(factory._actors._up()) == 2, timeout_s=60)
             processes = Processes(device=torch.device("cpu"), timeout_s=60)
             source = AsyncSource(config, tasks, policy=AlwaysNew(), env_factory=factory, processes=processes)
             try:

@@ -300,7 +300,8 @@ def test_a_killed_actor_is_replaced_and_its_episodes_run_again(cluster: Any, tmp
     request = RolloutRequest(tasks=slow(tmp_path), group_size=4, step=1, temperature=1.0)
     expected, _ = roll_out(local(config), WhereEnv)
     with open_environment(config, WorkFactory()) as factory:
-        factory.start()
+        factory.start()  # returns with the first actor; the one that comes last is killed below, and needs episodes
+        wait_for(lambda: len(factory._actors._up()) == 2, timeout_s=60)
         with ThreadPoolExecutor(1) as pool:
             rolled = pool.submit(make_worker(config, seeded_policy(), factory).roll_out, request)
             wait_for(lambda: len(lines(tmp_path, "began")) == 24)
