@@ -1,8 +1,8 @@
 """Two Triton kernels for the head: what is needed of a row of logits in one pass, and their gradient in their place.
 
-`torch.log_softmax` and autograd read and write a chunk of logits about thirty times, which on a GPU takes longer than
-the products that make them. Here they are read once in the forward pass, and read and written once in the backward
-pass. Sums are float32. Not here: the products, chunks (`logprobs.py`). Imports Triton when a kernel is first called.
+PyTorch's operators go over a chunk of logits again and again, which on a GPU takes longer than the products that make
+them. Here they are read once in the forward pass, and read and written once in the backward pass. Sums are float32.
+Not here: the products, chunks (`logprobs.py`). Imports Triton when a kernel is first called.
 """
 
 import functools

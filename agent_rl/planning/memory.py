@@ -21,8 +21,8 @@ GRADIENT_WIDTH = 4
 SUB_GROUP = 1_000_000_000
 """Elements of a shard whose gradient DeepSpeed widens to float32 at a time."""
 LOGIT_COPIES = {True: 4, False: 3}
-"""float32 numbers for each logit of a chunk, on a CPU (True) and elsewhere: normalised, two gradients, and on a CPU
-what its kernels take inside. Runs on fake tensors have three (`planning/verify.py`)."""
+"""float32 numbers for each logit of a chunk, on a CPU (True) and on a GPU with a KL over the whole vocabulary, for
+which there is no kernel: normalised, two gradients, and on a CPU what its operators take inside."""
 SUMMED = 3
 """Gradients of one matrix while two parts of it, as of two chunks of logits, are added up: both and their sum.
 PyTorch's backward pass does not add them in place (measured on a CPU, PyTorch 2.13)."""

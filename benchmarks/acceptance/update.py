@@ -32,6 +32,8 @@ from agent_rl.records import TrajectoryGroup
 
 UPDATES = 2
 """After a warm-up, which also makes the optimizer's state."""
+PROFILED = (("0.5B", "4k"), ("7B", "32k"))
+"""The smallest case and the largest."""
 LAYERS_AT_A_TIME = 4
 """Layers are left out in such steps where the plan says that the GPU cannot hold the model otherwise."""
 
@@ -49,12 +51,12 @@ def measure_seven(setting: Setting, out: Recorder) -> None:
 
 
 def measure(shape: str, setting: Setting, out: Recorder) -> None:
-    """Micro-batches of 4,096, 16,384 and 32,768 tokens; of the last one of 7B also what its time goes into."""
+    """Micro-batches of 4,096, 16,384 and 32,768 tokens; of the smallest and largest case also where time goes."""
     sizes = setting.pick({"4k": 4096, "16k": 16_384, "32k": 32_768}, {"4k": 96, "16k": 192, "32k": 256})
     for name, tokens in sizes.items():
         config, model_settings = _choose(shape, name, tokens, setting, out)
         step = made_up_step(tokens, model_settings.vocab_size)
-        with_profile = shape == "7B" and name == "32k" and setting.is_gpu
+        with_profile = (shape, name) in PROFILED and setting.is_gpu
         case = (config, model_settings, step, setting, out, name)
         own = _guarded(partial(_ours, *case, with_profile), out, name)
         forget(setting.device)
@@ -168,6 +170,7 @@ ATTENTION = ("flash", "fmha", "attention")
 def _profile(run: Callable[[], Any], out: Recorder, name: str) -> None:
     kernels = kernel_seconds(run)
     whole = sum(kernels.values())
+    out.figure(f"{name}_kernels_s", whole)
     attention = {key for key in kernels if any(word in key.lower() for word in ATTENTION)}
     products = {key for key in kernels if any(word in key.lower() for word in PRODUCTS)} - attention
     out.figure(f"{name}_share_products", sum(kernels[key] for key in products) / whole)
