@@ -139,10 +139,11 @@ test-slow: setup-dev setup-react setup-vllm smollm2  ## the tests that take long
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "slow and not clients and not verifiers" -n 2 --dist worksteal $(ARGS)
 
 test-long: setup-dev setup-react setup-trl setup-vllm smollm2  ## an hour and more: documented commands, a newcomer's hour, fuzzing, kill after kill
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m long -n 2 --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -m "long and not vllm" -n 2 --dist worksteal $(ARGS)
+	.venv-vllm/bin/python -m pytest -q -m "long and vllm" $(ARGS)
 
 test-vllm: setup-vllm  ## the tests that generate through vLLM, on the CPU
-	.venv-vllm/bin/python -m pytest -q -m vllm $(ARGS)
+	.venv-vllm/bin/python -m pytest -q -m "vllm and not long" $(ARGS)
 
 test-ray: setup-ray  ## the tests with a Ray cluster of two nodes on this machine
 	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest -q -m ray $(ARGS)

@@ -13,6 +13,7 @@ from waiting import free_port
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.long
 @pytest.mark.vllm
 @pytest.mark.timeout(1300)
 def test_the_job_of_eight_gpus_is_rehearsed_on_cpus(tmp_path: Path) -> None:
