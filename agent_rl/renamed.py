@@ -4,7 +4,7 @@ Names are those of AgentFly's guide, Miniagent's README, verl, SkyRL and TRL; th
 that ours exist and that the tables of the docs agree. Not here: turning values (`config/translate.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 
@@ -271,17 +271,18 @@ REWARD_HINTS = {
 """Names of rewards in other libraries, for errors."""
 
 
-def hint(key: str, value: Any = None, *, is_whole: bool = False) -> str:
+def hint(key: str, value: Any = None, *, is_whole: bool = False, ours: Collection[str] | None = None) -> str:
     """`"; KEY is a key of verl; here it is train.steps (...)"` for a key of another library, or a section of such keys.
 
-    `key` is dotted; where it holds a mapping, the first key in it that is known is named. Empty for an unknown one.
-    `is_whole` looks at whole keys; otherwise the last part of one is enough.
+    `key` is dotted; where it holds a mapping, the first key in it that is known is named. Empty for an unknown one, and
+    where it is called `key` here too. `is_whole` looks at whole keys; otherwise the last part of one is enough. `ours`
+    are the only keys that may be named.
     """
     if isinstance(value, Mapping):
-        below = (hint(f"{key}.{name}", inner, is_whole=is_whole) for name, inner in value.items())
+        below = (hint(f"{key}.{name}", inner, is_whole=is_whole, ours=ours) for name, inner in value.items())
         return next(filter(None, below), "")
     libraries, renamed = _find(key, is_whole=is_whole)
-    if renamed is None:
+    if renamed is None or renamed.ours == key or (ours is not None and renamed.ours and renamed.ours not in ours):
         return ""
     of = f"; {key} is a key of {' and '.join(libraries)}" if libraries else ""
     if not renamed.ours:

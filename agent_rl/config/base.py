@@ -3,6 +3,7 @@
 Not here: any section, reading files.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
@@ -33,6 +34,17 @@ def known_to(registry: Registry[Any]) -> AfterValidator:
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return name
+
+    return AfterValidator(check)
+
+
+def written_as(pattern: str, words: str) -> AfterValidator:
+    """Validator of a text that all of `pattern` fits; `words` say what it may hold."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {words}")
+        return text
 
     return AfterValidator(check)
 

@@ -4,24 +4,31 @@ Not here: what the keys are.
 """
 
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
-from agent_rl import renamed
 from agent_rl.config.base import flatten_keys
+from agent_rl.config.complaints import boolean_number, sentence
 from agent_rl.config.root import Config
 from agent_rl.config.yaml_text import MAX_DEPTH, parse_settings, read_settings
-from agent_rl.errors import SAME_MEANING, ConfigError, nearest
+from agent_rl.errors import ConfigError
 from agent_rl.redacted import redacted
 from agent_rl.registry import import_module, import_working_folder
 from agent_rl.resources import find
 
 _SHOWN_CHARS = 200
-_SLIP = 0.85
-"""So close a name of ours is a slip of the pen, whatever other libraries call so."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
+KINDS = {
+    "configs/nat_grpo.yaml": (
+        "a training",
+        {"run", "data", "env", "rollout", "algorithm", "critic", "train", "eval", "log", "checkpoint"},
+    ),
+    "configs/serve.yaml": ("serving", {"planner", "writes", "creation", "checker", "service"}),
+    "configs/machines/8xh100.yaml": ("a machine", {"gpus", "gpu", "gpu_memory_gib", "memory_gib", "server_gpus"}),
+    "configs/accelerate/ddp_8gpu.yaml": ("a launcher", {"compute_environment", "distributed_type", "machine_rank"}),
+}
+"""What YAML files here configure, by an example, and keys that no other kind has."""
 _ANY = "*"
 _FILE_KEYS = ("data.train_path", "data.eval_path", "model.path", "tools.search.corpus_path")
 _FILE_KEYS += tuple(
@@ -67,10 +74,7 @@ def parse_config(raw: dict[str, Any], *, source: str) -> Config:
     An unknown estimator or loss may be registered later, so that `Config.check_functions` finds it at the start.
     """
     import_plugins(raw.get("plugins"), source)
-    try:
-        config = Config.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(_sentence(error.errors()[0], source)) from None
+    config = validate_section(Config, raw, source=source, prefix="")
     try:
         config.check_functions(are_all_registered=False)
     except ConfigError as error:
@@ -94,22 +98,34 @@ def import_plugins(plugins: Any, source: str) -> None:
 
 def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, prefix: str) -> ModelT:
     """Validate a free-form sub-section (such as `env.options`) against `model`, with the same error sentences."""
+    if complaint := boolean_number(model, raw, prefix):
+        raise ConfigError(f"{source}: {complaint}")
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(_sentence(error.errors()[0], source, root=model, prefix=prefix)) from None
+        raise ConfigError(sentence(error.errors()[0], source, root=model, prefix=prefix)) from None
 
 
 def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str, Any]:
-    """The mapping of a YAML file. ConfigError for what is none; `example` is a file that is one."""
+    """The mapping of a YAML file. ConfigError for what is none, or configures something else than the file `example`,
+    which is one of `KINDS`."""
     if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name a file in it, such as {example}")
+        names = ", ".join(sorted(map(str, path.glob("*.yaml")))[:8])
+        raise ConfigError(f"{path} is a folder; name a YAML file, such as {names or example}")
     if not path.is_file():
-        raise ConfigError(f"{path}: no such config file; the shipped ones are in configs/")
+        raise ConfigError(f"{path}: no such config file; the shipped ones are in {Path(example).parent}/")
     raw = read_settings(path)
     if not isinstance(raw, dict):
         found = type(raw).__name__
         raise ConfigError(f"{path}: expected a mapping of sections, got {found}; see {example}")
+    wanted, own = KINDS[example]
+    for kind, keys in KINDS.values():
+        if raw.keys() & keys and not raw.keys() & own:
+            key = next(key for key in raw if key in keys)
+            raise ConfigError(
+                f"{path} configures {kind} (it has {key!r}), expected a file that configures {wanted}; give one like "
+                f"{example}"
+            )
     return raw
 
 
@@ -146,44 +162,3 @@ def _redacted_at(parts: list[str], value: str) -> str:
     while isinstance(hidden, dict):
         (hidden,) = hidden.values()
     return str(hidden)
-
-
-def _sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Config, prefix: str = "") -> str:
-    """Turn pydantic's first complaint into: file, key, what was got, what was expected."""
-    location = [str(part) for part in detail["loc"] if "[" not in str(part)]  # a branch of a union
-    key = ".".join([prefix, *location] if prefix else location)
-    if detail["type"] == "extra_forbidden":
-        parent = _model_at(root, location[:-1])
-        known = list(parent.model_fields) if parent else []
-        hint = (
-            renamed.hint(key, detail["input"], is_whole=True)
-            or nearest(location[-1], known, _SLIP)
-            or renamed.hint(key, detail["input"])
-            or nearest(location[-1], known, SAME_MEANING)
-            or f"; known keys: {', '.join(known)}"
-        )
-        return f"{source}: unknown key {key!r:.200}{hint}"
-    if detail["type"] == "missing":
-        return f"{source}: {key!r} is missing; add it"
-    message = detail["msg"].removeprefix("Value error, ")
-    if not key:
-        return f"{source}: {message}"
-    if detail["type"] == "path_type":
-        message = "expected a path"
-    name = location[-1] if location else key.rpartition(".")[2]
-    shown = redacted({name: detail["input"]})[name]
-    return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
-
-
-def _model_at(root: type[BaseModel], location: list[str]) -> type[BaseModel] | None:
-    model: Any = root
-    for part in location:
-        if part.isdigit():  # an entry of a list of sections
-            model = get_args(model)[0]
-            continue
-        if get_origin(model) is dict:  # sections by names of the user's
-            model = get_args(model)[1]
-            continue
-        field = getattr(model, "model_fields", {}).get(part)
-        model = field.annotation if field else None
-    return model if isinstance(model, type) and issubclass(model, BaseModel) else None

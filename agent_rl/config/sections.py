@@ -18,13 +18,16 @@ from pydantic import (
     model_validator,
 )
 
-from agent_rl.config.base import Fraction, Positive, Seconds, Section, known_to
+from agent_rl.config.base import Fraction, Positive, Seconds, Section, known_to, written_as
 from agent_rl.config.engines import POLICIES
 from agent_rl.registry import TRACKERS
 
 
 class RunConfig(Section):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[
+        str,
+        written_as(r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits, '.', '_' and '-', first a letter or a digit"),
+    ] = "run"
     """Folder of the run, under `output_dir`."""
     output_dir: Path = Path("runs")
     """Where run folders are made."""
@@ -140,7 +143,11 @@ class ModelConfig(Section):
     chat_template: Path | None = None
     """A `.jinja` file that takes the place of the tokenizer's chat template; the saved model has it too."""
     chat_template_kwargs: (
-        dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], StrictBool | StrictInt | StrictFloat | StrictStr] | None
+        dict[
+            Annotated[str, written_as(r"[A-Za-z_]\w*", "the name of a variable: letters, digits and '_'")],
+            StrictBool | StrictInt | StrictFloat | StrictStr,
+        ]
+        | None
     ) = None
     """Values for variables of the chat template, such as `{enable_thinking: false}` for Qwen3; the saved model's
     template has them too."""

@@ -4,6 +4,7 @@ Size, nesting and number of values are measured on the events of the parser, ali
 something, before any value is made. Not here: what the settings are.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ MAX_BYTES = 2**18
 MAX_VALUES = 10_000
 MAX_DEPTH = 32
 _MAX_DIGITS = 40
+_UNNAMED = re.compile(r'\s+in "<\w+ string>"')
+"""What PyYAML calls a text that it got without a file."""
 _BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML without libyaml is ten times as slow, and otherwise the same."""
 
@@ -63,7 +66,7 @@ def parse_settings(text: str, where: str) -> Any:
         RecursionError,
     ) as error:
         # Besides its own errors PyYAML lets those of Python's int(), date() and so on through.
-        detail = " ".join(str(error).split())[:300]
+        detail = " ".join(_UNNAMED.sub("", str(error)).split())[:300]
         raise ConfigError(f"{where}: not valid YAML ({detail}); correct it") from None
 
 

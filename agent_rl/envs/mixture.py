@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import DataConfig, ToolsConfig, validate_section
-from agent_rl.config.base import Section
+from agent_rl.config.base import Section, written_as
 from agent_rl.config.sections import DataPath
 from agent_rl.data.tasks import ENV_COLUMN, Check, Task, read_split, read_tasks
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult
@@ -31,7 +31,9 @@ from agent_rl.records import StopReason
 
 NAME = "mixture"
 _KEY = "env.options.environments"
-EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+EnvironmentName = Annotated[
+    str, written_as(r"[A-Za-z0-9][A-Za-z0-9_-]*", "letters, digits, '_' and '-', first a letter or a digit")
+]
 
 
 def _as_section(given: Any) -> Any:

@@ -13,12 +13,15 @@ from pydantic import BaseModel
 from agent_rl.config import Config, CurriculumStage, learning, load_config, sections
 from agent_rl.config.engines import EngineSection
 from agent_rl.config.functions import OPTION_KEYS
+from agent_rl.config.load import KINDS
 from agent_rl.envs.nat import env as nat_agent_env
+from agent_rl.envs.nat.create.settings import ServeConfig, load_serve_config
 from agent_rl.envs.nat.env import NATEnvOptions
 from agent_rl.envs.nat.judge import reward
 from agent_rl.envs.nat.judge.reward import RewardWeights
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
+from agent_rl.planning.machine import Machine, read_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(path for path in (ROOT / "configs").glob("*.yaml") if path.name != "serve.yaml")
@@ -241,6 +244,20 @@ def test_flash_attention_goes_with_bfloat16(minimal: Path, half: str) -> None:
         ("policy.type=sglang", ["policy.type = 'sglang'", "minimind"]),
         ("steps=3", ["expected section.key=value"]),
         ("train.steps.more=3", ["single value"]),
+        ("train.steps=true", ["train.steps = true", "a number"]),
+        ("train.learning_rate=yes", ["train.learning_rate = true", "a number"]),
+        ("run.seed=off", ["run.seed = false", "a number"]),
+        ("eval.temperatures=[0, true]", ["eval.temperatures.1 = true"]),
+        ("rollout.ray.actors=true", ["rollout.ray.actors = true"]),
+        ("data.curriculum={mode: stages, stages: [{until_step: true, max_level: 1}]}", ["stages.0.until_step = true"]),
+        ("tools.use=calculator", ["tools.use = 'calculator'", "list", "[calculator]"]),
+        ("eval.temperatures=0", ["eval.temperatures = 0", "[0]"]),
+        ("log.alarms={metric: x}", ["log.alarms", "list"]),
+        ("model.lora=8", ["model.lora = 8", "section"]),
+        ("run.name=a/b", ["run.name = 'a/b'", "letters, digits, '.', '_' and '-'"]),
+        ("data.columns={question:prompt}", ["data.columns", "space", "question: "]),
+        ("data.curriculum={mode:success}", ["data.curriculum", "space", "mode: "]),
+        ("data.curriculum=mode:success", ["data.curriculum", "space", "mode: "]),
     ],
 )
 def test_a_wrong_override_is_one_sentence_that_names_it(minimal: Path, override: str, words: list[str]) -> None:
@@ -249,6 +266,27 @@ def test_a_wrong_override_is_one_sentence_that_names_it(minimal: Path, override:
     text = str(caught.value)
     assert "\n" not in text
     assert [word for word in words if word not in text] == []
+    assert not re.search(r"tuple|dictionary|instance|\^", text)
+
+
+def test_booleans_stay_where_they_are_meant(minimal: Path) -> None:
+    options = {"flag": True, "numbers": [True]}
+    config = load_config(minimal, ["log.progress=no", "model.chat_template_kwargs={a: true}", f"env.options={options}"])
+    assert config.log.progress is False and config.model.chat_template_kwargs == {"a": True}
+    assert config.env.options == options
+
+
+def test_an_option_of_an_environment_is_no_boolean_where_it_is_a_number() -> None:
+    with pytest.raises(ConfigError, match=r"env\.options\.truncation_penalty = true"):
+        make_env_factory("math_qa", {"truncation_penalty": True}, seed=0)
+    with pytest.raises(ConfigError, match=r"env\.options\.reward\.0\.weight = true"):
+        make_env_factory("math_qa", {"reward": [{"name": "math_reward_string_equal", "weight": True}]}, seed=0)
+
+
+def test_a_key_without_a_space_behind_its_colon_is_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"env\.options\.reward.*space.*name: ") as caught:
+        make_env_factory("math_qa", {"reward": [{"name:math_reward_string_equal": None, "weight:x": None}]}, seed=0)
+    assert "missing" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -275,8 +313,49 @@ def test_a_broken_file_is_one_sentence_that_names_it(tmp_path: Path, text: str, 
 
 
 def test_a_missing_file_points_to_the_shipped_ones(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such config file"):
+    with pytest.raises(ConfigError, match=r"no such config file.*configs/$"):
         load_config(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=r"no such config file.*configs/machines/$"):
+        read_machine(tmp_path / "none.yaml")
+
+
+def test_a_folder_is_answered_with_the_files_in_it_if_there_are_any(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder") as caught:
+        load_config(tmp_path)
+    assert "in it" not in str(caught.value)
+    (tmp_path / "config.yaml").write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=f"{tmp_path}/config.yaml"):
+        load_config(tmp_path)
+
+
+def test_a_text_that_is_no_yaml_is_placed_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Title\n\n[A](b)\nmore words: and: more\n")
+    with pytest.raises(ConfigError, match=r"not valid YAML.*line \d") as caught:
+        load_config(tmp_path / "README.md")
+    assert "string>" not in str(caught.value)
+
+
+LOADERS = {
+    "configs/nat_grpo.yaml": load_config,
+    "configs/serve.yaml": load_serve_config,
+    "configs/machines/8xh100.yaml": read_machine,
+}
+
+
+@pytest.mark.parametrize(("wanted", "given"), [(a, b) for a in LOADERS for b in KINDS if a != b])
+def test_a_file_of_another_kind_is_called_that(wanted: str, given: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LOADERS[wanted](ROOT / given)
+    text = str(caught.value)
+    assert given in text and KINDS[given][0] in text and wanted in text
+    assert "here it is" not in text and "missing" not in text
+
+
+def test_the_keys_that_tell_kinds_of_files_apart_are_keys_of_one_kind() -> None:
+    fields = [set(each.model_fields) for each in (Config, ServeConfig, Machine)]
+    for number, (_, keys) in enumerate([*KINDS.values()][:3]):
+        assert keys <= fields[number]
+        assert not any(keys & other for other in fields[:number] + fields[number + 1 :])
 
 
 def test_environment_options_are_strict_too() -> None:
