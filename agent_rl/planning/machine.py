@@ -11,10 +11,12 @@ from pydantic import Field
 
 from agent_rl.config import apply_override, read_yaml, validate_section
 from agent_rl.config.base import Positive, Section
+from agent_rl.errors import ConfigError
 from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
-from agent_rl.resources import find
+from agent_rl.resources import find, folder
 
 GIB = 2**30
+_FOLDER = "configs/machines"
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Rate = Annotated[float, Field(ge=0.1)]
 
@@ -74,8 +76,29 @@ class Machine(Section):
 
 
 def read_machine(path: Path | None, overrides: Sequence[str] = ()) -> Machine:
-    """The machine of a file, or of defaults alone, with `key=value` overrides. ConfigError for whatever is wrong."""
-    raw = {} if path is None else read_yaml(find(path), example="configs/machines/8xh100.yaml")
+    """The machine of a file, the shipped one of that name, or of defaults alone, with `key=value` overrides.
+
+    ConfigError for whatever is wrong.
+    """
+    file = None if path is None else _file(find(path))
+    raw = {} if file is None else read_yaml(file, example=f"{_FOLDER}/8xh100.yaml")
     for text in overrides:
         apply_override(raw, text, form="key=value", example="gpus=4")
-    return validate_section(Machine, raw, source="--set" if path is None else str(path), prefix="")
+    return validate_section(Machine, raw, source="--set" if file is None else str(file), prefix="")
+
+
+def _file(path: Path) -> Path | None:
+    """The file itself, or the shipped one that is meant by a bare name; None for the name of the default GPU."""
+    if path.exists() or len(path.parts) > 1 or path.suffix:
+        return path
+    name = path.name.lower()
+    if name == Machine().gpu.lower():
+        return None
+    shipped = find(Path(_FOLDER, f"{name}.yaml"))
+    if shipped.is_file():
+        return shipped
+    names = sorted(each.stem for each in (folder() / _FOLDER).glob("*.yaml"))
+    raise ConfigError(
+        f"--machine {path}: no such file; name a YAML file, or a shipped one ({', '.join(names)}); "
+        "a GPU is named by --set gpu=NAME"
+    )

@@ -312,6 +312,16 @@ def test_a_wrong_key_of_a_machine_is_a_sentence_and_exit_code_2(setting, facts):
         assert fact in str(raised.value)
 
 
+def test_a_shipped_machine_is_named_without_its_folder(tmp_path, monkeypatch):
+    shipped = read_machine(ROOT / "configs/machines/8xh100.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert read_machine(Path("8xH100")) == read_machine(Path("8xh100")) == shipped
+    assert read_machine(Path("h100"), ["gpus=2"]) == read_machine(None, ["gpus=2"])
+    with pytest.raises(ConfigError) as raised:
+        read_machine(Path("A100"))
+    assert all(word in str(raised.value) for word in ("A100", "8xh100", "2cpu", "--set gpu="))
+
+
 def test_a_missing_machine_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_machine(tmp_path / "nowhere.yaml")

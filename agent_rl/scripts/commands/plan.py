@@ -24,7 +24,7 @@ MachinePath = Annotated[
     Path | None,
     typer.Option(
         "--machine",
-        help="YAML file of a machine (configs/machines/); docs/planning.md has its keys.",
+        help="YAML file of a machine, or a name of configs/machines/ such as 8xh100; docs/planning.md has its keys.",
         show_default="H100",
     ),
 ]
