@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.message_dicts import read_chat, read_tools
 from agent_rl.agent.messages import Message, ToolSpec
-from agent_rl.errors import DataError, nearest_or_all
+from agent_rl.errors import SAME_MEANING, DataError, nearest
 from agent_rl.learning.sft import render_conversation
 from agent_rl.records import TrainingSample
 
@@ -34,6 +34,8 @@ class Conversed(NamedTuple):
 def read_conversation(row: Mapping[str, Any], where: str) -> Conversed:
     """A row's conversation; keys that hold None count as absent. DataError, opened by `where`."""
     present = {key: value for key, value in row.items() if value is not None}
+    if other := _other_format(present):
+        raise DataError(f"{where}: {other}")
     if "messages" in present:
         given: Any = present["messages"]
     elif "prompt" in present and "completion" in present:
@@ -44,12 +46,30 @@ def read_conversation(row: Mapping[str, Any], where: str) -> Conversed:
             raise DataError(f"{where}: prompt and completion must be texts or lists of messages")
         given = [*opening, *reply]
     else:
-        known = next((key for key in present if key not in _KEYS), None)
-        hint = nearest_or_all(known, _KEYS) if known else ""
+        hints = [nearest(key, _KEYS, SAME_MEANING) for key in present if key not in _KEYS]
+        columns = f"; its columns are {', '.join(present)}" if present else ""
+        hint = next(filter(None, hints), columns)
         raise DataError(f"{where}: the row has neither 'messages' nor 'prompt' and 'completion'{hint}")
     messages, _ = read_chat(given, f"{where}: messages")
     _check(messages, where)
     return Conversed(messages, read_tools(present.get("tools"), f"{where}: tools"), _unlearned(given, where))
+
+
+def _other_format(row: Mapping[str, Any]) -> str:
+    """What to do with a row as ShareGPT and Alpaca have them, or with messages under another name; else empty."""
+    for name, value in row.items():
+        first = value[0] if isinstance(value, list | tuple) and value else None
+        keys = set(first) if isinstance(first, Mapping) else set()
+        if {"from", "value"} <= keys:
+            return (
+                f"{name!r} holds 'from' and 'value', as ShareGPT has them; make a column 'messages' of it, with 'role' "
+                "(human is user, gpt is assistant) and 'content'"
+            )
+        if {"role", "content"} <= keys and name not in _KEYS and "messages" not in row:
+            return f"{name!r} holds the messages; call the column 'messages'"
+    if {"instruction", "output"} <= set(row) and not {"messages", "prompt", "completion"} & set(row):
+        return "the row has 'instruction' and 'output', as Alpaca has them; call them 'prompt' and 'completion'"
+    return ""
 
 
 def _unlearned(given: Sequence[Any], where: str) -> frozenset[int]:
