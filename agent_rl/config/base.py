@@ -98,6 +98,12 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def keys_called(name: str, model: type[BaseModel]) -> list[str]:
+    """The keys of that name or last part: `steps` is `train.steps`; the critic's last, as few trainings have one."""
+    keys = [key for key in flatten_keys(model) if name and name in (key, key.rpartition(".")[2])]
+    return sorted(keys, key=lambda key: key.startswith("critic."))
+
+
 def flatten_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """All keys of a model and of the sections in it, dotted: `train.steps`."""
     for name, field in model.model_fields.items():

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from agent_rl.config.base import flatten_keys
+from agent_rl.config.base import keys_called
 from agent_rl.config.complaints import boolean_number, sentence
 from agent_rl.config.root import Config
 from agent_rl.config.yaml_text import MAX_DEPTH, parse_settings, read_settings
@@ -130,9 +130,17 @@ def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str
 
 
 def apply_override(
-    raw: dict[str, Any], text: str, *, form: str = "section.key=value", example: str = "train.steps=20"
+    raw: dict[str, Any],
+    text: str,
+    *,
+    form: str = "section.key=value",
+    example: str = "train.steps=20",
+    root: type[BaseModel] = Config,
 ) -> None:
-    """Set the key that `text` names, in place. ConfigError for a text that is not of the `form`."""
+    """Set the key that `text` names, in place. ConfigError for a text that is not of the `form`.
+
+    `root` has the keys that the error may offer.
+    """
     key, found, value = text.partition("=")
     parts = key.strip().split(".")
     is_top_level = parts == ["plugins"]
@@ -140,7 +148,7 @@ def apply_override(
     shown = f"{key[:_SHOWN_CHARS] + found + _redacted_at(parts, short)!r:.{_SHOWN_CHARS}}"
     is_long_enough = len(parts) > form.count(".") or is_top_level
     if not found or not is_long_enough or len(parts) > MAX_DEPTH or not all(parts):
-        named = [each for each in flatten_keys(Config) if each.rpartition(".")[2] == key] if len(parts) == 1 else []
+        named = keys_called(key, root) if len(parts) == 1 else []
         hint = f"; did you mean {' or '.join(named)}?" if found and named else f", for example {example}"
         raise ConfigError(f"override {shown}: expected {form}{hint}")
     parsed = parse_settings(value, f"override {shown}")

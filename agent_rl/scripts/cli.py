@@ -23,7 +23,7 @@ from agent_rl.scripts.commands import (
     translate,
     view,
 )
-from agent_rl.scripts.common import run_app
+from agent_rl.scripts.common import reads, run_app
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
@@ -80,6 +80,8 @@ app.add_typer(tools.app, name="tools")
 app.command("translate", help="Turn a configuration of AgentFly, Miniagent, verl, SkyRL or TRL into one of ours.")(
     translate.main
 )
+for name in ("create", "plan"):
+    reads()(import_object(f"agent_rl.envs.nat.create.commands:{name}"))
 app.command("create")(import_object("agent_rl.envs.nat.create.commands:create"))
 app.command("run")(import_object("agent_rl.envs.nat.create.commands:run"))
 app.add_typer(import_object("agent_rl.envs.nat.service.commands:app"), name="serve")

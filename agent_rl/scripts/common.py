@@ -3,19 +3,20 @@
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from agent_rl.config import Config, load_config
-from agent_rl.config.base import flatten_keys
+from agent_rl.config.base import flatten_keys, keys_called
 from agent_rl.core.interrupts import is_first_process_here
 from agent_rl.errors import UserError
 from agent_rl.registry import import_working_folder
 from agent_rl.renamed import hint
 
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 Domain = Annotated[
     str,
     typer.Option(help="Environment: nat, code, search, math, another name, or an import path such as my_env:MyEnv."),
@@ -37,13 +38,26 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return load_config(path, list(overrides))
 
 
-def _as_override(option: str, words: Sequence[str]) -> str:
-    """For an option that is a key, of ours or of another library: how the key is given. Else empty."""
+def reads(*sections: str, but: Iterable[str] = ()) -> Callable[[CommandT], CommandT]:
+    """Marks a command whose overrides name only these sections of a run's configuration, `but` for some keys."""
+    keys = {key for key in flatten_keys(Config) if key.partition(".")[0] in sections} - set(but)
+
+    def mark(command: CommandT) -> CommandT:
+        command.__dict__["keys"] = keys  # Typer keeps it
+        return command
+
+    return mark
+
+
+def _as_override(option: str, words: Sequence[str], command: Any) -> str:
+    """For an option that is a key, of ours or of another library: how `command` is given the key. Else empty."""
+    if "overrides" not in [each.name for each in getattr(command, "params", ())]:
+        return ""
+    keys = getattr(command.callback, "keys", None)
     name = option.removeprefix("--").partition("=")[0].replace("-", "_")
-    keys = [*flatten_keys(Config)]
-    ours = [key for key in keys if name and name in (key, key.rpartition(".")[2])]
+    ours = [key for key in keys_called(name, Config) if keys is None or key in keys]
     if not ours:
-        return hint(name)
+        return hint(name, ours=keys)
     at = next((number for number, word in enumerate(words) if word.partition("=")[0] == option), len(words))
     _, is_joined, value = words[at].partition("=") if at < len(words) else ("", "", "")
     if not is_joined:
@@ -83,7 +97,8 @@ def run_app(app: typer.Typer) -> None:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's own usage errors
             if message := error.format_message():  # none when help was shown for want of a command
                 option = getattr(error, "option_name", "")
-                print(f"error: {message}{_as_override(option, sys.argv)}", file=sys.stderr)
+                command = getattr(getattr(error, "ctx", None), "command", None)
+                print(f"error: {message}{_as_override(option, sys.argv, command)}", file=sys.stderr)
             sys.exit(2)
         raise
     sys.exit(exit_code if isinstance(exit_code, int) else 0)  # Typer returns the code of an exit or an interrupt

@@ -19,7 +19,7 @@ import typer
 from agent_rl.config import Config
 from agent_rl.config.load import apply_override, find_files, parse_config
 from agent_rl.errors import ConfigError, DataError
-from agent_rl.scripts.common import make_app
+from agent_rl.scripts.common import make_app, reads
 from agent_rl.telemetry.files import make_folder
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _OWN = {
 _DEFAULT_RATE, _DEFAULT_ADAPTER_RATE = 2e-5, 2e-4
 
 
+@reads(*_SECTIONS, but=_OWN)
 def main(
     data: Annotated[
         str, typer.Option(help="Conversations to train on: a file, a folder of datasets, hf://owner/name.")

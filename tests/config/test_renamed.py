@@ -16,6 +16,7 @@ from agent_rl.renamed import LIBRARIES, OTHERS, REWARD_HINTS, TOOL_ALIASES, TOOL
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+SFT = ["sft", "--data", "x.jsonl", "--model-path", "m", "--output-dir", "o"]
 KEYS = set(flatten_keys(Config))
 TRAIN = ["train", "--config", "configs/math_grpo.yaml", "--preview-tasks", "1"]
 
@@ -120,8 +121,32 @@ def test_a_key_given_as_a_flag_is_answered_with_the_override(words: list[str], p
     assert part in one_line_error(run_here(*TRAIN, *words))
 
 
+@pytest.mark.parametrize(
+    ("words", "said", "unsaid"),
+    [
+        ([*TRAIN, "--learning-rate", "1"], "train.learning_rate=1 or critic.learning_rate=1", None),
+        ([*TRAIN, "learning_rate=1"], "train.learning_rate or critic.learning_rate", None),
+        ([*SFT, "--learning-rate", "1"], "train.learning_rate=1", "critic"),
+        ([*SFT, "--steps", "1"], "--steps", "train.steps"),
+        ([*SFT, "--group-size", "4"], "--group-size", "rollout"),
+        (["report", "run", "--learning-rate", "1"], "--learning-rate", "train."),
+        (["check-data", "x.jsonl", "--num-generations", "1"], "--num-generations", "rollout"),
+        (["create", "Convert km", "--learning-rate", "1"], "--learning-rate", "train."),
+        (["create", "Convert km", "--temperature", "1"], "--temperature", "policy."),
+        (["nat", "plan", "Convert km", "--learning-rate", "1"], "--learning-rate", "train."),
+        (["tools", "try", "search", "--max-results", "1"], "tools.search.max_results=1", None),
+        (["tools", "try", "search", "--learning-rate", "1"], "--learning-rate", "train."),
+    ],
+)
+def test_a_flag_is_answered_with_keys_that_its_command_reads(words: list[str], said: str, unsaid: str | None) -> None:
+    line = one_line_error(run_here(*words))
+    assert said in line
+    assert unsaid is None or unsaid not in line
+
+
 def test_an_unknown_flag_and_an_unknown_key_are_answered_without_a_guess() -> None:
     assert "; here it is" not in one_line_error(run_here(*TRAIN, "--colour", "red"))
+    assert hint("run.output_dir") == hint("run", {"output_dir": "x"}) == ""
     assert hint("model.colour") == "" and hint("trainer.unknown") == ""
 
 

@@ -22,6 +22,7 @@ from agent_rl.errors import ConfigError, SandboxError, UserError, nearest_or_all
 from agent_rl.registry import TOOLS
 from agent_rl.renamed import TOOL_ALIASES
 from agent_rl.resources import find
+from agent_rl.scripts.common import reads
 from agent_rl.tools.base import ToolRegistry, ToolResult
 from agent_rl.tools.toolset import Toolset
 
@@ -48,6 +49,7 @@ def _first_sentence(opener: Any) -> str:
 
 
 @app.command("try")
+@reads("tools")
 def try_tool(
     name: Annotated[str, typer.Argument(help="As in tools.use, an import path, or a tool of a server of tools.mcp.")],
     given: Annotated[str, typer.Argument(help="The argument as text, or all arguments as a JSON object.")] = "{}",

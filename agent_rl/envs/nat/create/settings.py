@@ -216,7 +216,7 @@ def load_serve_config(path: str | Path, overrides: Sequence[str] = ()) -> ServeC
     file = find(path)
     raw = read_yaml(file, example="configs/serve.yaml")
     for text in overrides:
-        apply_override(raw, text, example="creation.candidates=8")
+        apply_override(raw, text, example="creation.candidates=8", root=ServeConfig)
     model = raw.get("model")
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         model["path"] = str(find(model["path"]))

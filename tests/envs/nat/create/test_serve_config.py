@@ -89,6 +89,8 @@ def test_the_page_has_the_tables_of_the_classes() -> None:
         ("planner.model=m", ("planner", "none")),
         ("planner.source=oracle", ("planner.source", "openai")),
         ("train.steps=4", ("train",)),
+        ("candidates=2", ("did you mean creation.candidates",)),
+        ("learning_rate=2", ("for example creation.candidates",)),
     ],
 )
 def test_a_mistake_is_one_sentence(override: str, words: tuple[str, ...]) -> None:
