@@ -17,6 +17,7 @@ from agent_rl.config.sections import GIVEN_IN_PYTHON
 from agent_rl.data import hub
 from agent_rl.data.bounds import read_lines, read_whole
 from agent_rl.data.csv_rows import decode_csv
+from agent_rl.data.file_kinds import check_kind
 from agent_rl.data.json_rows import decode_array, decode_lines
 from agent_rl.data.parquet import decode_rows, encode_rows
 from agent_rl.data.rows import renamed, rows_of
@@ -75,6 +76,7 @@ def read_tasks(path: str | Path, check: Check | None = None, *, columns: Mapping
     suffix = _suffix(path, _READ, "ends in")
     if not path.is_file():
         raise DataError(f"{path}: no such task file; check the path or prepare the dataset first")
+    check_kind(path, suffix)
     unit = "line" if suffix.startswith((".jsonl", ".csv")) else "row"
     return _tasks(_decode(path, suffix), str(path), path.name.removesuffix(suffix), check, columns, unit=unit)
 

@@ -111,6 +111,35 @@ def test_another_suffix_is_refused_in_reading_and_writing(tmp_path, name, suffix
     assert path.read_bytes() == GOOD
 
 
+CONTENTS = {
+    ".jsonl": GOOD + b'{"task_id": "b"}\n',
+    ".jsonl.gz": gzip.compress(GOOD),
+    ".json": b'[\n  {"task_id": "a"}\n]\n',
+    ".csv": b"task_id,n\na,1\n",
+    ".parquet": encode_rows([{"task_id": "a"}]),
+}
+
+
+@pytest.mark.parametrize("given", [each for each in CONTENTS if each != ".csv"])  # any text may be one
+@pytest.mark.parametrize("named", CONTENTS)
+def test_a_file_of_another_format_than_its_name_says_is_told_so(tmp_path, given, named):
+    path = tmp_path / f"tasks{named}"
+    path.write_bytes(CONTENTS[given])
+    if given == named:
+        assert read_tasks(path)[0]["task_id"] == "a"
+        return
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    text = str(caught.value)
+    assert text.startswith(str(path)) and "\n" not in text
+    assert (given if given != ".jsonl.gz" or named == ".jsonl" else "unpack") in text.partition(";")[2]
+
+
+def test_lines_that_are_arrays_are_no_array_of_rows(tmp_path):
+    with pytest.raises(DataError, match=r"tasks\.jsonl:1: .*got an array"):
+        read_tasks(write(tmp_path, b'[{"a": 1}]\n[{"a": 2}]\n'))
+
+
 @pytest.mark.parametrize("name", ["tasks.json", "tasks.jsonl.gz"])
 def test_formats_that_are_only_read_are_not_written(tmp_path, name):
     with pytest.raises(DataError, match=r"a task file is written as \.jsonl or \.parquet"):
@@ -200,8 +229,8 @@ PACKED = gzip.compress(GOOD * 50)
 
 @pytest.mark.parametrize(
     "content",
-    [GOOD, PACKED[:-12], PACKED[:10] + b"\xff" * 20, b"\x1f\x8b"],
-    ids=["JSONL", "cut off", "bytes changed", "only its mark"],
+    [b"a text", PACKED[:-12], PACKED[:10] + b"\xff" * 20, b"\x1f\x8b"],
+    ids=["a text", "cut off", "bytes changed", "only its mark"],
 )
 def test_what_is_not_a_whole_gzip_file_is_refused(tmp_path, content):
     path = tmp_path / "HumanEval.jsonl.gz"
@@ -385,10 +414,10 @@ def test_the_environments_check_gets_every_parquet_row_and_its_place(tmp_path):
 def damaged_files() -> list[bytes]:
     whole = encode_rows([{"task_id": "a", "request": "sphinx of black quartz"}])
     assert b"quartz" in whole  # too short to be compressed
-    return [b"", GOOD, whole[:-20], whole.replace(b"quartz", b"quarts")]
+    return [b"", b"a text", whole[:-20], whole.replace(b"quartz", b"quarts")]
 
 
-@pytest.mark.parametrize("content", damaged_files(), ids=["empty", "JSONL", "cut off", "one byte changed"])
+@pytest.mark.parametrize("content", damaged_files(), ids=["empty", "a text", "cut off", "one byte changed"])
 def test_what_is_not_a_whole_parquet_file_is_refused(tmp_path, content):
     path = tmp_path / "tasks.parquet"
     path.write_bytes(content)
