@@ -21,13 +21,18 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_rl.errors import ConfigError
 from agent_rl.scripts.common import make_app, read_config, run_app
 from agent_rl.telemetry.files import make_folder, write_text
+
+if TYPE_CHECKING:
+    from agent_rl.envs.base import EnvFactory
+
+_MAKES_NONE = "its environment makes no task files; see EnvFactory.task_files"
 
 
 def main(
@@ -47,18 +52,18 @@ def main(
 ) -> None:
     start = time.monotonic()
     from agent_rl.data.tasks import write_tasks
-    from agent_rl.envs.registry import make_env_factory
+    from agent_rl.envs.base import EnvFactory
 
     if (domain is None) == (config is None):
         raise ConfigError("name the environment by --domain, or by --config and its section env; one of the two")
-    loaded = None if config is None else read_config(config)
-    name, options = (str(domain), {}) if loaded is None else (loaded.env.name, loaded.env.options)
-    make_folder(output_dir, "--output-dir")
-    with make_env_factory(name, options) as factory:
-        files = factory.task_files(seed, num_train, num_eval)
+    named, opened = _named(str(domain)) if config is None else _configured(config)
+    files: Mapping[str, Sequence[dict[str, Any]]] = {}
+    if type(opened).task_files is not EnvFactory.task_files:
+        make_folder(output_dir, "--output-dir")
+        with opened as factory:
+            files = factory.task_files(seed, num_train, num_eval)
     if not files:
-        named = f"--domain {name}" if loaded is None else f"{config}: env.name = {name!r}"
-        raise ConfigError(f"{named}: its environment makes no task files; see EnvFactory.task_files")
+        raise ConfigError(f"{named}: {_MAKES_NONE}")
     for name, rows in files.items():
         path = output_dir / f"{name}.jsonl"
         if is_task := "task_id" in rows[0]:
@@ -68,6 +73,31 @@ def main(
         print(f"{path}: {len(rows)} {'tasks' if is_task else 'rows'}{_levels(rows)}")
     num_tasks = sum(len(rows) for rows in files.values() if "task_id" in rows[0])
     print(f"{num_tasks} tasks in {time.monotonic() - start:.1f} s")
+
+
+def _configured(config: Path) -> "tuple[str, EnvFactory]":
+    """What the environment of a configuration is called in errors, and the environment."""
+    from agent_rl.envs.registry import make_env_factory
+
+    env = read_config(config).env
+    return f"{config}: env.name = {env.name!r}", make_env_factory(env.name, env.options)
+
+
+def _named(domain: str) -> "tuple[str, EnvFactory]":
+    """The same without options. ConfigError, which says so, where it needs some, unless it makes no files anyway."""
+    from agent_rl.envs.base import EnvFactory
+    from agent_rl.envs.registry import DOMAINS, ENVIRONMENTS, make_env_factory
+
+    named = f"--domain {domain}"
+    try:
+        return named, make_env_factory(domain)
+    except ConfigError as error:
+        maker = ENVIRONMENTS.get(DOMAINS.get(domain, domain))
+        made = maker if isinstance(maker, type) else getattr(maker, "__annotations__", {}).get("return")
+        if getattr(made, "task_files", None) is EnvFactory.task_files and made is not EnvFactory:
+            raise ConfigError(f"{named}: {_MAKES_NONE}") from None
+        said = str(error).removeprefix("config: ").partition("; ")[0]
+        raise ConfigError(f"{named}: {said}, and options are read from a file; give --config instead") from None
 
 
 def _levels(rows: Sequence[Mapping[str, Any]]) -> str:
