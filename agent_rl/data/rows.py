@@ -62,6 +62,15 @@ def renamed(row: Row, columns: Mapping[str, str], where: str) -> Row:
     return {**{new: row[old] for new, old in columns.items()}, **kept}
 
 
+def no_column(row: Mapping[str, Any], name: str, where: str) -> DataError:
+    """The error for a row without a column that its environment reads; `where` opens it."""
+    columns = ", ".join(key for key in row if key != "task_id") or "none"
+    return DataError(
+        f"{where}: the row has no column {name!r}; its columns are {columns:.200}; name the one that holds it in "
+        f"data.columns, {{{name}: NAME}}"
+    )
+
+
 def _iterable(given: Any, where: str) -> Iterable[Any]:
     if isinstance(given, Mapping):
         raise DataError(f"{where}: {_of_mapping(given, where)}")

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from agent_rl.agent.message_dicts import read_prompt
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
+from agent_rl.data.rows import no_column
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv
 from agent_rl.envs.qa_env import final_answer
-from agent_rl.errors import DataError
 from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
 
@@ -94,11 +94,7 @@ class PromptEnvFactory(EnvFactory):
 
     def check_task(self, task: Task, where: str) -> None:
         if "prompt" not in task:
-            known = ", ".join(name for name in task if name != "task_id") or "none"
-            raise DataError(
-                f"{where}: the row has no column 'prompt'; its columns are {known}; name the one that holds the prompt "
-                "in data.columns, {prompt: NAME}"
-            )
+            raise no_column(task, "prompt", where)
         read_prompt(task["prompt"], f"{where}: prompt")
         self.reward.check_task(task, where)
 

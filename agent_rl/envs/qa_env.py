@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.data.rows import no_column
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, Task, ToolEnv
 from agent_rl.envs.failure_modes import QUESTION_RULES
 from agent_rl.errors import DataError
@@ -118,8 +119,10 @@ class QAEnvFactory(EnvFactory):
         return QAEnv(self.options, self.reward)
 
     def check_task(self, task: Task, where: str) -> None:
-        if not _is_text(task.get("question")):
-            raise DataError(f"{where}: question is {task.get('question')!r:.80}; make it a text that is not empty")
+        if "question" not in task:
+            raise no_column(task, "question", where)
+        if not _is_text(task["question"]):
+            raise DataError(f"{where}: question is {task['question']!r:.80}; make it a text that is not empty")
         if "answer" in task:
             _check_answer(task["answer"], where)
         self.reward.check_task(task, where)

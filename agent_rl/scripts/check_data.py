@@ -47,14 +47,24 @@ def main(
     from agent_rl.errors import DataError
 
     if config is None:
-        opened = make_env_factory("nat_agent_creation", seed=seed)
+        opened, columns = make_env_factory("nat_agent_creation", seed=seed), None
     else:
         loaded = read_config(config)
         opened = offer_tools(make_env_factory(loaded.env.name, loaded.env.options, seed=seed), loaded.tools)
+        columns = loaded.data.columns
     tasks = []
     with opened as factory:
+
+        def check(task: "Task", where: str) -> None:
+            if config is None and "family" not in task:
+                raise DataError(
+                    f"{where}: the row is no NAT task (it has no 'family'), which rows are read as without --config; "
+                    "give --config with the configuration that they belong to"
+                )
+            factory.check_task(task, where)
+
         for path in datasets:
-            rows = read_tasks(path, factory.check_task)
+            rows = read_tasks(path, check, columns=columns)
             indices = range(len(rows))
             chosen = sorted(random.Random(seed).sample(indices, sample)) if 0 < sample < len(rows) else indices
             tasks += [rows[index] for index in chosen]

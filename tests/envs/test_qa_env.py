@@ -305,7 +305,8 @@ def test_rows_with_a_question_and_an_answer_are_tasks(answer: Any) -> None:
 @pytest.mark.parametrize(
     ("bad", "complaint"),
     [
-        (row(question=None), "question is None; make it a text that is not empty"),
+        ({"problem": "1 + 1?", "answer": "2"}, "the row has no column 'question'; its columns are problem, answer;"),
+        ({**row(), "question": None}, "question is None; make it a text that is not empty"),
         (row(question="  "), "question is '  '; make it a text"),
         (row(question=["?"]), r"question is \['\?'\]; make it a text"),
         (row(answer=None), "the reward 'math_reward_string_equal' needs the key 'answer'"),

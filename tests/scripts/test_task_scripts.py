@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commands import one_line_error, run_here
+from commands import ROOT, one_line_error, run_here
 
 from agent_rl.data.tasks import read_tasks
 from agent_rl.learning import sft
@@ -113,6 +113,35 @@ def test_an_output_folder_that_is_a_file_is_one_line(tmp_path: Path, script, opt
     message = f"error: --output-dir is {tmp_path / name}, which cannot be a folder ({why}); name another"
     assert refusal(done) == message
     assert (tmp_path / "taken").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("domain", "said", "unsaid"),
+    [
+        ("prompts", "makes no task files", "missing"),
+        ("external", "makes no task files", "give"),
+        ("hello", "makes no task files", "missing"),
+        ("gymnasium", "give --config", "config: "),
+        ("mixtrue", "did you mean 'mixture'", "--config"),
+    ],
+)
+def test_an_environment_that_needs_more_than_its_name_is_told_so(tmp_path: Path, domain, said, unsaid) -> None:
+    message = refusal(run_here("--domain", domain, "--output-dir", tmp_path / "new", app=prepare_tasks.app))
+    assert domain in message and said in message and unsaid not in message
+    assert not (tmp_path / "new").exists()
+
+
+SUMS = '{"task_id": "1", "problem": "What is 1 + 1?", "answer": "2"}\n'
+
+
+def test_rows_are_checked_as_the_configuration_reads_them_and_without_one_as_nat_tasks(tmp_path: Path) -> None:
+    (tmp_path / "sums.jsonl").write_text(SUMS)
+    message = refusal(run_here("check-data", tmp_path / "sums.jsonl"))
+    assert "sums.jsonl:1" in message and "--config" in message and "prepare_dataset" not in message
+    config = (ROOT / "configs/math_grpo.yaml").read_text().replace("data:\n", "data:\n  columns: {question: problem}\n")
+    (tmp_path / "mine.yaml").write_text(config)
+    done = run_here("check-data", "--config", tmp_path / "mine.yaml", tmp_path / "sums.jsonl")
+    assert done.returncode == 0, done.stderr
 
 
 # The preview

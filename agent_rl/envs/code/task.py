@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agent_rl.data.rows import no_column
 from agent_rl.errors import DataError
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
@@ -59,6 +60,8 @@ def parse_row(model: type[RowT], row: dict[str, Any], where: str) -> RowT:
         return model.model_validate(row)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["type"] == "missing" and len(first["loc"]) == 1:
+            raise no_column(row, str(first["loc"][0]), where) from None
         field = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         of_field = f" field {field!r}:" if field else ""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_rl.agent.message_dicts import read_chat
 from agent_rl.agent.messages import Message
 from agent_rl.agent.tool_parser import CallStyle, write_calls
+from agent_rl.data.rows import no_column
 from agent_rl.data.tasks import Task
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.rewards.numbers import as_number, finite_number
@@ -57,7 +58,9 @@ def to_messages(raw: Sequence[Any], where: str) -> tuple[Message, ...]:
 
 def check_prompt(task: Task, where: str) -> None:
     """DataError unless the row has a `prompt`, a list of chat messages."""
-    read_chat(task.get("prompt"), f"{where}: prompt")
+    if "prompt" not in task:
+        raise no_column(task, "prompt", where)
+    read_chat(task["prompt"], f"{where}: prompt")
 
 
 def to_reward(value: Any, where: str) -> float:

@@ -17,10 +17,11 @@ from pydantic import Field
 from agent_rl.agent.message_dicts import read_prompt, to_dict
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
+from agent_rl.data.rows import no_column
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
 from agent_rl.envs.foreign.common import ForeignOptions, to_reward
-from agent_rl.errors import ConfigError, DataError
+from agent_rl.errors import ConfigError
 from agent_rl.records import StopReason
 from agent_rl.registry import import_object
 from agent_rl.tools.decorator import FunctionTool, make_tool
@@ -110,8 +111,7 @@ class TRLEnvironmentFactory(EnvFactory):
 
     def check_task(self, task: Task, where: str) -> None:
         if "prompt" not in task:
-            known = ", ".join(name for name in task if name != "task_id") or "none"
-            raise DataError(f"{where}: the row has no column 'prompt'; its columns are {known}; add it")
+            raise no_column(task, "prompt", where)
         read_prompt(task["prompt"], f"{where}: prompt")
 
     def tools_of(self, instance: Any) -> list[FunctionTool]:

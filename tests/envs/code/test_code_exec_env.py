@@ -290,7 +290,7 @@ def with_test(**fields: Any) -> dict[str, Any]:
     ("row", "message"),
     [
         ({"task_id": "x"}, "tasks.jsonl:3: the row has no tests; expected 'tests' .*; correct the row"),
-        ({"tests": ROW["tests"]}, "tasks.jsonl:3: field 'prompt': field required; correct the row"),
+        ({"tests": ROW["tests"]}, "tasks.jsonl:3: the row has no column 'prompt'; its columns are tests;"),
         (changed(prompt=""), "field 'prompt': string should have at least 1 character"),
         (changed(starter_code="def add(:"), "field 'starter_code': it is not Python, invalid syntax in line 1"),
         (changed(reference_solution="\n\nreturn 1 +"), "field 'reference_solution': it is not Python, .* in line 3"),

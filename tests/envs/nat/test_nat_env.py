@@ -282,6 +282,12 @@ def test_a_row_that_is_no_task_is_refused_with_its_place_and_field(change: dict[
     assert words in str(caught.value)
 
 
+def test_a_row_of_another_kind_is_no_task_with_a_field_missing() -> None:
+    with pytest.raises(DataError, match=r"^row 1: no NAT task.*question, answer") as caught:
+        NATEnvFactory(NATEnvOptions(), seed=0).check_task({"question": "1 + 1?", "answer": "2"}, "row 1")
+    assert "field" not in str(caught.value)
+
+
 def test_a_row_whose_workflow_names_a_tool_that_is_not_there_is_refused() -> None:
     task = row(CLIENT)
     task["workflow"]["commands"] = {"go": "no_such_tool"}

@@ -14,6 +14,9 @@ _ADVICE = "make the file again with agent_rl/scripts/prepare_dataset.py"
 
 def parse_spec(row: dict[str, Any], where: str) -> NATSpec:
     """Validate a dataset row; `where` (file and row) opens the error sentence. Raises DataError."""
+    if not {"family", "tools", "workflow"} & row.keys():
+        columns = ", ".join(row)
+        raise DataError(f"{where}: no NAT task, but a row of {columns:.200}; give tasks of `agent-rl prepare-dataset`")
     try:
         spec = NATSpec.model_validate(row)
     except ValidationError as error:
