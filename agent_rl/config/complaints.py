@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from agent_rl import renamed
@@ -55,6 +55,20 @@ def sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Confi
             is_plain = isinstance(shown, int | float) or (isinstance(shown, str) and _WORDS.fullmatch(shown))
             message += f"; write [{shown}]" if is_plain and not isinstance(shown, bool) else "; write it in [ ]"
     return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
+
+
+def wrong_value(key: str, value: Any) -> str:
+    """`"train.steps = 'many': ..."` for a value that a run's key does not take, whatever the others are; or empty."""
+    raw, location = value, tuple(key.split("."))
+    for part in reversed(location):
+        raw = {part: raw}
+    try:
+        Config.model_validate(raw)
+    except ValidationError as error:
+        wrong = [each for each in error.errors() if each["loc"][: len(location)] == location]
+        if wrong:
+            return sentence(wrong[0], "").removeprefix(": ")
+    return boolean_number(Config, raw)
 
 
 def _of_root(root: type[BaseModel], prefix: str) -> set[str] | None:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_rl.config.base import flatten
+from agent_rl.config.base import flatten, flatten_keys
+from agent_rl.config.complaints import wrong_value
+from agent_rl.config.root import Config
 from agent_rl.config.yaml_text import parse_settings
 from agent_rl.errors import ConfigError, nearest_or_all
 from agent_rl.renamed import LIBRARIES, REWARD_HINTS, TOOL_ALIASES, TOOL_HINTS, Renamed
@@ -38,7 +40,10 @@ def read_foreign(text: str, source: str) -> Settings:
     given = _of_command(text)
     if given:
         return given
-    raw = json.loads(text) if text.lstrip().startswith("{") else parse_settings(text, source)
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError):
+        raw = parse_settings(text, source)
     if not isinstance(raw, dict) or not raw:
         raise ConfigError(f"{source}: found no keys; expected YAML, JSON, or a command with key=value or --key value")
     return flatten(raw)
@@ -69,6 +74,9 @@ def translate(theirs: Settings, library: str | None = None) -> Translation:
     if library is None:
         known = {name: sum(key in table for key in theirs) for name, table in LIBRARIES.items()}
         library = max(known, key=lambda name: known[name])
+        ours = sum(key in set(flatten_keys(Config)) for key in theirs)
+        if ours > known[library]:
+            raise ConfigError(f"{ours} of its keys are of this library already; give it to --config as it is")
         if not known[library]:
             raise ConfigError(f"no key of it is one of {', '.join(LIBRARIES)}: {', '.join(list(theirs)[:5])}")
     names = {name.lower(): name for name in LIBRARIES}
@@ -90,11 +98,19 @@ def _add(made: Translation, key: str, value: Any, renamed: Renamed | None, their
         made.left_out[key] = renamed.note
         return
     convert = _CONVERTED.get(renamed.ours, _CONVERTED.get(key, _same))
-    found = convert(key, value, theirs)
+    try:
+        found = convert(key, value, theirs)
+    except (TypeError, ArithmeticError):  # a list, a text or 0 where there is a number in their files
+        found = f"{value!r:.60} is no value that can be turned into ours"
     if isinstance(found, str):
         made.left_out[key] = f"{renamed.ours}: {found}"
+        return
+    settings = {renamed.ours if ours == "_" else ours: value for ours, value in found.items()}
+    refused = next(filter(None, (wrong_value(ours, value) for ours, value in settings.items())), "")
+    if refused:
+        made.left_out[key] = refused
     else:
-        made.settings.update({renamed.ours if ours == "_" else ours: value for ours, value in found.items()})
+        made.settings.update(settings)
 
 
 # How values change: to a dictionary of our keys, `_` for the one of the table; or a text, why there is none.

@@ -227,10 +227,47 @@ def test_flags_of_trl_become_ours() -> None:
     assert not made.left_out
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("num_generations: seven", ["rollout.group_size", "'seven'"]),
+        ("learning_rate: [1]", ["train.learning_rate", "[1]"]),
+        ("max_steps: true", ["train.steps", "true"]),
+        ("beta: -1", ["algorithm.kl.coef", "-1"]),
+        ("run_name: a/b", ["run.name", "'a/b'"]),
+        ("num_generations:", ["rollout.group_size", "None"]),
+        ("per_device_train_batch_size: four", ["rollout.groups_per_step", "'four'"]),
+        ("scale_rewards: [1]", ["algorithm.scale_by_std", "[1]"]),
+    ],
+)
+def test_a_value_that_no_key_takes_is_left_out_with_the_reason(line: str, words: list[str]) -> None:
+    made = translate(read_foreign(f"{line}\nseed: 3\n", "trl.yaml"), "trl")
+    assert made.settings == {"run.seed": 3}
+    (reason,) = made.left_out.values()
+    assert all(word in reason for word in words)
+
+
+def test_the_number_of_completions_in_a_file_may_be_0() -> None:
+    made = translate(read_foreign("{num_generations: 0, per_device_train_batch_size: 8, seed: 3}", "x"), "trl")
+    assert made.settings == {"run.seed": 3} and len(made.left_out) == 2
+
+
+def test_a_translation_that_does_not_load_says_why(tmp_path: Path) -> None:
+    (tmp_path / "trl.yaml").write_text("max_completion_length: 90000\n")  # beyond the window of the base
+    done = run_here("translate", tmp_path / "trl.yaml", "--base", "configs/hello.yaml")
+    assert done.returncode == 0 and "policy.max_context" in done.stderr
+    (tmp_path / "trl.yaml").write_text("seed: 5\n")
+    done = run_here("translate", tmp_path / "trl.yaml", "--base", "configs/hello.yaml")
+    assert done.returncode == 0 and len(done.stderr.splitlines()) == 1
+
+
 def test_what_is_no_configuration_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text(yaml.safe_dump({"colour": {"red": 1}}))
     assert "colour.red" in one_line_error(run_here("translate", tmp_path / "ours.yaml"))
     assert "cannot be read" in one_line_error(run_here("translate", tmp_path / "none.yaml"))
+    assert "this library already" in one_line_error(run_here("translate", "configs/math_grpo.yaml"))
+    (tmp_path / "half.json").write_text('{"max_steps": ')
+    assert "half.json: not valid" in one_line_error(run_here("translate", tmp_path / "half.json"))
     (tmp_path / "verl.yaml").write_text(VERL)
     assert "'verl'" in one_line_error(run_here("translate", tmp_path / "verl.yaml", "--from", "verll"))
     with pytest.raises(ConfigError, match="no keys"):

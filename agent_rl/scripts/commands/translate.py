@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+_REQUIRED = ("env.name", "data.train_path", "model.path", "train.steps", "train.learning_rate")
+
 
 def main(
     file: Annotated[Path, typer.Argument(help="YAML, JSON, or a text with the command that trains; - is the input.")],
@@ -23,7 +25,7 @@ def main(
     """Translate a configuration of another library, and list what of it has no counterpart."""
     import yaml
 
-    from agent_rl.config.load import read_yaml
+    from agent_rl.config.load import parse_config, read_yaml
     from agent_rl.config.translate import read_foreign, translate
     from agent_rl.errors import ConfigError
     from agent_rl.resources import find
@@ -38,15 +40,22 @@ def main(
         *parents, name = key.split(".")
         node = tree
         for parent in parents:
-            node = node.setdefault(parent, {})
+            if not isinstance(node.get(parent), dict):
+                node[parent] = {}
+            node = node[parent]
         node[name] = value
     print(yaml.safe_dump(tree, sort_keys=False), end="")
     print(f"{made.library}: {len(made.settings)} keys translated, {len(made.left_out)} not", file=sys.stderr)
     for key, reason in made.left_out.items():
         print(f"  {key}: {reason}", file=sys.stderr)
-    missing = [key for key in ("env.name", "data.train_path", "model.path", "train.steps") if not _has(tree, key)]
+    missing = [key for key in _REQUIRED if not _has(tree, key)]
     if missing:
         print(f"still to be set: {', '.join(missing)}", file=sys.stderr)
+        return
+    try:
+        parse_config(tree, source="it does not load yet")
+    except ConfigError as error:
+        print(error, file=sys.stderr)
 
 
 def _has(tree: object, key: str) -> bool:
