@@ -12,7 +12,7 @@ import typer
 from agent_rl.config import Config, load_config
 from agent_rl.config.base import flatten_keys, keys_called
 from agent_rl.core.interrupts import is_first_process_here
-from agent_rl.errors import UserError
+from agent_rl.errors import ConfigError, UserError
 from agent_rl.registry import import_working_folder
 from agent_rl.renamed import hint
 
@@ -65,6 +65,15 @@ def _as_override(option: str, words: Sequence[str], command: Any) -> str:
     return f"; keys need no dashes: write {' or '.join(f'{key}={value}' for key in ours[:3])}"
 
 
+def _refuse_two_configs(words: Sequence[str]) -> None:
+    """ConfigError for a second --config: Typer would take it and drop the first, and no two files are merged."""
+    after = [*words[1:], ""]
+    pairs = [(word.partition("="), value) for word, value in zip(words, after, strict=True)]
+    files = [joined or value for (option, _, joined), value in pairs if option == "--config"]
+    if len(files) > 1:
+        raise ConfigError(f"--config is given twice, {files[0]} and {files[1]}; give one file, and section.key=value")
+
+
 _NAMES_A_FILE = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR}
 _REFUSED_BY_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, *_NAMES_A_FILE}
 
@@ -76,6 +85,7 @@ def run_app(app: typer.Typer) -> None:
     """
     import_working_folder()
     try:
+        _refuse_two_configs(sys.argv[1:])
         exit_code = app(standalone_mode=False)
     except UserError as error:
         if is_first_process_here():

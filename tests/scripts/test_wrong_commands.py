@@ -54,6 +54,8 @@ COMMANDS = [
     (["trian"], "'train'", None),
     (["train"], "--config", None),
     (["train", "--config", "nowhere.yaml"], "nowhere.yaml", None),
+    ([*TRAIN, "--config=configs/hello.yaml"], "--config is given twice", None),
+    (["check-data", "x.jsonl", "--config", "configs/hello.yaml", "--config", "a.yaml"], "given twice", None),
     (["train", "--config", "configs"], "configs is a folder", None),
     (["train", "--config", "TMP/broken.yaml"], "broken.yaml", None),
     (["train", "--config", "TMP/list.yaml"], "list", None),
