@@ -66,6 +66,8 @@ def quick_run(
         )
     train_dataset, eval_dataset = data
     reward = reward_of(reward_funcs, weights=reward_weights)
+    if not any(reward.weights):
+        raise ConfigError("reward_weights: all are 0, so that every reply is worth the same; give one that is not")
     given_tools, used = _read_tools(tools)
     raw = _settings(args)
     _set_environment(raw, reward_funcs, reward)
@@ -236,6 +238,8 @@ def free_name(folder: Path, name: str) -> str:
 
 def _eval_rows(config: Config, factory: PromptEnvFactory, eval_dataset: Any) -> Any:
     if eval_dataset is not None and not isinstance(eval_dataset, str | Path):
+        if isinstance(eval_dataset, list | tuple) and not eval_dataset:
+            raise ConfigError("eval_dataset: holds no row; give rows, or leave it out for no evaluation")
         return eval_dataset
     if config.data.eval_path is None or not config.eval.temperatures:
         return ()

@@ -126,6 +126,8 @@ class Named(BaseTool):
         ({"eval_dataset": "nowhere.csv"}, "^nowhere.csv: no such task file"),
         ({"reward_funcs": None}, "^reward_funcs: got None"),
         ({"reward_weights": [1, 2]}, "^reward_weights: got 2 weights for 1"),
+        ({"reward_weights": [0]}, "^reward_weights: all are 0"),
+        ({"eval_dataset": []}, "^eval_dataset: holds no row"),
         ({"tools": echo}, "^tools: got <function echo.*expected a list"),
         ({"tools": [7]}, "^tools: got 7"),
         ({"tools": [undescribed]}, "^tools: .*undescribed: no docstring"),
