@@ -112,6 +112,8 @@ def tokenizer_folder(path: str | Path) -> Path:
             f"{path} has no tokenizer: neither {candidates[0]} nor {candidates[1]} holds a tokenizer.json; "
             "copy tokenizer.json and tokenizer_config.json of public MiniMind's model/ beside it"
         )
+    if path.is_file():
+        raise CheckpointError(f"{path} is a file: give the folder of the model, {path.parent}")
     raise CheckpointError(
         f"{path}/tokenizer.json does not exist: give the folder of a model with its tokenizer{models_inside(path)}"
     )

@@ -115,6 +115,9 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def models_inside(folder: Path) -> str:
-    """`", such as model/math_minimind, ..."`: the folders of models that lie in this one; empty where none does."""
-    names = sorted(str(path.parent) for path in folder.glob("*/config.json")) if folder.is_dir() else []
+    """`", such as model/math_minimind, ..."`: the folders of whole models in this one, also where it is a run's or a
+    checkpoint's; empty where there is none."""
+    places = ("*/config.json", "checkpoints/*/model/config.json")
+    found = [path.parent for place in places for path in sorted(folder.glob(place))] if folder.is_dir() else []
+    names = [str(path) for path in found if (path / "tokenizer.json").is_file()]
     return f", such as {', '.join(names[:8])}" if names else ""

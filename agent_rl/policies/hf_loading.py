@@ -174,7 +174,11 @@ def is_folder(source: str) -> bool:
     """False for a hub name; CheckpointError for what is neither."""
     if Path(source).is_dir():
         return True
-    if Path(source).exists() or not _HUB_NAME.fullmatch(source):
+    if Path(source).exists():
+        raise CheckpointError(
+            f"model.path = {source!r}: is a file; give the folder of the model, {Path(source).parent}"
+        )
+    if not _HUB_NAME.fullmatch(source):
         raise CheckpointError(f"model.path = {source!r}: no such folder; give a model folder or a hub name")
     return False
 

@@ -297,6 +297,9 @@ def test_the_tokenizer_of_a_state_dict_lies_beside_it_or_in_model_beside_its_fol
 
 
 def test_the_tokenizer_of_a_folder_lies_in_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=f"config.json is a file: give .* {tmp_path}$"):
+        tokenizer_folder(tmp_path / "config.json")
     with pytest.raises(CheckpointError, match=r"tokenizer\.json does not exist"):
         tokenizer_folder(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")

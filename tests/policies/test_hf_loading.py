@@ -40,7 +40,20 @@ def test_a_missing_folder_and_a_name_that_no_hub_answers_for_are_one_sentence(
     file = tmp_path / "model.pth"
     file.write_text("")
     monkeypatch.chdir(tmp_path)
-    refuse(r"'model\.pth': no such folder", "model.pth")
+    refuse(r"'model\.pth': is a file; give the folder", "model.pth")
+    refuse(rf"model\.pth': is a file; give .* {tmp_path}$", file)
+
+
+def test_a_folder_of_models_names_the_whole_ones_and_those_of_a_run(tmp_path: Path) -> None:
+    save_tiny_causal_lm(tmp_path / "whole")
+    save_tiny_causal_lm(tmp_path / "bare")
+    (tmp_path / "bare/tokenizer.json").unlink()
+    save_tiny_causal_lm(tmp_path / "run/checkpoints/step_00002/model")
+    with pytest.raises(UserError, match=f"such as {tmp_path}/whole$"):
+        load(tmp_path)
+    for folder in ("run", "run/checkpoints/step_00002"):
+        with pytest.raises(UserError, match=f"such as {tmp_path}/run/checkpoints/step_00002/model$"):
+            load(tmp_path / folder)
 
 
 def test_a_folder_without_a_tokenizer_or_with_anothers_is_refused(tmp_path: Path) -> None:
