@@ -5,6 +5,7 @@ Not here: reading files (`load.py`), what the keys are.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -68,7 +69,7 @@ def wrong_value(key: str, value: Any) -> str:
         wrong = [each for each in error.errors() if each["loc"][: len(location)] == location]
         if wrong:
             return sentence(wrong[0], "").removeprefix(": ")
-    return boolean_number(Config, raw)
+    return misplaced(Config, raw)
 
 
 def _of_root(root: type[BaseModel], prefix: str) -> set[str] | None:
@@ -105,29 +106,33 @@ def _unspaced(detail: ErrorDetails, location: list[str], known: list[str]) -> st
     return ""
 
 
-def boolean_number(model: type[BaseModel], raw: Any, prefix: str = "") -> str:
-    """`"train.steps = true: expected a number..."` where a boolean stands for one, which pydantic would take as 1."""
-    found = _boolean([model], raw)
+def misplaced(model: type[BaseModel], raw: Any, prefix: str = "") -> str:
+    """`"train.steps = true: expected a number..."` for what pydantic would take: true as 1, and no text as a folder."""
+    found = _find([model], raw)
     if found is None:
         return ""
     *place, value = found
     key = ".".join([prefix, *place] if prefix else place)
+    if value == "":
+        return f"{key:.200} = '': expected a path, got an empty text; name one, or leave the key out"
     also = "yes and on" if value else "no and off"
     return f"{key:.200} = {str(value).lower()}: expected a number ({also} mean that too); write one"
 
 
-def _boolean(kinds: Iterable[Any], value: Any) -> tuple[Any, ...] | None:
-    """The keys that lead to a boolean in the place of a number, and the boolean."""
+def _find(kinds: Iterable[Any], value: Any) -> tuple[Any, ...] | None:
+    """The keys that lead to a boolean in the place of a number, or an empty text in that of a path, and the value."""
     flat = [each for kind in kinds for each in _alternatives(kind)]
     if isinstance(value, bool):
         return (value,) if {int, float} & {*flat} and not {bool, Any, object} & {*flat} else None
+    if isinstance(value, str) and not value:
+        return (value,) if Path in flat else None
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, Mapping):
         items = value.items()
     elif isinstance(value, list | tuple):
         items = enumerate(value)
     for name, inner in items:
-        found = _boolean([below for kind in flat for below in _below(kind, name)], inner)
+        found = _find([below for kind in flat for below in _below(kind, name)], inner)
         if found is not None:
             return (str(name), *found)
     return None

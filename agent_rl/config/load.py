@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from agent_rl.config.base import keys_called
-from agent_rl.config.complaints import boolean_number, sentence
+from agent_rl.config.complaints import misplaced, sentence
 from agent_rl.config.root import Config
 from agent_rl.config.yaml_text import MAX_DEPTH, parse_settings, read_settings
 from agent_rl.errors import ConfigError
@@ -98,7 +98,7 @@ def import_plugins(plugins: Any, source: str) -> None:
 
 def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, prefix: str) -> ModelT:
     """Validate a free-form sub-section (such as `env.options`) against `model`, with the same error sentences."""
-    if complaint := boolean_number(model, raw, prefix):
+    if complaint := misplaced(model, raw, prefix):
         raise ConfigError(f"{source}: {complaint}")
     try:
         return model.model_validate(raw)

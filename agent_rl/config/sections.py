@@ -22,6 +22,8 @@ from agent_rl.config.base import Fraction, Positive, Seconds, Section, known_to,
 from agent_rl.config.engines import POLICIES
 from agent_rl.registry import TRACKERS
 
+_SOME_TEXT = r"(?s).*\S.*"
+
 
 class RunConfig(Section):
     name: Annotated[
@@ -128,7 +130,7 @@ class LoraConfig(Section):
 
 
 class ModelConfig(Section):
-    path: str
+    path: Annotated[str, written_as(_SOME_TEXT, "a folder or a name, got an empty text; give one")]
     """Folder in Hugging Face format with its tokenizer; or, for `huggingface`, a hub name; for `minimind`, a `.pth`."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format of the weights, in training and in generation."""
@@ -304,5 +306,5 @@ class CheckpointConfig(Section):
     """Newest checkpoints that are retained."""
     keep_best: bool = True
     """Retain also the one whose evaluation had the most successes, at the first of `eval.temperatures`."""
-    resume: str = "never"
+    resume: Annotated[str, written_as(_SOME_TEXT, "never, auto or a checkpoint, got an empty text")] = "never"
     """`never`, `auto` (newest checkpoint of this run's folder), or the path of a checkpoint."""
