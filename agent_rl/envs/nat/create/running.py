@@ -68,6 +68,9 @@ def read_package(path: Path, *, unverified: bool = False) -> tuple[dict[str, str
     if not path.exists():
         raise UserError(f"{path}: no such folder or file; give the folder or the zip of an agent")
     files = read_files(path) if path.is_dir() else read_zip(path)
+    if "pyproject.toml" not in files or not agent_configs(files):
+        lacks = "pyproject.toml or configs/config.yml" if files else "any file"
+        raise UserError(f"{path} holds no agent, it lacks {lacks}; give the folder or the zip of one")
     try:
         provenance = json.loads(files.get(PROVENANCE, ""))
         state, known = provenance["state"], dict(provenance["file_sha256"])

@@ -5,7 +5,7 @@ A case is one line of JSON: `{"input": "2 km", "expected": "2000 m"}` tests the 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,13 +89,15 @@ def _case(line: str, where: str) -> UserTestCase:
 
 
 def _parsed(value: Any, where: str) -> UserTestCase:
+    if isinstance(value, list):
+        raise DataError(f"{where}: got a list, expected one case; write every case on a line of its own, without [ ]")
     try:
         row = _CaseRow.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "the line"
         raise DataError(
-            f"{where}: {field!r}: {first['msg'].lower()}; "
+            f"{where}: {field!r}: {_said(first)}; "
             'expected {"input": text or object, "expected": text, "target": a function, if it is not the workflow}'
         ) from None
     if row.target == WORKFLOW and row.input == {}:
@@ -104,6 +106,12 @@ def _parsed(value: Any, where: str) -> UserTestCase:
         raise DataError(f"{where}: 'input' is a text, but a function takes arguments; write them as an object")
     inputs = {"input": row.input} if isinstance(row.input, str) else row.input
     return UserTestCase(where=where, target=row.target, inputs=inputs, expected=row.expected)
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    """Pydantic's complaint, without the class that the row should become."""
+    is_whole = error["type"] in ("model_type", "dict_type")
+    return "input should be an object" if is_whole else str(error["msg"]).lower()
 
 
 def judge(cases: Sequence[UserTestCase], answers: Sequence[Any], error: str | None) -> list[Point]:

@@ -171,6 +171,11 @@ def test_what_was_not_accepted_or_was_changed_is_not_run(nat_toolkit: NatToolkit
         assert read_package(folder, unverified=True)[0]
     with pytest.raises(UserError, match="no such folder"):
         read_package(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", written("half", **{"pyproject.toml": None})):
+        with pytest.raises(UserError, match="holds no agent") as caught:
+            read_package(folder)
+        assert "--unverified" not in str(caught.value)
 
 
 def test_an_agent_with_an_llm_is_not_served_without_a_network() -> None:

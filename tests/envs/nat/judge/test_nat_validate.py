@@ -437,7 +437,8 @@ def test_answers_that_are_no_text_are_compared_as_json() -> None:
     ("line", "words"),
     [
         ("{", "not valid JSON"),
-        ("[]", "expected"),
+        ("[]", "got a list.*a line of its own"),
+        ("7", "'the line': input should be an object; expected"),
         ('{"input": "x"}', "'expected': field required"),
         ('{"input": 5, "expected": "x"}', "'input'"),
         ('{"input": "x", "expected": 5}', "'expected'"),
@@ -449,8 +450,9 @@ def test_answers_that_are_no_text_are_compared_as_json() -> None:
 def test_a_bad_case_is_named_by_file_and_line(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "cases.jsonl"
     path.write_text(f"{json.dumps(GOOD_CASES[0])}\n\n{line}\n")
-    with pytest.raises(DataError, match=f"cases.jsonl:3: .*{words}"):
+    with pytest.raises(DataError, match=f"cases.jsonl:3: .*{words}") as caught:
         read_cases(path)
+    assert "caserow" not in str(caught.value).lower()
 
 
 def test_files_without_a_case_or_with_more_than_one_task_are_refused(tmp_path: Path) -> None:
