@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import make_app, read_config, run_app
+from agent_rl.scripts.common import finite, make_app, read_config, run_app
 from agent_rl.telemetry.error_file import ErrorFile
 from agent_rl.telemetry.files import make_folder, write_json
 
@@ -50,13 +50,15 @@ def main(
     tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Episodes of every task.")] = 1,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="0 is greedy; default: 0 for one sample, else policy.temperature.")
+        float | None,
+        typer.Option(min=0.0, callback=finite, help="0 is greedy; default: 0 for one sample, else policy.temperature."),
     ] = None,
     max_tasks: Annotated[
         int | None, typer.Option(min=1, help="Tasks from the top of the file; default: data.max_eval_tasks.")
     ] = None,
     task_timeout: Annotated[
-        float | None, typer.Option(help="Seconds of one episode; default: rollout.episode_timeout_s.")
+        float | None,
+        typer.Option(min=0.001, callback=finite, help="Seconds of one episode; default: rollout.episode_timeout_s."),
     ] = None,
     baseline: Annotated[str | None, typer.Option(help="Another model, evaluated alike and compared with.")] = None,
     compare: Annotated[Path | None, typer.Option(help="Folder of an earlier evaluation to compare with.")] = None,

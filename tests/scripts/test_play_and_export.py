@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from builders import make_trainer
-from commands import one_line_error, run_here
+from commands import ROOT, one_line_error, run_here
 from fakes import LETTER_TASKS, LetterEnv, ScriptedPolicy, save_tiny_model, tiny_config
 from tiny_models import save_tiny_causal_lm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_rl import collect, load_config
+from agent_rl.data.tasks import read_tasks
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.policies.model_files.trained_for import TrainedFor, read_trained_for
@@ -55,6 +56,12 @@ def test_an_episode_that_is_given_up_is_scored_as_one_without_an_answer(
     done = run_here(*question)
     assert "task first" in done.stdout and "given up\nreward 0\n" in done.stdout
     assert "'second'" in one_line_error(run_here(*question, "--task", "secnd"))
+    line = one_line_error(run_here("play", *MATH, "--tasks", "dataset/math_tasks/eval.jsonl", "--task", "x"))
+    num_tasks = len(read_tasks(ROOT / "dataset/math_tasks/eval.jsonl"))
+    assert f"there are {num_tasks}, such as" in line and "known" not in line
+    last = read_tasks(ROOT / "dataset/math_tasks/eval.jsonl")[-1]["task_id"]
+    near = run_here("play", *MATH, "--tasks", "dataset/math_tasks/eval.jsonl", "--task", f"{last}x")
+    assert last in one_line_error(near)
 
 
 def test_a_model_plays_an_episode_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

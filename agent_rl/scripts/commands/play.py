@@ -21,10 +21,10 @@ from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
 from agent_rl.envs.opening import open_environment
 from agent_rl.envs.step_result import read_opening, read_step
-from agent_rl.errors import ConfigError, UserError, nearest_or_all
+from agent_rl.errors import ConfigError, UserError, nearest, nearest_or_all
 from agent_rl.records import StopReason
 from agent_rl.scripts.commands.tools import read_arguments
-from agent_rl.scripts.common import read_config
+from agent_rl.scripts.common import finite, read_config
 
 QUIT = "/quit"
 
@@ -35,7 +35,7 @@ def main(
     tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
     task: Annotated[str | None, typer.Option(help="Its task_id; default: the first of the file.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="A model plays: a checkpoint or any model.")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the model; 0 is greedy.")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="Of the model; 0 is greedy.")] = 0.0,
 ) -> None:
     """Play one episode, or watch a model play it."""
     given = [] if tasks is None else [f"data.eval_path={tasks}"]
@@ -73,7 +73,8 @@ def _choose(tasks: Sequence[Task], task_id: str | None) -> Task:
         return tasks[0]
     found = {task["task_id"]: task for task in tasks}
     if task_id not in found:
-        raise ConfigError(f"--task {task_id}: there is no such task{nearest_or_all(task_id, [*found][:10])}")
+        such = f"; there are {len(found)}, such as {', '.join([*found][:5])}"
+        raise ConfigError(f"--task {task_id}: there is no such task{nearest(task_id, found) or such}")
     return found[task_id]
 
 
