@@ -25,7 +25,7 @@ Domain = Annotated[
 
 
 def finite(value: float | None) -> float | None:
-    """Callback of an option that is a number: nan is within any `min` and `max`."""
+    """Callback of an option that is a number with a `min` alone, which inf is above."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is no finite number")
     return value

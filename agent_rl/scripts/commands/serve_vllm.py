@@ -14,12 +14,6 @@ from typing import Annotated, Literal
 import typer
 
 from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
-from agent_rl.scripts.common import finite
-
-MemoryShare = Annotated[
-    float,
-    typer.Option(min=0.01, max=0.99, callback=finite, help="Of each GPU's memory; new weights need some of the rest."),
-]
 
 
 def main(
@@ -37,7 +31,9 @@ def main(
         Literal["float32"] | None,
         typer.Option(help="Of the output layer's products, as in model.head_dtype.", show_default="as --dtype"),
     ] = None,
-    gpu_memory_share: MemoryShare = GPU_MEMORY_SHARE,
+    gpu_memory_share: Annotated[
+        float, typer.Option(min=0.01, max=0.99, help="Of each GPU's memory; new weights need some of the rest.")
+    ] = GPU_MEMORY_SHARE,
     devices: Annotated[
         str, typer.Option(help="GPUs to use, as in CUDA_VISIBLE_DEVICES.", show_default="all visible")
     ] = "",
