@@ -6,7 +6,7 @@ Not here: how an episode runs (`episode.py`), the mathematics of a step (`update
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from agent_rl.core.run_parts import RunRequest, opened_parts
 from agent_rl.core.work_counters import WorkCounters
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.stopping import AgreedInterrupt
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import DOMAINS
 from agent_rl.errors import TrainingStoppedError
@@ -226,13 +227,18 @@ class GRPOTrainer(Closing):
         `on_step(step, metrics)` is called after every step, with the row of metrics.jsonl, and `on_evaluation(result)`
         after every evaluation; in every process, and what they raise ends the run as Ctrl-C would, without a
         checkpoint.
-        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again, SIGTERM SystemExit; with
-        several processes, which they stop at different places, the last one saved counts. TrainingStoppedError when an
-        alarm ends it, DataError when the disk refuses a file.
+        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again, SIGTERM SystemExit;
+        several processes do so together, at the next place where they meet. TrainingStoppedError when an alarm ends
+        it, DataError when the disk refuses a file.
         """
         self._on_step, self._on_evaluation = on_step, on_evaluation
-        with sigterm_as_interrupt(), disk_refusals_as_user_errors(), self._held_folder():
-            self._train()
+        stops_together = self._backend.stop.watching() if self._backend.num_processes > 1 else nullcontext()
+        with sigterm_as_interrupt(), stops_together, disk_refusals_as_user_errors(), self._held_folder():
+            try:
+                self._train()
+            except AgreedInterrupt:
+                self._has_ended = True
+                raise
             self._has_ended = True
             return self._evaluation.report(self.step)
 
@@ -291,6 +297,7 @@ class GRPOTrainer(Closing):
             output.step(self.step, metrics, evaluations_left=self._evaluation.num_left(self.step))
             self.last_metrics = metrics
             fired = self._backend.broadcast_object(self._state.alarms.check(self.step, metrics))
+        self._backend.leave_if_stopped()
         output.groups(self.step, batch.groups, metrics)
         if self._episode_log.is_due(self.step):
             output.table(self.step, batch.groups)

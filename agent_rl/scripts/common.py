@@ -11,7 +11,7 @@ import typer
 
 from agent_rl.config import Config, load_config
 from agent_rl.config.base import flatten_keys
-from agent_rl.core.interrupts import is_first_process_here
+from agent_rl.distributed.stopping import is_first_process_here
 from agent_rl.errors import UserError
 from agent_rl.registry import import_working_folder
 from agent_rl.renamed import hint
