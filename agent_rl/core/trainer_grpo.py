@@ -274,10 +274,14 @@ class GRPOTrainer(Closing):
             )
             with self._tally.watched(output.tally), ending.watch(output):
                 self._evaluate_if_due(output)
-                while self.step < self.config.train.steps:
+                while self.step < self.config.train.steps and not self._evaluation.is_reached(self.step):
                     self._train_step(output)
                     self._evaluate_if_due(output)
                     self._checkpoint_if_due()
+                if self.step < self.config.train.steps:
+                    output.message(
+                        f"Ended after step {self.step}: eval.stop_at {self.config.eval.stop_at:g} is reached"
+                    )
 
     def _train_step(self, output: RunOutput) -> None:
         clock = StepClock(output.activity)
@@ -358,6 +362,6 @@ class GRPOTrainer(Closing):
                 self._on_evaluation(result)
 
     def _checkpoint_if_due(self) -> None:
-        every = self.config.checkpoint.every
-        if self.step >= self.config.train.steps or (every and self.step % every == 0):
+        every, is_reached = self.config.checkpoint.every, self._evaluation.is_reached(self.step)
+        if self.step >= self.config.train.steps or is_reached or (every and self.step % every == 0):
             self.save_checkpoint()
