@@ -69,6 +69,14 @@ COMMANDS = [
     (["check-data", "nowhere.jsonl"], "nowhere.jsonl", None),
     (["prepare-tasks", "--domain", "maths", "--output-dir", "TMP/tasks"], "'maths'", None),
     (["sft", "--domain", "hello", "--output-dir", "TMP/warm"], "hello", None),
+    *((["sft", "--output-dir", "TMP/warm", "--learning-rate", rate], rate, None) for rate in ("nan", "inf", "-1.0")),
+    (["play", "--config", "configs/math_grpo.yaml", "--temperature", "inf"], "--temperature", None),
+    (["chat", "--config", "configs/math_grpo.yaml", "--temperature", "inf"], "--temperature", None),
+    (
+        ["eval", "--config", "configs/math_grpo.yaml", "--output-dir", "TMP/e", "--temperature", "inf"],
+        "--temperature",
+        None,
+    ),
     (["init", "README.md"], "README.md", None),
     (["plan", "--config", "configs/math_grpo.yaml", "--set", "gpu=4"], "gpu", None),
 ]
