@@ -73,7 +73,7 @@ def run_app(app: typer.Typer) -> None:
         exit_code = app(standalone_mode=False)
     except UserError as error:
         if is_first_process_here():
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # another's text may have lines
         elif not error.is_everywhere:
             print(f"error in process {os.environ.get('RANK', '?')}: {error}", file=sys.stderr)
         sys.exit(2)
