@@ -1,6 +1,7 @@
 """What people type wrong, by the real commands: one sentence, the right hint or none, exit code 2; a bug in a user's
 own code is shown with his file and line."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -40,6 +41,7 @@ CONFIGURATION = [
     (["tools.use=[echo]"], "'echo'", "did you mean"),
     (["env.name=maths_qa"], "'math_qa'", None),
     (["env.name=nowhere.py:MyEnv"], "nowhere.py", None),
+    (["env.name=nowhere.py"], "nowhere.py:", "did you mean"),
     (["env.options.reward=brief"], "'brief'", "did you mean"),
     (["model.path=nowhere"], "nowhere", None),
     (["policy.type=huggingface", "model.path=mine/nowhere"], "nobody answers", None),
@@ -166,3 +168,93 @@ def test_a_bug_of_ones_own_is_shown_with_file_and_line(tmp_path: Path, step: str
     assert said.replace("MINE", str(mine)) in line
     assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/math_grpo/errors.jsonl").is_file()
+
+
+OWN = """
+from agent_rl import AgentEnv, EnvFactory, Message, StepResult
+
+
+class NoArgs(AgentEnv):  # line 5
+    def reset(self):
+        return [Message.user("x")]
+
+    def step(self, message):
+        return StepResult(reward=1.0, terminated=True)
+
+
+class StepTwo(NoArgs):  # line 13
+    def reset(self, task):
+        return [Message.user("x")]
+
+    def step(self, message, extra):
+        return StepResult(reward=1.0, terminated=True)
+
+
+class NoStep(AgentEnv):  # line 21
+    def reset(self, task):
+        return [Message.user("x")]
+
+
+class Async(StepTwo):
+    async def reset(self, task):  # line 27
+        return [Message.user("x")]
+
+    async def close(self):
+        return None
+
+
+def one(x):  # line 34
+    return x
+
+
+def typo(predicton, answer):  # line 38
+    return 1.0
+
+
+def no_return(prediction, answer):  # line 42
+    score = 1.0
+
+
+def lines(prediction):
+    raise ValueError("first\\nsecond")  # line 47
+
+
+def silent(prediction):
+    assert prediction is None  # line 51
+
+
+def maker(options, seed):  # line 54
+    return NoArgs
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("env.name=MINE:NoArgs", "MINE:5"),
+        ("env.name=MINE:StepTwo", "MINE:13"),
+        ("env.name=MINE:NoStep", "NoStep (MINE:21) has no step"),
+        ("env.name=MINE:Async", "Async.reset (MINE:27) is async"),
+        ("env.name=MINE:one", "(MINE:34) takes (x), expected (options, seed)"),
+        ("env.name=MINE:maker", "(MINE:54) gives"),
+        ("algorithm.advantage=MINE:one", "(MINE:34) gave StepRewards"),
+        ("algorithm.loss=MINE:one", "(MINE:34) takes (x)"),
+        ("env.options.reward=MINE:typo", "(MINE:38)"),
+        ("env.options.reward=MINE:no_return", "(MINE:42)"),
+        ("env.options.reward=MINE:lines", "ValueError: first second at MINE:47 in lines"),
+        ("env.options.reward=MINE:silent", "AssertionError at MINE:51 in silent"),
+    ],
+)
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+def test_code_of_ones_own_of_the_wrong_form_is_one_sentence_with_its_line(tmp_path: Path, word: str, said: str) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(OWN)
+    done = run_here(*ENV, word.replace("MINE", str(mine)), f"run.output_dir={tmp_path}/runs")
+    assert done.returncode == 2, done.stdout + done.stderr
+    errors = done.stderr.splitlines()
+    (place,) = (number for number, line in enumerate(errors) if line.startswith("error: "))
+    assert said.replace("MINE", str(mine)) in errors[place] and place == len(errors) - 1
+    assert "Traceback" not in done.stderr
+    if "episodes failed" in errors[place]:
+        rows = (tmp_path / "runs/math_grpo/errors.jsonl").read_text(encoding="utf-8").splitlines()
+        assert json.loads(rows[0])["count"] == 2
