@@ -258,3 +258,12 @@ def test_code_of_ones_own_of_the_wrong_form_is_one_sentence_with_its_line(tmp_pa
     if "episodes failed" in errors[place]:
         rows = (tmp_path / "runs/math_grpo/errors.jsonl").read_text(encoding="utf-8").splitlines()
         assert json.loads(rows[0])["count"] == 2
+
+
+def test_a_run_whose_prompts_leave_no_room_is_refused_and_not_told_to_take_easier_tasks(tmp_path: Path) -> None:
+    tasks = tmp_path / "long.jsonl"
+    tasks.write_text(json.dumps({"task_id": "1", "question": "How many are 2 plus 2? " * 300, "answer": "4"}))
+    done = run_here(*TRAIN, *SHORT, "eval.temperatures=[]", f"data.train_path={tasks}", f"run.output_dir={tmp_path}")
+    assert done.returncode == 2
+    assert "policy.max_context" in done.stderr and "too hard" not in done.stdout
+    assert not list(tmp_path.rglob("step_*"))
