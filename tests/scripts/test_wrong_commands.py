@@ -10,6 +10,7 @@ from commands import one_line_error, run_here
 
 TRAIN = ["train", "--config", "configs/math_grpo.yaml"]
 SHORT = ["train.steps=1", "rollout.groups_per_step=1", "rollout.group_size=2", "train.warmup_steps=0"]
+WARM = ["sft", "--domain", "math", "--output-dir", "TMP/warm", "--num-demonstrations", "1", "--batch-size", "1"]
 PREVIEW = ["--preview-tasks", "1"]
 ENV = [*TRAIN, *SHORT, "tools.use=[]", "eval.temperatures=[]"]
 
@@ -71,7 +72,7 @@ COMMANDS = [
     (["check-data", "nowhere.jsonl"], "nowhere.jsonl", None),
     (["prepare-tasks", "--domain", "maths", "--output-dir", "TMP/tasks"], "'maths'", None),
     (["sft", "--domain", "hello", "--output-dir", "TMP/warm"], "hello", None),
-    *((["sft", "--output-dir", "TMP/warm", "--learning-rate", rate], rate, None) for rate in ("nan", "inf", "-1.0")),
+    *(([*WARM, "--learning-rate", rate], rate, None) for rate in ("nan", "inf", "-1.0")),
     (["play", "--config", "configs/math_grpo.yaml", "--temperature", "inf"], "--temperature", None),
     (["chat", "--config", "configs/math_grpo.yaml", "--temperature", "inf"], "--temperature", None),
     (
