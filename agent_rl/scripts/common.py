@@ -1,6 +1,7 @@
 """What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; where a user's own modules are."""
 
 import errno
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,13 @@ Domain = Annotated[
     str,
     typer.Option(help="Environment: nat, code, search, math, another name, or an import path such as my_env:MyEnv."),
 ]
+
+
+def finite(value: float | None) -> float | None:
+    """For an option of a number: refuses infinity, which has no place above any `min`."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not finite; give a number")
+    return value
 
 
 def make_app(command: Callable[..., Any], help_text: str | None = None) -> typer.Typer:
@@ -65,7 +73,7 @@ def run_app(app: typer.Typer) -> None:
         exit_code = app(standalone_mode=False)
     except UserError as error:
         if is_first_process_here():
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # another's text may have lines
         elif not error.is_everywhere:
             print(f"error in process {os.environ.get('RANK', '?')}: {error}", file=sys.stderr)
         sys.exit(2)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import make_app, read_config, run_app
+from agent_rl.scripts.common import finite, make_app, read_config, run_app
 from agent_rl.telemetry.error_file import ErrorFile
 from agent_rl.telemetry.files import make_folder, write_json
 
@@ -50,7 +50,8 @@ def main(
     tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Episodes of every task.")] = 1,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="0 is greedy; default: 0 for one sample, else policy.temperature.")
+        float | None,
+        typer.Option(min=0.0, callback=finite, help="0 is greedy; default: 0 for one sample, else policy.temperature."),
     ] = None,
     max_tasks: Annotated[
         int | None, typer.Option(min=1, help="Tasks from the top of the file; default: data.max_eval_tasks.")

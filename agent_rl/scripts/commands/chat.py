@@ -20,7 +20,7 @@ from agent_rl.config import Config
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import SamplingParams
 from agent_rl.scripts.commands.play import QUIT, show
-from agent_rl.scripts.common import read_config
+from agent_rl.scripts.common import finite, read_config
 from agent_rl.seeds import derive_seed
 from agent_rl.tools.base import ToolRegistry
 from agent_rl.tools.toolset import Toolset
@@ -33,7 +33,9 @@ def main(
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Checkpoint or any model; default: model.path.")] = None,
     system: Annotated[str | None, typer.Option(help="Text of a system message before the conversation.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Default: policy.temperature.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, callback=finite, help="Default: policy.temperature.")
+    ] = None,
 ) -> None:
     """Talk to a checkpoint until /quit."""
     from agent_rl.core.checkpoint_policy import PolicySource

@@ -24,7 +24,7 @@ from agent_rl.envs.step_result import read_opening, read_step
 from agent_rl.errors import ConfigError, UserError, nearest_or_all
 from agent_rl.records import StopReason
 from agent_rl.scripts.commands.tools import read_arguments
-from agent_rl.scripts.common import read_config
+from agent_rl.scripts.common import finite, read_config
 
 QUIT = "/quit"
 
@@ -35,7 +35,7 @@ def main(
     tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
     task: Annotated[str | None, typer.Option(help="Its task_id; default: the first of the file.")] = None,
     checkpoint: Annotated[str | None, typer.Option(help="A model plays: a checkpoint or any model.")] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the model; 0 is greedy.")] = 0.0,
+    temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="Of the model; 0 is greedy.")] = 0.0,
 ) -> None:
     """Play one episode, or watch a model play it."""
     given = [] if tasks is None else [f"data.eval_path={tasks}"]
