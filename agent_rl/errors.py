@@ -8,6 +8,8 @@ A model's own mistakes (a malformed call, a failing tool) are not exceptions her
 """
 
 import difflib
+import functools
+import inspect
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -92,6 +94,24 @@ def nearest_or_all(word: str, choices: Iterable[str], likeness: float = 0.6) -> 
     """As `nearest`, or `"; known: a, b"` with all `choices` in their order when none is close."""
     known = list(choices)
     return nearest(word, known, likeness) or f"; known: {', '.join(known)}"
+
+
+def in_one_line(error: BaseException) -> str:
+    """`"KeyError: 'oops'"`: class and text of an exception, its lines joined; the class alone where it has no text."""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    return f"{name}: {text}" if text else name
+
+
+def defined_at(thing: Any) -> str:
+    """`" (my_rewards.py:12)"`: where a function or a class of the user's begins; empty for what is this package's."""
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    thing = inspect.unwrap(thing) if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
+    try:
+        file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
+    except (OSError, TypeError):
+        return ""
+    return "" if file is None or file.startswith(_OWN) else f" ({file}:{line})"
 
 
 def raised_at(error: BaseException) -> str:

@@ -10,8 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Any
 
-from agent_rl.errors import AgentRLError, EngineError, EnvLostError, SandboxError, raised_at
+from agent_rl.errors import (
+    AgentRLError,
+    EngineError,
+    EnvLostError,
+    SandboxError,
+    defined_at,
+    in_one_line,
+    raised_at,
+)
 
 MAX_TRACEBACK_CHARS = 20_000
 """Of a longer traceback the beginning and the end are kept."""
@@ -36,15 +45,19 @@ class FailedCall:
     """Whether a sandbox, a service or an engine failed, rather than a person's code."""
 
     @classmethod
-    def of(cls, error: BaseException, source: str) -> "FailedCall":
-        """What is to be known of an exception; of one that another process raised, what was known there."""
+    def of(cls, error: BaseException, source: str, owner: Any = None) -> "FailedCall":
+        """What is to be known of an exception; of one that another process raised, what was known there.
+
+        `owner` is the user's object that was called: its class tells the place of a call with wrong arguments, which
+        runs no line of it.
+        """
         known = getattr(error, "failed_call", None)
         if isinstance(known, FailedCall):
             return replace(known, source=source)
         return cls(
             source=source,
-            error=f"{type(error).__name__}: {error}"[:_MAX_ERROR_CHARS],
-            place=_place(error),
+            error=in_one_line(error)[:_MAX_ERROR_CHARS],
+            place=_place(error, owner),
             traceback=_shortened("".join(traceback.format_exception(error))),
             is_infrastructure=isinstance(error, SandboxError | EngineError | EnvLostError),
         )
@@ -55,14 +68,16 @@ class FailedCall:
         return f"{self.error} at {self.place}" if self.place and self.place not in self.error else self.error
 
 
-def _place(error: BaseException) -> str:
+def _place(error: BaseException, owner: Any) -> str:
     """Where an exception was raised; of the library's own, which says what is wrong itself, where its cause was."""
     if place := getattr(error, "place", ""):
         return str(place)
     found: BaseException | None = error
     while isinstance(found, AgentRLError) and found.__cause__ is not None:
         found = found.__cause__
-    return "" if isinstance(found, AgentRLError) else raised_at(found or error).removeprefix(" at ")
+    if isinstance(found, AgentRLError):
+        return ""
+    return raised_at(found or error).removeprefix(" at ") or defined_at(type(owner))[2:-1]
 
 
 def _shortened(text: str) -> str:

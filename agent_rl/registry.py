@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from agent_rl.errors import SAME_MEANING, ConfigError, nearest, nearest_or_all
+from agent_rl.errors import SAME_MEANING, ConfigError, defined_at, nearest, nearest_or_all
 from agent_rl.renamed import REWARD_HINTS, TOOL_HINTS
 
 ValueT = TypeVar("ValueT")
@@ -88,6 +88,11 @@ def import_object(path: str) -> Any:
         raise ConfigError(f"{path!r}: module {module_name!r} has no attribute {attribute!r}{hint}") from None
 
 
+def shown(function: Callable[..., Any]) -> str:
+    """`" (my_env.py:43) takes (x)"`, as part of an error."""
+    return f"{defined_at(function)} takes {inspect.signature(function)!s:.120}"
+
+
 class Registry(Generic[ValueT]):
     """Name -> value: registered ones, built-in ones, and those of import paths."""
 
@@ -98,18 +103,20 @@ class Registry(Generic[ValueT]):
         *,
         key: str | None = None,
         num_inputs: int | None = None,
+        form: str = "",
         elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         """A registry whose errors call a value a `kind`, such as "policy loss".
 
         `builtin` maps names to import paths. `key` is the configuration key that holds a name. With `num_inputs`
-        values are functions; the parameters after that many are their options. `elsewhere` maps names of other
-        libraries to ours, for errors.
+        values are functions; the parameters after that many are their options; `form` shows these inputs, and
+        `elsewhere` maps names of other libraries to ours, for errors.
         """
         self.kind = kind
         self.builtin = dict(builtin or {})
         self._key = key
         self._num_inputs = num_inputs
+        self._form = form
         self._elsewhere = dict(elsewhere or {})
         self._entries: dict[str, tuple[ValueT, Any]] = {}
         """Values by name, each with what it was made of."""
@@ -145,9 +152,20 @@ class Registry(Generic[ValueT]):
     def _check_signature(self, name: str, entry: Any) -> None:
         if self._num_inputs is None:
             return
-        parameters = inspect.signature(entry).parameters.values()
+        try:
+            signature = inspect.signature(entry)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"the {self.kind} {name!r} is {entry!r:.80}, expected a function {self._form}; name one"
+            ) from None
+        parameters = signature.parameters.values()
         if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
             raise ConfigError(f"the {self.kind} {name!r} takes *args or **kwargs; name each of its options instead")
+        try:
+            signature.bind_partial(*[None] * self._num_inputs)
+        except TypeError:
+            form = self._form or f"{self._num_inputs} inputs"
+            raise ConfigError(f"the {self.kind} {name!r}{shown(entry)}, expected {form}; give it these") from None
 
     def get(self, name: str) -> ValueT:
         """The value of a registered or built-in name or of an import path.
@@ -181,8 +199,14 @@ class Registry(Generic[ValueT]):
         if name not in self and ":" not in name:
             where = f" in {self._key}" if self._key else ""
             ours = self._elsewhere.get(name)
-            hint = f"; here it is {ours!r}" if ours else nearest_or_all(name, sorted(self.names()), SAME_MEANING)
+            hint = f"; here it is {ours!r}" if ours else self._hint(name)
             raise ConfigError(f"unknown {self.kind} {name!r}{where}{hint}")
+
+    def _hint(self, name: str) -> str:
+        names = sorted(self.names())
+        if name.endswith(".py") or ("." in name and _MODULE.fullmatch(name) and not nearest(name, names)):
+            return f"; of what is in a file or a module write {name}:NAME"
+        return nearest_or_all(name, names, SAME_MEANING)
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries or name in self.builtin
@@ -250,6 +274,7 @@ ADVANTAGE_ESTIMATORS: Registry[Callable[..., Any]] = Registry(
     {name: f"agent_rl.algorithms.estimators:{name}" for name in ("grpo", *_ESTIMATORS, "pass_at_k")},
     key="algorithm.advantage",
     num_inputs=1,
+    form="(step)",
 )
 """Estimators `(StepRewards, *, options) -> Credit`, see `algorithms/estimators.py`."""
 
@@ -261,6 +286,7 @@ POLICY_LOSSES: Registry[Callable[..., Any]] = Registry(
     },
     key="algorithm.loss",
     num_inputs=4,
+    form="(logprobs, old_logprobs, advantages, mask)",
 )
 """Losses of tokens, `(logprobs, old_logprobs, advantages, mask, *, options) -> losses`."""
 

@@ -3,7 +3,7 @@
 `rejection`: episodes of the training tasks are sampled for half of the minutes, and those that the checker passed are
 trained on in the other half; `--rounds` does so several times within the same minutes, each round
 sampling from the model of the one before and training on all that was selected. `shuffled`: the default run with the
-rewards of a step shuffled among its episodes, which must not rise. `key=value` changes configs/nat_grpo.yaml.
+rewards of a step shuffled among its episodes, which must not rise. `key=value` changes the config.
 Supervised learning that continues with the teacher's demonstrations needs no script: `agent-rl sft --init-from
 model/nat_minimind`.
 
@@ -43,13 +43,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("rejection", "shuffled"))
     parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--config", type=Path, default=ROOT / "configs/nat_grpo.yaml", help="what the run trains on")
     parser.add_argument("--minutes", type=float, default=30.0, help="wall time of `rejection`")
     parser.add_argument("--rounds", type=int, default=1, help="of sampling and learning, in `rejection`")
     parser.add_argument("overrides", nargs="*", help="section.key=value")
     options = parser.parse_intermixed_args()
     output = options.output_dir
     settings = [f"run.output_dir={output.parent}", f"run.name={output.name}", *options.overrides]
-    config = load_config(ROOT / "configs/nat_grpo.yaml", settings)
+    config = load_config(options.config, settings)
     if options.kind == "shuffled":
         with ShuffledRewards.from_config(config) as trainer:
             trainer.train()

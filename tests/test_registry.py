@@ -67,6 +67,25 @@ def test_options_without_names_are_refused():
             registry_of_sums().register("open")(nameless)
 
 
+def test_a_function_that_cannot_take_the_inputs_is_refused_by_name_and_by_path(package: Path) -> None:
+    (package / "own.py").write_text("def one(a): return a\ndef apart(a, *, b): return a\nnumber = 1\n")
+    for name, said in [("one", "own.py:1) takes (a)"), ("apart", "own.py:2) takes (a, *, b)"), ("number", "is 1,")]:
+        with pytest.raises(ConfigError) as caught:
+            registry_of_sums().get(f"{package}/own.py:{name}")
+        assert said in str(caught.value)
+    with pytest.raises(ConfigError, match=r"test_registry.py:\d+\) takes \(a\)"):
+        registry_of_sums().register("short")(lambda a: a)
+
+
+def test_a_file_or_module_without_a_name_in_it_is_told_how_to_name_one() -> None:
+    for name in ("own.py", "own/own.py", "my_package.own"):
+        with pytest.raises(ConfigError, match=f"write {name}:"):
+            registry_of_sums().get(name)
+    with pytest.raises(ConfigError) as caught:
+        registry_of_sums().get("plain.")
+    assert "did you mean 'plain'" in str(caught.value)
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package of a user, importable for one test."""

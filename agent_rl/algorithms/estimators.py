@@ -11,6 +11,7 @@ Shape suffixes: `_E` scored or unscored episode of the step, `_G` episode of a g
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ from agent_rl.algorithms.advantages import (
     remax_advantages,
     rloo_advantages,
 )
+from agent_rl.algorithms.results import tensor_given, wrong_result
 from agent_rl.algorithms.token_advantages import gae_advantages, reinforce_pp_advantages, whitened
 from agent_rl.config.functions import turn_credit_of
 from agent_rl.errors import ConfigError
@@ -118,11 +120,11 @@ def estimate(name: str, step: StepRewards, *, turn_weight: float = 1.0, **option
 
     Where the step has rewards of turns, credit is by turn, as in `_by_turn`, unless the estimator reads them itself.
     ConfigError with the nearest name for an unknown estimator, for an option that no estimator uses, and for an
-    estimator that has no credit by turn.
+    estimator that has no credit by turn, or that gives no Credit of the step's shape.
     """
     counted = _counted(step)
     if step.turn_EN is None or turn_credit_of(name) == "own":
-        credit = ADVANTAGE_ESTIMATORS.call(name, counted, **options)
+        credit = _called(name, counted, options)
     else:
         credit = _by_turn(name, counted, turn_weight, options)
     returns_EN = credit.returns_EN
@@ -130,6 +132,16 @@ def estimate(name: str, step: StepRewards, *, turn_weight: float = 1.0, **option
         advantages_EN=credit.advantages_EN.double().masked_fill(~counted.mask_EN, 0.0),
         returns_EN=None if returns_EN is None else returns_EN.double().masked_fill(~counted.mask_EN, 0.0),
     )
+
+
+def _called(name: str, step: StepRewards, options: Mapping[str, Any]) -> Credit:
+    """What the estimator of that name gives."""
+    credit, function = ADVANTAGE_ESTIMATORS.call(name, step, **options), ADVANTAGE_ESTIMATORS.get(name)
+    what = f"the advantage estimator {name!r}"
+    if not isinstance(credit, Credit):
+        raise wrong_result(what, function, type(credit).__name__, "Credit(advantages_EN=...)")
+    tensor_given(credit.advantages_EN, step.mask_EN.shape, function, what=what, expected="a tensor advantages_EN")
+    return credit
 
 
 def _by_turn(name: str, step: StepRewards, turn_weight: float, options: Mapping[str, Any]) -> Credit:
@@ -146,12 +158,12 @@ def _by_turn(name: str, step: StepRewards, turn_weight: float, options: Mapping[
     goes_on_EK = is_turn_EK & (is_turn_EK.flip(1).cumsum(dim=1).flip(1) > 1)
     earned_EK = rewards_EK.masked_fill(~goes_on_EK, 0.0)
     outcome = replace(plain, rewards_E=step.rewards_E - earned_EK.sum(dim=1))
-    advantages_EN = ADVANTAGE_ESTIMATORS.call(name, outcome, **options).advantages_EN.double()
+    advantages_EN = _called(name, outcome, options).advantages_EN.double()
     for number in range(rewards_EK.shape[1] - 1):
         rewards_E = earned_EK[:, number].masked_fill(~goes_on_EK[:, number], torch.nan)
         penalties_EN = torch.zeros_like(step.token_penalties_EN)
         turn = _counted(replace(plain, rewards_E=rewards_E, token_penalties_EN=penalties_EN))
-        of_turn_EN = ADVANTAGE_ESTIMATORS.call(name, turn, **options).advantages_EN.double()
+        of_turn_EN = _called(name, turn, options).advantages_EN.double()
         advantages_EN = advantages_EN + turn_weight * of_turn_EN * (turn_EN <= number)
     return Credit(advantages_EN=advantages_EN)
 
@@ -170,7 +182,9 @@ def group_advantages(name: str, *, divides_by_std: bool = True) -> Callable[[Gro
         @functools.wraps(function)
         def estimator(step: StepRewards, **options: Any) -> Credit:
             by_outcome = divides_by_std and options.get("scale_by_std", True)
-            return _spread(_by_group(step, lambda rewards_G, _: function(rewards_G, **options), by_outcome), step)
+            return _spread(
+                _by_group(step, lambda rewards_G, _: _of_group(function, rewards_G, options), by_outcome), step
+            )
 
         estimator.needs_group = True
         estimator.turn_credit = "group"
@@ -179,6 +193,13 @@ def group_advantages(name: str, *, divides_by_std: bool = True) -> Callable[[Gro
         return function
 
     return decorate
+
+
+def _of_group(function: GroupFunction, rewards_G: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
+    given: Any = function(rewards_G, **options)
+    with suppress(TypeError, ValueError, RuntimeError):  # lists and arrays are taken too
+        given = torch.as_tensor(given, dtype=torch.float64)
+    return tensor_given(given, rewards_G.shape, function, what="the function of a group", expected="a tensor")
 
 
 grpo = group_advantages("grpo")(grpo_advantages)
@@ -279,10 +300,7 @@ def _by_group(
     advantages_E = torch.zeros_like(rewards_E)
     for rows in _groups(step):
         if has_variance(step.rewards_E[rows] if by_outcome else rewards_E[rows]):
-            advantages_G = torch.as_tensor(function(rewards_E[rows], rows), dtype=torch.float64)
-            if advantages_G.shape != rows.shape:
-                raise ValueError(f"a group of {len(rows)} episodes got advantages of shape {list(advantages_G.shape)}")
-            advantages_E[rows] = advantages_G
+            advantages_E[rows] = function(rewards_E[rows], rows)
     return advantages_E
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from agent_rl.algorithms.ratios import MAX_LOG_RATIO, bounded_exp, masked_log_ratio, sequence_log_ratios
+from agent_rl.algorithms.results import tensor_given, wrong_result
 from agent_rl.errors import ConfigError
 from agent_rl.registry import POLICY_LOSSES, look_up
 
@@ -40,11 +41,17 @@ def token_policy_loss(
 ) -> torch.Tensor:
     """Token losses [B, T] of the loss of that name, with those of the options that it uses; 0 where the mask is 0.
 
-    ConfigError with the nearest name for an unknown loss, and for an option that no loss uses.
+    ConfigError with the nearest name for an unknown loss, for an option that no loss uses, and for a function that
+    gives no losses of that shape, or losses without a gradient.
     """
     masked_BT = ~mask_BT.bool()
     columns = [column.masked_fill(masked_BT, 0.0) for column in (logprobs_BT, old_logprobs_BT, advantages_BT)]
-    return POLICY_LOSSES.call(name, *columns, ~masked_BT, **options).masked_fill(masked_BT, 0.0)
+    given, function = POLICY_LOSSES.call(name, *columns, ~masked_BT, **options), POLICY_LOSSES.get(name)
+    what = f"the policy loss {name!r}"
+    losses_BT = tensor_given(given, mask_BT.shape, function, what=what, expected="a tensor of token losses")
+    if columns[0].requires_grad and not losses_BT.requires_grad:
+        raise wrong_result(what, function, "losses without a gradient", "losses computed from its first input")
+    return losses_BT.masked_fill(masked_BT, 0.0)
 
 
 @policy_loss_function("ppo_clip")

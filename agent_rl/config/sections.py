@@ -239,9 +239,14 @@ class EvalConfig(Section):
     """Evaluate before the first step too; without it the table at the end compares with the first evaluation."""
     temperatures: tuple[Annotated[float, Field(ge=0.0)], ...] = (0.0, 1.0)
     """Evaluate once per temperature; 0 is greedy. Empty: no evaluation at all."""
+    stop_at: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """End the run after an evaluation that solved this share of the held-out tasks, at the first of the temperatures;
+    null: at `train.steps`."""
 
     def keys_without_effect(self) -> Mapping[str, str]:
-        return {} if self.temperatures else dict.fromkeys(("every", "before_training"), "without temperatures")
+        if not self.temperatures:
+            return dict.fromkeys(("every", "before_training", "stop_at"), "without temperatures")
+        return {} if self.every else {"stop_at": "without eval.every"}
 
 
 class AlarmConfig(Section):

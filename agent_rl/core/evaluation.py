@@ -232,6 +232,11 @@ class RunEvaluation:
         result = self.at(step, temperatures[0]) if temperatures else None
         return None if result is None else result.success_rate
 
+    def is_reached(self, step: int) -> bool:
+        """Whether the run ends here, before its last step, as `eval.stop_at` was solved."""
+        wanted, score = self._config.eval.stop_at, self.score(step)
+        return wanted is not None and score is not None and score >= wanted
+
     def state_dict(self) -> list[dict[str, Any]]:
         return [asdict(result) for result in self._results]
 

@@ -2,26 +2,16 @@
 
 Half an optimizer step must not reach a checkpoint, so the signals are held back while weights and counters change, and
 while a checkpoint is written. SIGTERM, which Slurm and Kubernetes send, ends a run as Ctrl-C does, with exit code 143.
+Not here: runs of several processes, which note signals and stop together (`distributed/stopping.py`).
 """
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
-_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-
-
-class TerminatedError(KeyboardInterrupt):
-    """SIGTERM within `sigterm_as_interrupt`."""
-
-
-def is_first_process_here() -> bool:
-    """Whether this process reports for all that a launcher started on this machine: what one finds, all find."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
+from agent_rl.distributed.stopping import EXIT_CODES, NAMES, TerminatedError, is_first_process_here, is_noting
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> None:
@@ -52,11 +42,11 @@ def deferred_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it, SystemExit at a second press.
 
     So for SIGTERM within `sigterm_as_interrupt`, with TerminatedError. Does nothing outside the main thread, where
-    Python delivers no signals, and where Ctrl-C is ignored (`nohup ... &`).
+    Python delivers no signals, where Ctrl-C is ignored (`nohup ... &`), and where signals are noted.
     """
     held = [signal.SIGINT] if signal.getsignal(signal.SIGINT) != signal.SIG_IGN else []
     held += [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) is _raise_terminated else []
-    if threading.current_thread() is not threading.main_thread() or not held:
+    if threading.current_thread() is not threading.main_thread() or not held or is_noting():
         yield
         return
     got: list[int] = []
@@ -67,7 +57,7 @@ def deferred_interrupt() -> Iterator[None]:
             # Not KeyboardInterrupt, at which a checkpoint is saved: this step is half done.
             raise SystemExit(EXIT_CODES[signal.Signals(number)])
         if is_first_process_here():
-            name = _NAMES[signal.Signals(number)]
+            name = NAMES[signal.Signals(number)]
             print(f"\n{name}: finishing this step first; a second one leaves it unfinished", flush=True)
 
     earlier = {number: signal.signal(number, remember) for number in held}

@@ -38,7 +38,7 @@ class RunOutput:
         self._first_step = step + 1 if step else 0
         self._log_file = RunLog(run.path)
         self._progress = self._new_progress(step)
-        self.no_signal = NoSignal(config.algorithm)
+        self.no_signal = NoSignal(config)
         self.failures = FailureReport(run.path)
         """Tells of what code of the user raised."""
         facts = {"run": config.run.name, "folder": str(run.path)}

@@ -6,7 +6,7 @@ Not here: how an episode runs (`episode.py`), the mathematics of a step (`update
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from agent_rl.core.run_parts import RunRequest, opened_parts
 from agent_rl.core.work_counters import WorkCounters
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.backend import Backend
+from agent_rl.distributed.stopping import AgreedInterrupt
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import DOMAINS
 from agent_rl.errors import TrainingStoppedError
@@ -41,6 +42,7 @@ from agent_rl.policies.trained_model import TrainedModel
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.async_source import make_rollout_source
 from agent_rl.rollout.rollout import SourceMaker, make_rollout
+from agent_rl.rollout.window import check_first_step
 from agent_rl.telemetry.alarms import FiredAlarm, make_alarms
 from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.metrics import group_metrics
@@ -226,13 +228,18 @@ class GRPOTrainer(Closing):
         `on_step(step, metrics)` is called after every step, with the row of metrics.jsonl, and `on_evaluation(result)`
         after every evaluation; in every process, and what they raise ends the run as Ctrl-C would, without a
         checkpoint.
-        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again, SIGTERM SystemExit; with
-        several processes, which they stop at different places, the last one saved counts. TrainingStoppedError when an
-        alarm ends it, DataError when the disk refuses a file.
+        Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again, SIGTERM SystemExit;
+        several processes do so together, at the next place where they meet. TrainingStoppedError when an alarm ends
+        it, DataError when the disk refuses a file.
         """
         self._on_step, self._on_evaluation = on_step, on_evaluation
-        with sigterm_as_interrupt(), disk_refusals_as_user_errors(), self._held_folder():
-            self._train()
+        stops_together = self._backend.stop.watching() if self._backend.num_processes > 1 else nullcontext()
+        with sigterm_as_interrupt(), stops_together, disk_refusals_as_user_errors(), self._held_folder():
+            try:
+                self._train()
+            except AgreedInterrupt:
+                self._has_ended = True
+                raise
             self._has_ended = True
             return self._evaluation.report(self.step)
 
@@ -268,16 +275,22 @@ class GRPOTrainer(Closing):
             )
             with self._tally.watched(output.tally), ending.watch(output):
                 self._evaluate_if_due(output)
-                while self.step < self.config.train.steps:
+                while self.step < self.config.train.steps and not self._evaluation.is_reached(self.step):
                     self._train_step(output)
                     self._evaluate_if_due(output)
                     self._checkpoint_if_due()
+                if self.step < self.config.train.steps:
+                    output.message(
+                        f"Ended after step {self.step}: eval.stop_at {self.config.eval.stop_at:g} is reached"
+                    )
 
     def _train_step(self, output: RunOutput) -> None:
         clock = StepClock(output.activity)
         self._work.start()
         with clock.stage("rollout"):
             batch = self._source.collect(step=self.step + 1)
+        if self.step == 0:
+            check_first_step(batch.groups, self.policy)
         self._sync.offload()
         with deferred_interrupt():
             with clock.stage("update"):
@@ -291,6 +304,7 @@ class GRPOTrainer(Closing):
             output.step(self.step, metrics, evaluations_left=self._evaluation.num_left(self.step))
             self.last_metrics = metrics
             fired = self._backend.broadcast_object(self._state.alarms.check(self.step, metrics))
+        self._backend.leave_if_stopped()
         output.groups(self.step, batch.groups, metrics)
         if self._episode_log.is_due(self.step):
             output.table(self.step, batch.groups)
@@ -351,6 +365,6 @@ class GRPOTrainer(Closing):
                 self._on_evaluation(result)
 
     def _checkpoint_if_due(self) -> None:
-        every = self.config.checkpoint.every
-        if self.step >= self.config.train.steps or (every and self.step % every == 0):
+        every, is_reached = self.config.checkpoint.every, self._evaluation.is_reached(self.step)
+        if self.step >= self.config.train.steps or is_reached or (every and self.step % every == 0):
             self.save_checkpoint()

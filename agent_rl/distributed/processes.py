@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from agent_rl.distributed.stopping import StopRequest
 from agent_rl.errors import UserError
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Processes:
         self.timeout_s = timeout_s
         self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.num_processes = dist.get_world_size() if dist.is_initialized() else 1
+        self.stop = StopRequest()
+        """Signals that this process got, in a run of several."""
         self._control: dist.ProcessGroup | None = None
         """All processes, over gloo; None: the default group is that, or there is none."""
         if dist.is_initialized() and dist.get_backend() != "gloo":
@@ -98,6 +101,11 @@ class Processes:
         with self.waiting_for("a sum over all processes"):
             dist.all_reduce(total, group=self._control)
         return float(total)
+
+    def leave_if_stopped(self) -> None:
+        """Raise AgreedInterrupt on every process once one of them has noted a signal to stop."""
+        if self.sum(float(self.stop.is_noted)) > 0.0:
+            self.stop.leave()
 
     def on_main(self, function: Callable[[], T]) -> T:
         """Call `function` on rank 0 only; every process returns its result, or raises its UserError."""

@@ -17,13 +17,12 @@ import subprocess
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from agent_rl.data.tasks import Task
-from agent_rl.errors import raised_at
+from agent_rl.errors import in_one_line, raised_at
 from agent_rl.failures import MAX_TRACEBACK_CHARS
 
 POLL_S = 0.02
@@ -173,8 +172,7 @@ def _tail(file: Any) -> str:
 
 def describe(error: BaseException) -> str:
     """An error of a user's function in one line, with the innermost line of the user's own code."""
-    text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    return text + raised_at(error)
+    return in_one_line(error) + raised_at(error)
 
 
 def parse_output(output: str) -> Any:

@@ -3,9 +3,11 @@
 An environment never sees token ids, budgets or the policy; parsing, budgets and deadlines are the rollout's.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ from agent_rl.data.tasks import Check, Task, read_split
 from agent_rl.envs.demonstrations import Demonstration
 from agent_rl.envs.failure_modes import OUT_OF_TURNS, FailureRule
 from agent_rl.envs.step_result import StepResult, read_step
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, defined_at
 from agent_rl.records import StopReason
 from agent_rl.tools.base import BaseTool, ToolRegistry, ToolResult
 from agent_rl.tools.toolset import Toolset
@@ -95,7 +97,9 @@ class EnvFactory(Closing):
     """
 
     def __init__(self, make: Callable[[], AgentEnv] | None = None) -> None:
-        """`make` is left out where a subclass defines `__call__`."""
+        """`make` is left out where a subclass defines `__call__`. ConfigError for one that cannot make environments."""
+        if make is not None:
+            _check_maker(make)
         self.make = make
         """What makes an environment; None in subclasses that do it themselves."""
 
@@ -186,6 +190,23 @@ class EnvFactory(Closing):
     def preflight_tasks(self, tasks: Sequence[Task]) -> Mapping[str, Task]:
         """Training tasks whose reference solution `agent-rl preflight` runs, by the name of the check."""
         return {}
+
+
+def _check_maker(make: Callable[[], AgentEnv]) -> None:
+    """ConfigError for what no episode could call."""
+    made = make.func if isinstance(make, partial) else make
+    name = getattr(made, "__qualname__", type(made).__name__) + defined_at(made)
+    if missing := sorted(getattr(made, "__abstractmethods__", ())):
+        raise ConfigError(f"the environment {name} has no {' and no '.join(missing)}; define it")
+    try:
+        inspect.signature(make).bind()
+    except TypeError:
+        raise ConfigError(
+            f"the environment {name} takes {inspect.signature(make)!s:.120} and is made without arguments; "
+            "give them defaults, or a function that passes them"
+        ) from None
+    except ValueError:  # nothing says what it takes
+        pass
 
 
 class ToolEnv(AgentEnv):

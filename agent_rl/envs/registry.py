@@ -7,8 +7,8 @@ from typing import Any
 
 from agent_rl.config.sections import GIVEN_IN_PYTHON
 from agent_rl.envs.base import AgentEnv, EnvFactory
-from agent_rl.errors import ConfigError, nearest_or_all
-from agent_rl.registry import Registry
+from agent_rl.errors import ConfigError, defined_at, nearest_or_all
+from agent_rl.registry import Registry, shown
 
 FactoryMaker = Callable[[dict[str, Any], int], EnvFactory]
 """Takes `env.options` and the run's seed."""
@@ -66,13 +66,24 @@ def make_env_factory(name: str, options: dict[str, Any] | None = None, *, seed: 
         return EnvFactory(partial(found, **_arguments(found, options, seed)))
     if inspect.isclass(found) and issubclass(found, EnvFactory):
         return found(**_arguments(found, options, seed))
-    made = found(options, seed) if callable(found) and not inspect.isclass(found) else found
+    made = _made(found, name, options, seed) if callable(found) and not inspect.isclass(found) else found
     if not isinstance(made, EnvFactory):
         raise ConfigError(
-            f"env.name = {name!r} gives {made!r:.80}, expected an AgentEnv class, an EnvFactory, or a function "
-            "(options, seed) that returns one"
+            f"env.name = {name!r}{defined_at(found)} gives {made!r:.80}, expected an AgentEnv class, an "
+            "EnvFactory, or a function (options, seed) that returns one"
         )
     return made
+
+
+def _made(maker: FactoryMaker, name: str, options: dict[str, Any], seed: int) -> Any:
+    """What a function makes; ConfigError for one that cannot be called so."""
+    try:
+        inspect.signature(maker).bind(options, seed)
+    except TypeError:
+        raise ConfigError(
+            f"env.name = {name!r}{shown(maker)}, expected (options, seed); give it these two parameters"
+        ) from None
+    return maker(options, seed)
 
 
 def _arguments(made: type, options: dict[str, Any], seed: int) -> dict[str, Any]:

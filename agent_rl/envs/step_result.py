@@ -52,6 +52,7 @@ def read_opening(returned: Any, env: Any) -> list[Message]:
 
     EnvReturnError for anything else, and for `env.tools` that are no ToolSpecs.
     """
+    refuse_async(returned, env, "reset")
     if isinstance(returned, tuple) and len(returned) == 2 and _is_info(returned[1]):
         returned = returned[0]
     messages = _messages(returned, env, "reset", "")
@@ -68,6 +69,7 @@ def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:
     Of Gym's tuple an episode that was truncated is over, and `success` (or `is_success`) of its info counts as success.
     EnvReturnError for anything that has no clear meaning.
     """
+    refuse_async(returned, env, method)
     if isinstance(returned, StepResult):
         return _read_result(returned, env, method)
     if isinstance(returned, tuple) and len(returned) in (4, 5) and not _are_messages(returned):
@@ -75,6 +77,13 @@ def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:
     if isinstance(returned, str | Message | Mapping) or _are_messages(returned):
         return StepResult(messages=_messages(returned, env, method, ""))
     raise refusal(env, method, f"returned {returned!r:.80}, {_kind(returned)}; expected {_STEP_FORMS}")
+
+
+def refuse_async(returned: Any, env: Any, method: str) -> None:
+    """EnvReturnError for a coroutine, which nobody will await."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # Python warns of one that is dropped
+        raise refusal(env, method, "is async; write it without async: each episode runs in a thread of its own")
 
 
 def refusal(env: Any, method: str, problem: str) -> EnvReturnError:

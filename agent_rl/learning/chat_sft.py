@@ -105,6 +105,7 @@ class ChatSft:
             with whole_step():
                 metrics = self._update(indices)
                 self._step += 1
+            self._backend.leave_if_stopped()
             refused = 0 if metrics["optim/grad_norm"] < math.inf else refused + 1
             if refused >= MAX_REFUSED:
                 raise TrainingStoppedError(

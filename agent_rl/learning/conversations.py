@@ -52,7 +52,15 @@ def read_conversation(row: Mapping[str, Any], where: str) -> Conversed:
         raise DataError(f"{where}: the row has neither 'messages' nor 'prompt' and 'completion'{hint}")
     messages, _ = read_chat(given, f"{where}: messages")
     _check(messages, where)
-    return Conversed(messages, read_tools(present.get("tools"), f"{where}: tools"), _unlearned(given, where))
+    unlearned = _unlearned(given, where)
+    replies = [message for message in messages if message.role == "assistant"]
+    for number, reply in enumerate(replies):
+        if number not in unlearned and not (reply.content.strip() or reply.tool_calls or reply.reasoning):
+            raise DataError(
+                f"{where} has an empty message of the assistant, so the model would learn to say nothing; give it a "
+                "text, or leave the row out"
+            )
+    return Conversed(messages, read_tools(present.get("tools"), f"{where}: tools"), unlearned)
 
 
 def _other_format(row: Mapping[str, Any]) -> str:

@@ -8,13 +8,16 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from agent_rl.config import LoraConfig, flatten
+from agent_rl.config import flatten
 from agent_rl.config.load import read_yaml
 from agent_rl.distributed.checkpoint import MANIFEST_FILE, MODEL_FOLDER, latest_checkpoint, verify_checkpoint
 from agent_rl.errors import CheckpointError, ConfigError
-from agent_rl.policies.hf_policy import ADAPTER_FILE, HuggingFaceModel
+from agent_rl.modeling.tensor_files import load_tensors
+from agent_rl.policies.hf_loading import check_tokens, load_causal_lm, load_config, load_hf_tokenizer, unreadable
+from agent_rl.policies.hf_policy import ADAPTER_FILE, HuggingFaceModel, read_adapter
 from agent_rl.policies.model_files.trained_for import keep_trained_for
 
 
@@ -34,6 +37,12 @@ def find_model(given: Path) -> Path:
     return given
 
 
+def run_of(model: Path) -> Path | None:
+    """The folder of the run that `RUN/checkpoints/step_00080/model` is of, however it is written; None for others."""
+    parents = model.resolve().parents
+    return parents[2] if len(parents) > 2 and parents[1].name == "checkpoints" else None
+
+
 def is_adapter(model: Path) -> bool:
     """Whether the folder holds adapters, not a whole model."""
     return (model / ADAPTER_FILE).is_file()
@@ -41,6 +50,8 @@ def is_adapter(model: Path) -> bool:
 
 def export_model(model: Path, output: Path, *, merge: bool, dtype: str | None = None) -> None:
     """Write the model to `output`, a new or empty folder; with `merge` the adapters in it become part of their base.
+
+    CheckpointError, and nothing is written, for a model that does not load: no tokenizer, torn or missing weights.
 
     `dtype`, of a whole model's weights, is `float32` or `bfloat16`; None keeps a copy's, and merged ones are float32.
     Adapters are taken for ones of 4-bit weights where the folder lies in such a run. ConfigError for a folder in use,
@@ -53,14 +64,14 @@ def export_model(model: Path, output: Path, *, merge: bool, dtype: str | None = 
             raise ConfigError(
                 f"{model} is no whole model in safetensors, which --dtype is for; leave it out, or --merge"
             )
+        _check_loads(model)
         shutil.copytree(model, output, dirs_exist_ok=True)
         if dtype:
             _convert(output, dtype)
         return
     if not is_adapter(model):
         raise ConfigError(f"{model} holds a whole model and no adapters; leave --merge out")
-    raw = json.loads((model / ADAPTER_FILE).read_text(encoding="utf-8"))
-    lora = LoraConfig(rank=raw["r"], alpha=raw["lora_alpha"], target_modules=tuple(raw["target_modules"]))
+    _, lora = read_adapter(model)
     # Adapters on 4-bit weights learnt to go with the rounded ones, so they become part of these, in whole numbers.
     rounded = format_before_4bit(model)
     rounding = {"load_in_4bit": True, "dequantize": True} if rounded else {}
@@ -70,6 +81,33 @@ def export_model(model: Path, output: Path, *, merge: bool, dtype: str | None = 
     output.mkdir(parents=True, exist_ok=True)
     HuggingFaceModel(merged, loaded.tokenizer).save_pretrained(output)
     keep_trained_for(model, output)
+
+
+def _check_loads(model: Path) -> None:
+    """CheckpointError for a folder that no program could load, found without reading the weights into memory."""
+    tokenizer = load_hf_tokenizer(model)
+    if is_adapter(model):  # what they are adapters of may be elsewhere
+        read_adapter(model)
+        _check_adapter_weights(model)
+        return
+    config = load_config(str(model))
+    check_tokens(tokenizer, config.get_text_config().vocab_size, model)
+    load_causal_lm(str(model), config, dtype=torch.float32, attention="sdpa", shapes_alone=True)
+
+
+def _check_adapter_weights(model: Path) -> None:
+    files = [*model.glob("adapter_model*.safetensors"), *model.glob("adapter_model*.bin")]
+    if not files:
+        raise CheckpointError(f"{model} has no adapter_model.safetensors, the adapters' weights; give another folder")
+    for path in files:
+        try:
+            if path.suffix == ".safetensors":
+                with safe_open(path, "pt"):
+                    pass
+            else:
+                load_tensors(path, mapped=True)
+        except (OSError, SafetensorError) as error:
+            raise unreadable(str(path), error) from None
 
 
 def _convert(folder: Path, dtype: str) -> None:
@@ -86,7 +124,7 @@ def _convert(folder: Path, dtype: str) -> None:
 
 def format_before_4bit(model: Path) -> str | None:
     """`model.dtype` of the run whose checkpoint this is, if it trained adapters on 4-bit weights; None otherwise."""
-    run = model.parents[2] if len(model.parents) > 2 and model.parents[1].name == "checkpoints" else None
+    run = run_of(model)
     if run is None or not (run / "config.yaml").is_file():
         return None
     config = flatten(read_yaml(run / "config.yaml"))

@@ -76,10 +76,12 @@ def load_causal_lm(
     dtype: torch.dtype,
     attention: str,
     in_4bit_on: torch.device | None = None,
+    shapes_alone: bool = False,
 ) -> "PreTrainedModel":
     """The model with all its weights; `attention` is what Transformers computes it with.
 
     With a device for `in_4bit_on` the model is there, its linear layers in 4 bits; else it is whole and on the CPU.
+    With `shapes_alone` its files are checked and no weight stays in memory.
 
     Raises CheckpointError for missing or torn weights, ConfigError for an attention that is not installed.
     """
@@ -92,7 +94,8 @@ def load_causal_lm(
             "install it or set model.attention=sdpa"
         )
     is_local = is_folder(source)
-    rounding = {} if in_4bit_on is None else four_bit.loading_options(dtype, in_4bit_on)
+    placing = {"device_map": "meta"} if shapes_alone else {}
+    rounding = placing if in_4bit_on is None else four_bit.loading_options(dtype, in_4bit_on)
     try:
         with quiet(progress=not is_local):
             model, report = AutoModelForCausalLM.from_pretrained(

@@ -176,24 +176,31 @@ def _leave_formats_to_autocast(model: "PeftModel") -> "PeftModel":
     return model
 
 
-def base_of_adapter(folder: Path, lora: LoraConfig) -> str:
-    """Name of the model that the adapters in `folder` were trained on; they must match `lora`."""
+def read_adapter(folder: Path) -> tuple[str, LoraConfig]:
+    """Name of the model that the adapters in `folder` were trained on, and what they are."""
     path = folder / ADAPTER_FILE
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         kind, dropout, base = raw["peft_type"], raw["lora_dropout"], raw["base_model_name_or_path"]
-        rank, alpha, modules = raw["r"], raw["lora_alpha"], sorted(raw["target_modules"])
+        lora = LoraConfig(rank=raw["r"], alpha=raw["lora_alpha"], target_modules=tuple(sorted(raw["target_modules"])))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read as a LoRA adapter's ({error!r}); restore the file") from None
     if kind != "LORA" or dropout:
         raise CheckpointError(f"{path}: {kind} adapters with dropout {dropout}; expected LORA without dropout")
+    return str(base), lora
+
+
+def base_of_adapter(folder: Path, lora: LoraConfig) -> str:
+    """Name of the model that the adapters in `folder` were trained on; they must match `lora`."""
+    base, found = read_adapter(folder)
+    rank, alpha, modules = found.rank, found.alpha, list(found.target_modules)
     wanted_modules = sorted(lora.target_modules) or modules
     if (lora.rank, lora.alpha, wanted_modules) != (rank, alpha, modules):
         raise ConfigError(
             f"model.lora has rank {lora.rank}, alpha {lora.alpha:g}, layers {wanted_modules}, but the adapters in "
             f"{folder} have {rank}, {alpha:g}, {modules}; set model.lora to these"
         )
-    return str(base)
+    return base
 
 
 def _load_adapter(model: "PreTrainedModel", folder: Path) -> "PeftModel":

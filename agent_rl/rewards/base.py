@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
-from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, nearest, raised_at
+from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, defined_at, in_one_line, nearest, raised_at
 from agent_rl.failures import FailedCall, note
 from agent_rl.loop_thread import shared_loop
 from agent_rl.registry import REWARDS
@@ -32,6 +32,7 @@ from agent_rl.rewards.styles import (
     arguments_of,
     check_callable,
     given_by_episode,
+    mistyped,
     name_of,
     only_entry,
     reserved_columns,
@@ -84,6 +85,11 @@ class _Registered:
     """Required and optional ones; None where `**kwargs` takes all there is."""
     needs: tuple[str, ...]
     """Those of `required` that the environment has to lend."""
+
+    @property
+    def place(self) -> str:
+        """`" (my_rewards.py:12)"`; empty for the library's own."""
+        return defined_at(self.function)
 
 
 @overload
@@ -159,13 +165,17 @@ class RewardSum:
 
     def check_task(self, task: Task, where: str) -> None:
         """DataError, opened by `where`, when a function needs a key that the row has not, or would take one of the
-        row's for the episode's."""
+        row's for the episode's; ConfigError when it has mistyped one."""
         for each, _ in self._entries:
             given = given_by_episode(each.style)
             for key in each.required:
                 if key not in (*given, *each.needs) and key not in task:
-                    hint = nearest(key, (*given, *task))
-                    raise DataError(f"{where}: the reward {each.name!r} needs the key {key!r}{hint}; add it to the row")
+                    if hint := mistyped(key, each.style, each.filled or each.required):
+                        raise ConfigError(
+                            f"the reward {each.name!r}{each.place} reads {key!r}, which nothing gives{hint}"
+                        )
+                    hint = nearest(key, task) or "; add it to the row"
+                    raise DataError(f"{where}: the reward {each.name!r} needs the key {key!r}{hint}{each.place}")
             if taken := [key for key in reserved_columns(each.style) if key in task]:
                 raise DataError(
                     f"{where}: the column {taken[0]!r} has the name of what the reward {each.name!r} is given of the "
@@ -237,8 +247,9 @@ class RewardSum:
 
     def unscored(self, parts: Mapping[str, float]) -> str:
         """The sentence for an episode whose sum is None."""
-        name = next(name for name in self.names if name not in parts)
-        return f"the reward {name!r} gave None: this episode cannot be scored"
+        each = next(each for each, _ in self._entries if each.name not in parts)
+        what = f"the reward {each.name!r} gave None: this episode cannot be scored"
+        return f"{what}; where one can, return a number{each.place}"
 
 
 def make_reward(
@@ -341,7 +352,8 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
     given = episode.arguments(each.style)
     for key in each.required:
         if key not in given:
-            raise DataError(f"the reward {each.name!r} needs {key!r}, which neither the row nor the environment gives")
+            what = f"the reward {each.name!r} needs {key!r}, which neither the row nor the environment gives"
+            raise DataError(f"{what}{each.place}")
     wanted = given if each.filled is None else {key: given[key] for key in each.filled if key in given}
     try:
         outcome = each.function(**wanted)
@@ -350,24 +362,25 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
     except AgentRLError:
         raise
     except Exception as error:  # the reward boundary: the sentence has to name the function and the line
-        what = f"{type(error).__name__}: {error}{raised_at(error)}"
-        raise RewardFailedError(f"the reward {each.name!r} raised {what}") from error
+        place = raised_at(error) or each.place  # a call with wrong arguments runs no line of it
+        raise RewardFailedError(f"the reward {each.name!r} raised {in_one_line(error)}{place}") from error
     if each.style is Style.BATCH:
         try:
             outcome = only_entry(outcome)
         except ValueError as error:
-            raise RewardFailedError(f"the reward {each.name!r} {error}") from None
-        return _as_numbers(each.name, {"reward": outcome})
-    return _as_numbers(each.name, outcome if isinstance(outcome, Mapping) else {"reward": outcome})
+            raise RewardFailedError(f"the reward {each.name!r} {error}{each.place}") from None
+        return _as_numbers(each, {"reward": outcome})
+    return _as_numbers(each, outcome if isinstance(outcome, Mapping) else {"reward": outcome})
 
 
 async def _awaited(outcome: Awaitable[Any]) -> Any:
     return await outcome
 
 
-def _as_numbers(name: str, outcome: Mapping[str, Any]) -> dict[str, float] | None:
+def _as_numbers(each: _Registered, outcome: Mapping[str, Any]) -> dict[str, float] | None:
+    what = f"the reward {each.name!r}"
     if "reward" not in outcome:
-        raise RewardFailedError(f"the reward {name!r} gave a mapping without 'reward': its keys are {sorted(outcome)}")
+        raise RewardFailedError(f"{what} gave a mapping without 'reward': its keys are {sorted(outcome)}{each.place}")
     if outcome["reward"] is None:
         return None
     numbers = {}
@@ -376,8 +389,8 @@ def _as_numbers(name: str, outcome: Mapping[str, Any]) -> dict[str, float] | Non
             numbers[key] = finite_number(value)
         except ValueError:
             raise RewardFailedError(
-                f"the reward {name!r} gave {value!r:.80} for {key!r}, expected a finite number"
+                f"{what} gave {value!r:.80} for {key!r}, expected a finite number{each.place}"
             ) from None
     if numbers.get("success", 0) not in (0, 1):
-        raise RewardFailedError(f"the reward {name!r} gave {outcome['success']!r} for 'success', expected 0 or 1")
+        raise RewardFailedError(f"{what} gave {outcome['success']!r} for 'success', expected 0 or 1{each.place}")
     return numbers

@@ -12,14 +12,14 @@ several rewards (`base.py`).
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
 from agent_rl.agent.message_dicts import to_dict
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, nearest
 
 
 class Style(Enum):
@@ -92,6 +92,15 @@ def style_of(parameters: Sequence[inspect.Parameter], name: str, *, is_strict: b
 def given_by_episode(style: Style) -> tuple[str, ...]:
     """The names that need no key of the row."""
     return _GIVEN_BY_EPISODE[style]
+
+
+def mistyped(name: str, style: Style, names: Collection[str]) -> str:
+    """`"; did you mean 'prediction'?"` for a parameter that is nearly one of the episode's; else empty.
+
+    Those of its own style; of any, where none of the function's `names` tells it.
+    """
+    own = _GIVEN_BY_EPISODE[style]
+    return nearest(name, own if any(each in own for each in names) else (*_TELLING, "task", "prompt"))
 
 
 def reserved_columns(style: Style) -> tuple[str, ...]:

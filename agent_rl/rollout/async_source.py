@@ -215,16 +215,19 @@ class AsyncSource:
             for slot, episodes in self._background.fetch().items()
         }
         # A sum of one number is cheap; episodes are sent only when there are any.
-        if self._processes.sum(float(len(own) + (failure is not None))) == 0.0:
+        is_stopped = self._processes.stop.is_noted
+        if self._processes.sum(float(len(own) + (failure is not None) + is_stopped)) == 0.0:
             return
         sentence = None if failure is None else f"{type(failure).__name__}: {failure}"
-        shares = self._processes.all_gather_object((own, sentence))
+        shares = self._processes.all_gather_object((own, sentence, is_stopped))
+        if any(stopped for _, _, stopped in shares):
+            self._processes.stop.leave()
         if failure is not None:
             raise failure
-        for rank, (_, other) in enumerate(shares):
+        for rank, (_, other, _) in enumerate(shares):
             if other is not None:
                 raise EngineError(f"an episode of process {rank} failed with {other}")
-        for slot, group in sorted((pair for share, _ in shares for pair in share.items()), key=lambda pair: pair[0]):
+        for slot, group in sorted((pair for share, _, _ in shares for pair in share.items()), key=lambda pair: pair[0]):
             self._finished[slot] = group
             self._staleness.finish(slot, is_trainable=is_trainable(group, self._config))
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from agent_rl.agent.messages import Message
 from agent_rl.envs.base import AgentEnv, StepResult, Task
-from agent_rl.envs.step_result import read_opening, read_step
-from agent_rl.errors import ClusterError, ConfigError, EnvLostError
+from agent_rl.envs.step_result import read_opening, read_step, refuse_async
+from agent_rl.errors import ClusterError, ConfigError, EnvLostError, defined_at
 from agent_rl.failures import FailedCall, note, noting
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, Turn
@@ -126,7 +126,7 @@ class _Episode:
 
     def run(self, task: Task) -> StopReason:
         """Run to the end and return why it ended."""
-        messages = in_env(lambda: read_opening(self._env.reset(task), self._env))
+        messages = in_env(lambda: read_opening(self._env.reset(task), self._env), env=self._env)
         self.initial_messages = tuple(messages)
         new_ids, new_context = self._policy.chat_format.render_prompt(messages, self._env.tools), False
         while True:
@@ -181,14 +181,14 @@ class _Episode:
 
     def _answer(self, message: Message) -> tuple[StepResult, StopReason | None]:
         """What the environment answers, and which budget is used up now."""
-        result = in_env(lambda: read_step(self._env.step(message), self._env))
+        result = in_env(lambda: read_step(self._env.step(message), self._env), env=self._env)
         self._take_reward(result)
         return result, self._budget.end()
 
     def _truncate(self, reason: StopReason, unanswered: Message | None = None) -> StopReason:
         """Tell the environment; what it notes of the end joins what it noted on the last turn, if there is one."""
         self._env.unanswered = unanswered
-        result = in_env(lambda: read_step(self._env.truncate(reason), self._env, "truncate"))
+        result = in_env(lambda: read_step(self._env.truncate(reason), self._env, "truncate"), env=self._env)
         self._take_reward(result)
         if self.turns:
             last = self.turns[-1]
@@ -199,9 +199,11 @@ class _Episode:
 
     def _take_reward(self, result: StepResult) -> None:
         if result.reward is None:
-            raise EnvFailureError(str(result.info.get("error", "the environment could not score this episode")))
+            why = f"the environment could not score this episode{defined_at(type(self._env))}"
+            raise EnvFailureError(str(result.info.get("error", why)))
         if not math.isfinite(result.reward):
-            raise EnvFailureError(f"the environment gave a reward of {result.reward}, expected a finite number")
+            where = defined_at(type(self._env))
+            raise EnvFailureError(f"the environment gave a reward of {result.reward}, expected a finite number{where}")
         self.reward += result.reward
         self.reward_parts.update(result.reward_parts)
         self.flags.update(result.flags)
@@ -212,7 +214,8 @@ def _read_next(result: StepResult) -> tuple[Message, ...]:
     return result.messages if result.conversation is None else result.conversation
 
 
-def in_env(function: Callable[..., T], *arguments: Any) -> T:
+def in_env(function: Callable[..., T], *arguments: Any, env: AgentEnv | None = None) -> T:
+    """What the function returns. EnvFailureError for what `env`, or what makes one, raised."""
     try:
         return function(*arguments)
     except (ConfigError, ClusterError):  # every episode would end by it, so the run does, with its sentence
@@ -220,13 +223,13 @@ def in_env(function: Callable[..., T], *arguments: Any) -> T:
     except EnvLostError:  # the episode runs again
         raise
     except Exception as error:  # the environment boundary: one failing environment must not end the run
-        raise EnvFailureError(FailedCall.of(error, ENVIRONMENT)) from error
+        raise EnvFailureError(FailedCall.of(error, ENVIRONMENT, env)) from error
 
 
 def _close(env: AgentEnv) -> str | None:
     """Close the environment and return what went wrong, so that it cannot hide another exception."""
     try:
-        in_env(env.close)
+        in_env(lambda: refuse_async(env.close(), env, "close"), env=env)
     except EnvFailureError as failure:
         note(failure.failed)
         return str(failure)

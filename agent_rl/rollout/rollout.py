@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from agent_rl.config import Config
@@ -224,10 +225,14 @@ class DistributedRollout:
         self.tally = worker.tally
 
     def collect(self, request: RolloutRequest) -> list[TrajectoryGroup]:
-        """As `RolloutWorker.collect`; every process passes the same request."""
+        """As `RolloutWorker.collect`; every process passes the same request. A signal that one of several has noted
+        ends its share; all of them raise AgreedInterrupt then."""
         num_processes = self._backend.num_processes
-        own = self._worker.roll_out(request.share_of(self._backend.rank, num_processes))
-        shares = self._backend.all_gather_object(own)
+        own = partial(self._worker.roll_out, request.share_of(self._backend.rank, num_processes))
+        gathered = self._backend.all_gather_object(self._backend.stop.cut_short(own) if num_processes > 1 else own())
+        shares = [share for share in gathered if share is not None]
+        if len(shares) < num_processes:
+            self._backend.stop.leave()
         return require_scored(
             [shares[index % num_processes][index // num_processes] for index in range(len(request.tasks))]
         )

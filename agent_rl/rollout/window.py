@@ -1,4 +1,5 @@
-"""Whether the prompts of every environment of a mixture fit into the model's window, before anything is trained.
+"""Whether prompts fit into the model's window: those of every environment of a mixture, before anything is trained, and
+those of the first step.
 
 Not here: an episode that fills the window (`episode.py`).
 """
@@ -11,6 +12,7 @@ from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.step_result import read_opening
 from agent_rl.errors import ConfigError
 from agent_rl.policies.policy import BasePolicy
+from agent_rl.records import StopReason, TrajectoryGroup
 from agent_rl.rollout.agents import AgentFactory
 from agent_rl.rollout.episode import EnvFailureError, in_env
 
@@ -31,6 +33,20 @@ def check_windows(factory: EnvFactory, tasks: Sequence[Task], policy: BasePolicy
                 f"environment {name!r}: its first prompts have {min(lengths)} tokens and more, and policy.max_context, "
                 f"the same for all environments, is {policy.max_context}; raise it, or shorten the prompts"
             )
+
+
+def check_first_step(groups: Sequence[TrajectoryGroup], policy: BasePolicy) -> None:
+    """ConfigError where no prompt of these groups left room for a reply: nothing would ever be learned."""
+    episodes = [episode for group in groups for episode in group.trajectories]
+    if any(episode.turns or episode.stop_reason is not StopReason.CONTEXT_FULL for episode in episodes):
+        return
+    render = policy.chat_format.render_prompt
+    lengths = [len(render(each.initial_messages)) for each in episodes if each.initial_messages]
+    if lengths:
+        raise ConfigError(
+            f"no prompt of the first step leaves room for a reply: the shortest has {min(lengths)} tokens and its "
+            f"tools, and policy.max_context is {policy.max_context}; raise it, or shorten the prompts"
+        )
 
 
 def _prompt_length(factory: EnvFactory, task: Task, policy: BasePolicy) -> int | None:

@@ -12,7 +12,7 @@ import typer
 
 from agent_rl.config import Config, load_config
 from agent_rl.config.base import flatten_keys, keys_called
-from agent_rl.core.interrupts import is_first_process_here
+from agent_rl.distributed.stopping import is_first_process_here
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.registry import import_working_folder
 from agent_rl.renamed import hint
@@ -25,9 +25,9 @@ Domain = Annotated[
 
 
 def finite(value: float | None) -> float | None:
-    """Callback of an option that is a number with a `min` alone, which inf is above."""
+    """For an option of a number: refuses infinity, which has no place above any `min`."""
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no finite number")
+        raise typer.BadParameter(f"{value} is not finite; give a number")
     return value
 
 
@@ -97,7 +97,7 @@ def run_app(app: typer.Typer) -> None:
         exit_code = app(standalone_mode=False)
     except UserError as error:
         if is_first_process_here():
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)  # another's text may have lines
         elif not error.is_everywhere:
             print(f"error in process {os.environ.get('RANK', '?')}: {error}", file=sys.stderr)
         sys.exit(2)

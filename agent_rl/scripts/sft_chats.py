@@ -10,7 +10,7 @@ agent and train of a run's configuration are `section.key=value`.
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,8 +74,9 @@ def _train(
     backend: "Backend",
     folder: Path,
 ) -> None:
-    from agent_rl.core.interrupts import deferred_interrupt
+    from agent_rl.core.interrupts import deferred_interrupt, sigterm_as_interrupt
     from agent_rl.distributed.checkpoint import MODEL_FOLDER, latest_checkpoint
+    from agent_rl.distributed.stopping import AgreedInterrupt
     from agent_rl.learning.chat_sft import ChatSft, num_steps
     from agent_rl.policies.make_policy import load_trained_model
     from agent_rl.telemetry.metrics import MetricsWriter
@@ -103,10 +104,12 @@ def _train(
             if step % SHOW_EVERY == 0 or step == steps or "eval/loss" in metrics:
                 say(_line(step, steps, metrics))
 
+        stack.enter_context(sigterm_as_interrupt())
+        stack.enter_context(backend.stop.watching() if backend.num_processes > 1 else nullcontext())
         try:
             training.train(report, deferred_interrupt)
-        except KeyboardInterrupt:
-            if backend.num_processes == 1:  # a signal stops several at different places
+        except KeyboardInterrupt as error:
+            if backend.num_processes == 1 or isinstance(error, AgreedInterrupt):
                 training.save(deferred_interrupt)
             raise
     training.save_model(folder / MODEL_FOLDER)

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # run by its path, where the package need not be ins
     sys.path.insert(0, __file__.rpartition("/agent_rl/")[0])
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ def main(
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
 ) -> None:
     _check_sizes(num_demonstrations, batch_size, hidden_size)
+    if not 0.0 < learning_rate < math.inf:
+        raise ConfigError(f"--learning-rate is {learning_rate}, expected a finite number above 0; give another")
     CHAT_FORMATS.get(agent_type)
     make_folder(output_dir, "--output-dir")
     import torch

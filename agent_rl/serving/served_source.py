@@ -96,6 +96,7 @@ class ServedSource:
         self.finish()
         self._num_done = step - 1
         while True:
+            self._processes.leave_if_stopped()
             read = self._processes.broadcast_object(self._wait() if self._processes.is_main_process else None)
             if read is not None:
                 break

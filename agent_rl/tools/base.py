@@ -126,7 +126,7 @@ class ToolRegistry:
             text = str(error)
         except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
             text = f"{type(error).__name__}: {error}"
-            note(FailedCall.of(error, f"tool {call.name}"))
+            note(FailedCall.of(error, f"tool {call.name}", tool))
         return ToolResult(text=f"error: {call.name}: {text}", ok=False)
 
 

@@ -10,7 +10,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal, Inexact, localcontext
+from decimal import ROUND_HALF_UP, Context, Decimal, Inexact, localcontext
 from fractions import Fraction
 from typing import Annotated
 
@@ -289,9 +289,8 @@ def decimal_text(value: Number) -> str:
     """The shortest decimal text: `42`, `0.3`, `0.3333333333`, `5.18470552858707e21`."""
     if isinstance(value, Fraction) and value.denominator == 1 and abs(value) < 10**MAX_WHOLE_DIGITS:
         return str(value.numerator)
-    with localcontext() as context:
-        context.prec, context.rounding = MAX_DIGITS, ROUND_HALF_UP
-        context.clear_flags()  # a copy of the thread's, in which others may have set some
+    # One of its own: a thread's may have flags and a precision that others have set.
+    with localcontext(Context(prec=MAX_DIGITS, rounding=ROUND_HALF_UP)) as context:
         if isinstance(value, Fraction):
             number = Decimal(value.numerator) / Decimal(value.denominator)
             is_exact = not context.flags[Inexact]
@@ -302,7 +301,7 @@ def decimal_text(value: Number) -> str:
             context.prec = min(digits, MAX_DIGITS)
             number = +number
         number = number.normalize()
-    if number == 0:
-        return "0"
-    size = number.adjusted()
-    return f"{number:f}" if -7 < size < MAX_DIGITS else f"{number.scaleb(-size):f}e{size}"
+        size = number.adjusted()
+        if number == 0:
+            return "0"
+        return f"{number:f}" if -7 < size < MAX_DIGITS else f"{number.scaleb(-size):f}e{size}"

@@ -204,9 +204,32 @@ def mean_of_group(rewards_G):
     return rewards_G.mean()
 
 
+@advantage_estimator("test_no_credit")
+def no_credit(step: StepRewards, *, gives=None):
+    return gives
+
+
 def test_an_answer_of_another_length_is_refused():
-    with pytest.raises(ValueError, match=r"a group of 2 episodes got advantages of shape \[\]"):
-        estimate("test_mean_of_group", step_of([1.0, 0.0], torch.ones(2, 1)))
+    step = step_of([1.0, 0.0], torch.ones(2, 1))
+    rows = [("test_mean_of_group", {}, mean_of_group), ("test_no_credit", {}, no_credit)]
+    rows += [("test_no_credit", {"gives": each}, no_credit) for each in (step, torch.ones(2, 1), [1.0, 0.0])]
+    for wrong in (None, torch.ones(2), torch.ones(2, 2), [[1.0], [0.0]]):
+        rows.append(("test_no_credit", {"gives": Credit(advantages_EN=wrong)}, no_credit))
+    for name, options, function in rows:
+        with pytest.raises(ConfigError) as caught:
+            estimate(name, step, **options)
+        text = str(caught.value)
+        assert f"({__file__}:{function.__code__.co_firstlineno})" in text and "\n" not in text
+
+
+def test_advantages_of_a_group_may_be_a_list():
+    step = step_of([1.0, 0.0], torch.ones(2, 1))
+    assert estimate("test_list_of_group", step).advantages_EN[:, 0].tolist() == [1.0, -1.0]
+
+
+@group_advantages("test_list_of_group")
+def list_of_group(rewards_G):
+    return [1.0, -1.0]
 
 
 @advantage_estimator("test_buggy")

@@ -119,6 +119,21 @@ def test_a_loss_of_ones_own_never_sees_what_is_masked():
     assert junk.grad[MASK == 1].ne(0).all()
 
 
+@policy_loss_function("test_wrong_loss")
+def wrong_loss(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT, *, gives=None):
+    return gives
+
+
+def test_a_loss_of_another_shape_or_without_a_gradient_is_refused_with_its_line():
+    logprobs_BT = torch.zeros(2, 3, requires_grad=True)
+    columns = (logprobs_BT, torch.zeros(2, 3), torch.ones(2, 3), torch.ones(2, 3))
+    for gives in (None, 1.0, logprobs_BT.sum(), logprobs_BT[0], torch.zeros(2, 3)):
+        with pytest.raises(ConfigError) as caught:
+            token_policy_loss("test_wrong_loss", *columns, gives=gives)
+        assert f"({__file__}:{wrong_loss.__code__.co_firstlineno})" in str(caught.value)
+    assert token_policy_loss("test_wrong_loss", *columns, gives=logprobs_BT * 2).requires_grad
+
+
 def test_unknown_losses_levels_and_dual_clips_are_refused():
     columns = (TRAINER, PROX, ADVANTAGES, MASK)
     with pytest.raises(ConfigError, match=r"'ppo_clp' in algorithm\.loss; did you mean 'ppo_clip'"):

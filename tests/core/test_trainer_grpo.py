@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,24 @@ def test_environment_errors_are_dropped_counted_and_reported(folder: Path, capsy
     assert "step 1: 8 of 32 episodes dropped by environment errors, first: SandboxError: no room left" in (
         capsys.readouterr().out
     )
+
+
+class SolvedEnv(LetterEnv):
+    def step(self, message: Message) -> StepResult:
+        return replace(super().step(message), reward_parts={"success": 1.0})
+
+
+def test_a_run_ends_at_the_evaluation_that_solves_what_was_wanted(folder: Path) -> None:
+    settings = {"every": 2, "before_training": False, "temperatures": [1.0], "stop_at": 0.25}
+    for _ in range(2):  # the second start continues, and finds nothing to do
+        with make_trainer(
+            folder, env=SolvedEnv, train={"steps": 50}, eval=settings, checkpoint={"every": 0, "resume": "auto"}
+        ) as trainer:
+            report = trainer.train()
+        assert report["step"] == trainer.step == 2
+    assert [path.name for path in (folder / "runs/tiny/checkpoints").iterdir()] == ["step_00002"]
+    with make_trainer(folder, run={"name": "other"}, train={"steps": 3}, eval={**settings, "every": 1}) as trainer:
+        assert trainer.train()["step"] == 3
 
 
 def test_evaluations_come_first_last_and_when_due(folder: Path) -> None:

@@ -116,6 +116,24 @@ def test_what_an_environment_raises_arrives_with_its_class_and_text(raised: Exce
     assert call(host, 0, "close").failure is None
 
 
+class LongStep(EchoEnv):
+    def step(self, message, extra):
+        return StepResult()
+
+    async def close(self):
+        return None
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_method_of_another_form_arrives_with_a_line_of_the_environment() -> None:
+    host = EnvHost(lambda: EnvFactory(LongStep))
+    call(host, 0, "reset", TASK, None)
+    for method, arguments in [("step", [Message.assistant("x")]), ("close", [])]:
+        failure = call(host, 0, method, *arguments).failure
+        assert failure is not None and failure.call is not None
+        assert failure.call.place.startswith(f"{__file__}:")
+
+
 def test_an_environment_that_cannot_be_made_fails_at_its_reset_and_is_not_closed() -> None:
     def make() -> AgentEnv:
         raise OSError("no disk")

@@ -1,6 +1,7 @@
 """Environments of one's own: registered by name, and tool calls answered one by one."""
 
 import itertools
+from functools import partial
 
 import pytest
 from builders import call
@@ -66,6 +67,22 @@ def test_a_registered_environment_is_made_by_its_name_with_its_options() -> None
     assert seen == [({"x": 1}, 7)]
     with pytest.raises(ConfigError, match=name):
         register_env(name)(make)
+
+
+def test_what_cannot_make_an_environment_is_refused_at_once_with_its_line() -> None:
+    class Sized(SumEnv):
+        def __init__(self, size) -> None:
+            super().__init__()
+
+    class Unfinished(AgentEnv):
+        def reset(self, task):
+            return []
+
+    for make, said in [(Sized, "(size)"), (Unfinished, "no step"), (lambda a, b: SumEnv(), "(a, b)")]:
+        with pytest.raises(ConfigError) as caught:
+            EnvFactory(make)
+        assert f"({__file__}:" in str(caught.value) and said in str(caught.value)
+    assert isinstance(EnvFactory(partial(Sized, 3))(), Sized)
 
 
 def test_each_call_gets_an_answer_and_a_tools_exception_is_one_of_them() -> None:

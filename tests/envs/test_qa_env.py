@@ -224,13 +224,10 @@ def test_a_reward_that_gives_none_leaves_the_episode_without_one() -> None:
     reward(name)(lambda prediction: None)
     result = last_step("42", reward=["math_reward_string_equal", name])
     assert (result.terminated, result.reward) == (True, None)
-    assert result.info == {
-        "prediction": "42",
-        "error": f"the reward {name!r} gave None: this episode cannot be scored",
-    }
+    assert result.info["prediction"] == "42" and f"{name!r} gave None" in result.info["error"]
     episode = episode_of(["42"], reward=name)
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
-    assert episode.error == f"the reward {name!r} gave None: this episode cannot be scored"
+    assert episode.error == result.info["error"]
 
 
 def test_a_reward_that_fails_fails_its_episode_and_is_named() -> None:
@@ -238,7 +235,7 @@ def test_a_reward_that_fails_fails_its_episode_and_is_named() -> None:
     reward(name)(lambda prediction: float("nan"))
     episode = episode_of(["42"], reward=name)
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
-    assert episode.error == f"RewardFailedError: the reward {name!r} gave nan for 'reward', expected a finite number"
+    assert f"{name!r} gave nan for 'reward'" in str(episode.error) and f"({__file__}:" in str(episode.error)
 
 
 def test_an_episode_without_an_answer_loses_the_penalty() -> None:

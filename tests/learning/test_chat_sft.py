@@ -92,6 +92,12 @@ def test_messages_of_weight_0_are_read_and_not_learned(folder: Path) -> None:
     assert chat.parse_completion(trained).content == "sour"
 
 
+def test_a_message_without_text_may_call_reason_or_be_left_unlearned() -> None:
+    for reply in ({"tool_calls": [CALL]}, {"reasoning_content": "2 + 2"}, {"weight": 0}):
+        row = {"messages": [USER, {"role": "assistant", "content": "", **reply}, USER, REPLY]}
+        assert len(read_conversation(row, "here").messages) == 4
+
+
 def test_prompts_and_completions_are_conversations_too() -> None:
     (user, reply), tools, _ = read_conversation({"prompt": "2 + 2?", "completion": "4"}, "here")
     assert (user.role, user.content, reply.role, reply.content, tools) == ("user", "2 + 2?", "assistant", "4", ())
@@ -103,6 +109,9 @@ def test_prompts_and_completions_are_conversations_too() -> None:
     [
         ({"messages": [USER, {**REPLY, "weight": 0.5}]}, "weight is 0.5 in a message"),
         ({"messages": [USER, {**REPLY, "weight": 0}]}, "nothing to learn"),
+        ({"messages": [USER, {**REPLY, "content": " \n"}]}, "^here has an empty message"),
+        ({"messages": [USER, {**REPLY, "content": ""}, USER, REPLY]}, "^here has an empty message"),
+        ({"prompt": "2 + 2?", "completion": ""}, "^here has an empty message"),
         ({"text": "2 + 2 = 4"}, "^here: the row has neither 'messages' nor 'prompt'"),
         ({"message": "2 + 2?"}, "did you mean 'messages'"),
         ({"chosen": "4", "conversion": "5"}, "its columns are chosen, conversion$"),

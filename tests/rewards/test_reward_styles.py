@@ -327,7 +327,7 @@ def test_an_episode_to_which_no_function_applies_is_not_scored() -> None:
 
     total, parts = score(neither)
     assert (total, parts) == (None, {})
-    assert reward_of(neither).unscored(parts) == "the reward 'neither' gave None: this episode cannot be scored"
+    assert "'neither' gave None" in reward_of(neither).unscored(parts)
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,26 @@ async def judge_in_parts(prediction: str) -> Any:
     yield 1.0
 
 
+def test_a_mistyped_parameter_is_the_functions_fault_and_a_missing_key_the_rows() -> None:
+    for function, word in [
+        (lambda predicton, answer: 1.0, "'prediction'"),
+        (lambda prediction, trajectry: 1.0, "'trajectory'"),
+        (lambda completion_s: 1.0, "'completions'"),
+    ]:
+        rewards = make_reward(registered(function))
+        with pytest.raises(ConfigError) as caught:
+            rewards.check_task(TASK, "train.jsonl:1")
+        text = str(caught.value)
+        assert f"({__file__}:{function.__code__.co_firstlineno})" in text and word in text
+        assert "train.jsonl" not in text
+    # A hint of another style would be refused next.
+    rewards = make_reward(registered(lambda prediction, completion_of: 1.0))
+    for task, word in [(TASK, "add it"), ({**TASK, "completion_off": 1}, "did you mean 'completion_off'")]:
+        with pytest.raises(DataError, match=word) as refused:
+            rewards.check_task(task, "train.jsonl:1")
+        assert str(refused.value).startswith("train.jsonl:1: ")
+
+
 @pytest.mark.parametrize(
     ("function", "name", "needs", "complaint"),
     [
@@ -252,7 +272,7 @@ def test_none_means_an_unscored_episode_and_the_reward_is_named() -> None:
         rewards = make_reward(["exact_match_reward", judge])
         total, parts = rewards(prediction="4", trajectory=TRAJECTORY, task=TASK)
         assert total is None
-        assert rewards.unscored(parts) == f"the reward {judge!r} gave None: this episode cannot be scored"
+        assert f"{judge!r} gave None" in rewards.unscored(parts) and f"({__file__}:" in rewards.unscored(parts)
 
 
 @pytest.mark.parametrize(

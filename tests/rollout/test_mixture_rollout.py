@@ -3,7 +3,7 @@
 import json
 import math
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from agent_rl.rollout.async_source import AsyncSource
 from agent_rl.rollout.outcomes import success_rates
 from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker
 from agent_rl.rollout.turns import EpisodeLimits
-from agent_rl.rollout.window import check_windows
+from agent_rl.rollout.window import check_first_step, check_windows
 from agent_rl.telemetry.metrics import group_metrics
 
 LIMITS = EpisodeLimits(max_new_tokens=100, max_turns=3)
@@ -161,6 +161,22 @@ def test_prompts_that_no_window_holds_are_refused_before_training_by_name() -> N
     with pytest.raises(ConfigError, match="environment 'long': its first prompts have 53 tokens"):
         check_windows(long, [*TASKS, {"task_id": "x", "env": "long"}], ScriptedPolicy([], max_context=53))
     check_windows(long, [*TASKS, {"task_id": "x", "env": "long"}], ScriptedPolicy([], max_context=54))
+
+
+def test_a_first_step_without_room_for_any_reply_is_refused() -> None:
+    policy = ScriptedPolicy(["done", "done"], max_context=1)
+    task = {"task_id": "l", "question": "say a"}
+    request = RolloutRequest(tasks=[task, task], group_size=1, step=1, temperature=1.0)
+    groups = RolloutWorker(policy, EnvFactory(LetterEnv), limits=LIMITS, seed=0).collect(request)
+    length = len(policy.chat_format.render_prompt(groups[0].trajectories[0].initial_messages))
+    for max_context in (1, length):
+        policy.max_context = max_context
+        with pytest.raises(ConfigError, match=rf"has {length} tokens .* policy.max_context is {max_context}"):
+            check_first_step(groups, policy)
+    # One that had room, or failed for another reason, is enough.
+    for reason, turns in ((StopReason.FINISHED, ()), (StopReason.ENV_ERROR, ())):
+        fits = replace(groups[1].trajectories[0], stop_reason=reason, turns=turns)
+        check_first_step([groups[0], TrajectoryGroup(task_id="l", trajectories=(fits,))], policy)
 
 
 def test_rollouts_in_the_background_keep_the_shares_and_go_on_where_they_were(tmp_path: Path) -> None:

@@ -220,8 +220,8 @@ def test_a_failing_environment_is_data_without_a_reward(where: str) -> None:
     ("reward", "error"),
     [
         (None, "the grader is gone"),
-        (math.nan, "the environment gave a reward of nan, expected a finite number"),
-        (math.inf, "the environment gave a reward of inf, expected a finite number"),
+        (math.nan, "the environment gave a reward of nan"),
+        (math.inf, "the environment gave a reward of inf"),
     ],
 )
 def test_an_episode_that_the_environment_cannot_score_has_no_reward(reward: float | None, error: str) -> None:
@@ -230,7 +230,9 @@ def test_an_episode_that_the_environment_cannot_score_has_no_reward(reward: floa
             return StepResult(reward=reward, terminated=True, info={"error": "the grader is gone"})
 
     episode = episode_of(ScriptedPolicy(["done"]), Unscored())
-    assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.ENV_ERROR, None, error)
+    assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
+    assert episode.error is not None and episode.error.startswith(error)
+    assert reward is None or f"({__file__}:" in episode.error
 
 
 def failing_engine(_turn: int, _sampling: SamplingParams) -> str:

@@ -183,6 +183,45 @@ def test_a_whole_model_is_copied_and_wrong_wishes_are_one_sentence(tmp_path: Pat
         assert part in one_line_error(run_here("export", *words))
 
 
+def test_a_model_is_exported_by_a_relative_path_of_any_length(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    for number, (folder, words) in enumerate([(tmp_path, "model"), (model, ".")]):
+        done = run_here("export", words, "--output-dir", tmp_path / f"out{number}", folder=folder)
+        assert done.returncode == 0, done.stderr
+        assert "# model\n" in (tmp_path / f"out{number}/README.md").read_text(encoding="utf-8")
+
+
+def test_the_card_knows_its_run_wherever_the_command_stands(lora_run: Path, tmp_path: Path) -> None:
+    for number, folder in enumerate([lora_run, lora_run / "checkpoints", lora_run / "checkpoints/step_00001"]):
+        words = Path("checkpoints/step_00001/model").parts[number:]
+        done = run_here("export", Path(*words), "--output-dir", tmp_path / f"out{number}", folder=folder)
+        assert done.returncode == 0, done.stderr
+        card = (tmp_path / f"out{number}/README.md").read_text(encoding="utf-8")
+        assert "# tiny\n" in card and "| step | 1 |" in card
+
+
+@pytest.mark.parametrize("kind", ["whole", "adapters"])
+@pytest.mark.parametrize("harm", ["torn", "no_weights", "no_tokenizer", "torn_config"])
+def test_a_model_that_does_not_load_is_not_exported(
+    kind: str, harm: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if kind == "adapters":
+        request.getfixturevalue("lora_run")
+    model = tmp_path / "changed" if kind == "adapters" else save_tiny_model(tmp_path / "model")
+    (weights,) = model.glob("*.safetensors")
+    if harm == "torn":
+        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    elif harm == "torn_config":
+        config = model / ("adapter_config.json" if kind == "adapters" else "config.json")
+        config.write_bytes(config.read_bytes()[:20])
+    else:
+        (weights if harm == "no_weights" else model / "tokenizer.json").unlink()
+    ways: list[list[str]] = [[], ["--merge"]] if kind == "adapters" else [[], ["--dtype", "bfloat16"]]
+    for way in ways:
+        assert str(model) in one_line_error(run_here("export", model, "--output-dir", tmp_path / "out", *way))
+        assert not (tmp_path / "out").exists()
+
+
 # From Python
 
 

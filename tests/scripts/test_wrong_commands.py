@@ -1,6 +1,7 @@
 """What people type wrong, by the real commands: one sentence, the right hint or none, exit code 2; a bug in a user's
 own code is shown with his file and line."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from commands import one_line_error, run_here
 
 TRAIN = ["train", "--config", "configs/math_grpo.yaml"]
 SHORT = ["train.steps=1", "rollout.groups_per_step=1", "rollout.group_size=2", "train.warmup_steps=0"]
+WARM = ["sft", "--domain", "math", "--output-dir", "TMP/warm", "--num-demonstrations", "1", "--batch-size", "1"]
 PREVIEW = ["--preview-tasks", "1"]
 ENV = [*TRAIN, *SHORT, "tools.use=[]", "eval.temperatures=[]"]
 
@@ -40,6 +42,7 @@ CONFIGURATION = [
     (["tools.use=[echo]"], "'echo'", "did you mean"),
     (["env.name=maths_qa"], "'math_qa'", None),
     (["env.name=nowhere.py:MyEnv"], "nowhere.py", None),
+    (["env.name=nowhere.py"], "nowhere.py:", "did you mean"),
     (["env.options.reward=brief"], "'brief'", "did you mean"),
     (["model.path=nowhere"], "nowhere", None),
     (["policy.type=huggingface", "model.path=mine/nowhere"], "nobody answers", None),
@@ -76,6 +79,14 @@ COMMANDS = [
     (["check-data", "nowhere.jsonl"], "nowhere.jsonl", None),
     (["prepare-tasks", "--domain", "maths", "--output-dir", "TMP/tasks"], "'maths'", None),
     (["sft", "--domain", "hello", "--output-dir", "TMP/warm"], "hello", None),
+    *(([*WARM, "--learning-rate", rate], rate, None) for rate in ("nan", "inf", "-1.0")),
+    (["play", "--config", "configs/math_grpo.yaml", "--temperature", "inf"], "--temperature", None),
+    (["chat", "--config", "configs/math_grpo.yaml", "--temperature", "inf"], "--temperature", None),
+    (
+        ["eval", "--config", "configs/math_grpo.yaml", "--output-dir", "TMP/e", "--temperature", "inf"],
+        "--temperature",
+        None,
+    ),
     (["init", "README.md"], "README.md", None),
     (["plan", "--config", "configs/math_grpo.yaml", "--set", "gpu=4"], "gpu", None),
 ]
@@ -165,3 +176,102 @@ def test_a_bug_of_ones_own_is_shown_with_file_and_line(tmp_path: Path, step: str
     assert said.replace("MINE", str(mine)) in line
     assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/math_grpo/errors.jsonl").is_file()
+
+
+OWN = """
+from agent_rl import AgentEnv, EnvFactory, Message, StepResult
+
+
+class NoArgs(AgentEnv):  # line 5
+    def reset(self):
+        return [Message.user("x")]
+
+    def step(self, message):
+        return StepResult(reward=1.0, terminated=True)
+
+
+class StepTwo(NoArgs):  # line 13
+    def reset(self, task):
+        return [Message.user("x")]
+
+    def step(self, message, extra):
+        return StepResult(reward=1.0, terminated=True)
+
+
+class NoStep(AgentEnv):  # line 21
+    def reset(self, task):
+        return [Message.user("x")]
+
+
+class Async(StepTwo):
+    async def reset(self, task):  # line 27
+        return [Message.user("x")]
+
+    async def close(self):
+        return None
+
+
+def one(x):  # line 34
+    return x
+
+
+def typo(predicton, answer):  # line 38
+    return 1.0
+
+
+def no_return(prediction, answer):  # line 42
+    score = 1.0
+
+
+def lines(prediction):
+    raise ValueError("first\\nsecond")  # line 47
+
+
+def silent(prediction):
+    assert prediction is None  # line 51
+
+
+def maker(options, seed):  # line 54
+    return NoArgs
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("env.name=MINE:NoArgs", "MINE:5"),
+        ("env.name=MINE:StepTwo", "MINE:13"),
+        ("env.name=MINE:NoStep", "NoStep (MINE:21) has no step"),
+        ("env.name=MINE:Async", "Async.reset (MINE:27) is async"),
+        ("env.name=MINE:one", "(MINE:34) takes (x), expected (options, seed)"),
+        ("env.name=MINE:maker", "(MINE:54) gives"),
+        ("algorithm.advantage=MINE:one", "(MINE:34) gave StepRewards"),
+        ("algorithm.loss=MINE:one", "(MINE:34) takes (x)"),
+        ("env.options.reward=MINE:typo", "(MINE:38)"),
+        ("env.options.reward=MINE:no_return", "(MINE:42)"),
+        ("env.options.reward=MINE:lines", "ValueError: first second at MINE:47 in lines"),
+        ("env.options.reward=MINE:silent", "AssertionError at MINE:51 in silent"),
+    ],
+)
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::pytest.PytestUnraisableExceptionWarning")
+def test_code_of_ones_own_of_the_wrong_form_is_one_sentence_with_its_line(tmp_path: Path, word: str, said: str) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(OWN)
+    done = run_here(*ENV, word.replace("MINE", str(mine)), f"run.output_dir={tmp_path}/runs")
+    assert done.returncode == 2, done.stdout + done.stderr
+    errors = done.stderr.splitlines()
+    (place,) = (number for number, line in enumerate(errors) if line.startswith("error: "))
+    assert said.replace("MINE", str(mine)) in errors[place] and place == len(errors) - 1
+    assert "Traceback" not in done.stderr
+    if "episodes failed" in errors[place]:
+        rows = (tmp_path / "runs/math_grpo/errors.jsonl").read_text(encoding="utf-8").splitlines()
+        assert json.loads(rows[0])["count"] == 2
+
+
+def test_a_run_whose_prompts_leave_no_room_is_refused_and_not_told_to_take_easier_tasks(tmp_path: Path) -> None:
+    tasks = tmp_path / "long.jsonl"
+    tasks.write_text(json.dumps({"task_id": "1", "question": "How many are 2 plus 2? " * 300, "answer": "4"}))
+    done = run_here(*TRAIN, *SHORT, "eval.temperatures=[]", f"data.train_path={tasks}", f"run.output_dir={tmp_path}")
+    assert done.returncode == 2
+    assert "policy.max_context" in done.stderr and "too hard" not in done.stdout
+    assert not list(tmp_path.rglob("step_*"))

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from agent_rl.core.run.state import RunState
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput
+from agent_rl.distributed.stopping import AgreedInterrupt
 from agent_rl.errors import (
     AgentRLError,
     DataError,
@@ -64,8 +65,8 @@ class RunEnding:
             output.finished()
             self._events.write("end", self._state.step, reason="finished")
             output.notify("finished", self._state.step, f"finished after step {self._state.step}")
-        except KeyboardInterrupt:
-            self._interrupted(output)
+        except KeyboardInterrupt as error:
+            self._interrupted(output, is_alike=self._num_processes == 1 or isinstance(error, AgreedInterrupt))
             raise
         except Exception as error:
             if isinstance(error, AgentRLError) and error.failed_calls:
@@ -76,9 +77,9 @@ class RunEnding:
             output.notify(reason, self._state.step, f"{reason} after step {self._state.step}: {error}")
             raise
 
-    def _interrupted(self, output: RunOutput) -> None:
-        """Of several processes, which a signal stops at different places, the last checkpoint that was saved counts."""
-        if self._num_processes == 1:
+    def _interrupted(self, output: RunOutput, *, is_alike: bool) -> None:
+        """Where not all processes are at the same place, the last checkpoint that was saved counts."""
+        if is_alike:
             self._save()
         step, saved_step = self._state.step, self._state.saved_step
         saved = "no checkpoint yet" if saved_step is None else f"that of step {saved_step}"

@@ -1,4 +1,4 @@
-"""What `environment.json` tells of a start of a run: command, commits, machine, versions, the model it started from.
+"""What `environment.json` tells of a start of a run: command, commits, machine, versions, model, task files.
 
 Secrets are hidden by `redacted`. What cannot be found out is null. Not here: the configuration (`config.yaml`).
 """
@@ -63,6 +63,7 @@ def describe_machine(config: Config) -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "variables": _variables(),
         "model": model_checksum(config.model.path),
+        "tasks": task_checksums(config),
         "seed": config.run.seed,
         "device": config.run.device,
     }
@@ -93,6 +94,14 @@ def _git(folder: Path, *words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def task_checksums(config: Config) -> dict[str, Any]:
+    """Checksum of the task file of each split, by key; of what is no file here, such as rows on the Hub, the path."""
+    paths = {"train_path": config.data.train_path, "eval_path": config.data.eval_path}
+    return {
+        key: model_checksum(path) if Path(path).is_file() else {"path": path} for key, path in paths.items() if path
+    }
 
 
 def model_checksum(path: str) -> dict[str, Any]:

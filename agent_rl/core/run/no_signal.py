@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent_rl.algorithms.advantages import has_variance
-from agent_rl.config import AlgorithmConfig
+from agent_rl.config import Config
 from agent_rl.config.functions import needs_group
-from agent_rl.records import Trajectory, TrajectoryGroup
+from agent_rl.config.sections import PolicyConfig
+from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 from agent_rl.telemetry.files import whole_lines
 from agent_rl.telemetry.statistics import is_success
 
@@ -23,12 +24,20 @@ _REMEDIES = {
     _ALL_EQUAL: "the reward does not tell these episodes apart",
     _NOT_SCORED: "their environment failed",
 }
+_CUT = "cut off by "
+_BUDGETS = {
+    StopReason.CONTEXT_FULL: "policy.max_context",
+    StopReason.MAX_TURNS: "rollout.max_turns",
+    StopReason.TOOL_BUDGET: "rollout.max_tool_calls",
+    StopReason.TIMEOUT: "rollout.episode_timeout_s",
+}
 
 
 class NoSignal:
     """`no_signal.sentence(3, groups)` is what to tell of a step, or None. Estimators without groups are not judged."""
 
-    def __init__(self, algorithm: AlgorithmConfig) -> None:
+    def __init__(self, config: Config) -> None:
+        algorithm, self._policy = config.algorithm, config.policy
         self._is_judged = needs_group(algorithm.advantage) is not False
         self._compares_parts = bool(algorithm.part_weights)
         self._num_in_a_row = 0
@@ -40,7 +49,7 @@ class NoSignal:
         """
         if not self._is_judged or not groups or (self._compares_parts and not was_skipped):
             return None
-        kinds = Counter(_kind(group) for group in groups)
+        kinds = Counter(_kind(group, self._policy) for group in groups)
         if kinds[None]:
             self._num_in_a_row = 0
             return None
@@ -51,7 +60,7 @@ class NoSignal:
         why = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         since = "" if self._num_in_a_row == 1 else f" for {self._num_in_a_row} steps"
         learned = "nothing was learned" if was_skipped else "the rewards taught nothing"
-        return f"step {step}: no group had a signal{since} ({why} of {len(groups)}), {learned}; {_REMEDIES[str(most)]}"
+        return f"step {step}: no group had a signal{since} ({why} of {len(groups)}), {learned}; {_remedy(str(most))}"
 
     def at_the_end(self, metrics_file: Path) -> str | None:
         """The sentence for a run, earlier starts included, in which no step had a signal."""
@@ -66,19 +75,40 @@ class NoSignal:
         )
 
 
-def _kind(group: TrajectoryGroup) -> str | None:
+def _remedy(kind: str) -> str:
+    if not kind.startswith(_CUT):
+        return _REMEDIES[kind]
+    key = kind.removeprefix(_CUT)
+    return f"most of their episodes did not come to an end: raise {key}, or take tasks and a model that stay below it"
+
+
+def _kind(group: TrajectoryGroup, policy: PolicyConfig) -> str | None:
     """Why a group has no signal; None where it has one."""
     if has_variance([episode.reward for episode in group.trajectories]):
         return None
     scored = [episode for episode in group.trajectories if episode.reward is not None]
     if not scored:
         return _NOT_SCORED
-    if any("success" in episode.reward_parts for episode in scored):
-        if all(_is_right(episode) for episode in scored):
-            return _ALL_RIGHT
-        if not any(_is_right(episode) for episode in scored):
-            return _ALL_WRONG
-    return _ALL_EQUAL
+    knows_success = any("success" in episode.reward_parts for episode in scored)
+    if knows_success and all(_is_right(episode) for episode in scored):
+        return _ALL_RIGHT
+    budgets = Counter(key for episode in scored if (key := _budget(episode, policy)))
+    if budgets.total() > len(scored) / 2:
+        return f"{_CUT}{budgets.most_common(1)[0][0]}"
+    return _ALL_WRONG if knows_success and not any(_is_right(episode) for episode in scored) else _ALL_EQUAL
+
+
+def _budget(episode: Trajectory, policy: PolicyConfig) -> str:
+    """The key of the budget that ended an episode; empty where none did, or one that an agent set itself."""
+    if episode.stop_reason is not StopReason.MAX_TOKENS:
+        return _BUDGETS.get(episode.stop_reason, "")
+    if len(episode.turns[-1].completion.token_ids) >= policy.max_new_tokens:
+        return "policy.max_new_tokens"
+    in_context = 0
+    for turn in episode.turns:
+        in_context = 0 if turn.new_context else in_context
+        in_context += len(turn.prompt_token_ids) + len(turn.completion.token_ids)
+    return "policy.max_context" if in_context >= policy.max_context else ""
 
 
 def _is_right(episode: Trajectory) -> bool:

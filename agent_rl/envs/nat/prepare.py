@@ -40,7 +40,7 @@ ExactSplit = Annotated[
     bool, typer.Option("--exact-split", help="planner: exactly a tenth of the specs in train and val is in val.")
 ]
 RequestsPerMinute = Annotated[float | None, typer.Option(help="planner: rate limit; 60 by default.")]
-PriceIn = Annotated[float | None, typer.Option(help="planner: price per million tokens read, for the cost.")]
+PriceIn = Annotated[float | None, typer.Option(min=0.0, help="planner: price per million tokens read, for the cost.")]
 Starter = Annotated[
     bool,
     typer.Option(
@@ -52,7 +52,7 @@ Wordings = Annotated[
     Literal["own", "any"],
     typer.Option(help="any: agents of one tool get requests in many wordings and, three of four, names of any words."),
 ]
-PriceOut = Annotated[float | None, typer.Option(help="planner: the same for tokens written.")]
+PriceOut = Annotated[float | None, typer.Option(min=0.0, help="planner: the same for tokens written.")]
 
 
 Kind = Annotated[

@@ -16,7 +16,7 @@ from agent_rl import errors
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
-from agent_rl.envs.step_result import read_opening, read_step
+from agent_rl.envs.step_result import read_opening, read_step, refuse_async
 from agent_rl.failures import FailedCall, noting
 from agent_rl.records import StopReason
 
@@ -34,9 +34,9 @@ class Failure:
     """Its place and traceback."""
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: Exception, env: AgentEnv | None = None) -> "Failure":
         known = [each.__name__ for each in type(error).__mro__ if vars(errors).get(each.__name__) is each]
-        call = FailedCall.of(error, "environment")
+        call = FailedCall.of(error, "environment", env)
         return cls(type(error).__name__, known[0] if known else "", str(error), call)
 
     def to_error(self) -> Exception:
@@ -96,7 +96,7 @@ class EnvHost:
             try:
                 value = getattr(seat, method)(*arguments)
             except Exception as error:  # raised again where the episode runs
-                failure = Failure.of(error)
+                failure = Failure.of(error, seat.env)
         tools = () if seat.env is None else tuple(seat.env.tools)
         counters = self._new_work() if method == "close" else {}
         return EnvReply(value=value, tools=tools, counters=counters, failure=failure, noted=tuple(noted))
@@ -138,7 +138,7 @@ class _Seat:
 
     def close(self) -> None:
         if self.env is not None:
-            self.env.close()
+            refuse_async(self.env.close(), self.env, "close")
 
     def _made(self) -> AgentEnv:
         if self.env is None:

@@ -29,14 +29,14 @@ def main(
     ] = None,
 ) -> None:
     """Write a checkpoint's model and its card into a folder."""
-    from agent_rl.policies.export import export_model, find_model, is_adapter
+    from agent_rl.policies.export import export_model, find_model, is_adapter, run_of
     from agent_rl.reports.model_card import model_card
     from agent_rl.telemetry.files import write_text
 
-    model = find_model(checkpoint)
+    model = find_model(checkpoint).resolve()  # its run, which the card tells of, is found from the path
     export_model(model, output_dir, merge=merge, dtype=dtype)
     adapters = is_adapter(model) and not merge
-    name = model.parents[2].name if model.parents[1].name == "checkpoints" else model.name
+    name = (run_of(model) or model).name
     write_text(output_dir / "README.md", model_card(model, name=name, is_adapter=adapters))
     kind = "adapters" if adapters else "a whole model"
     print(f"{output_dir}: {kind} from {model}, with README.md")

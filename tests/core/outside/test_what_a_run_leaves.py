@@ -108,6 +108,9 @@ def test_a_command_leaves_where_it_ran_and_what_it_said_without_its_secrets(fold
     assert found["num_cpus_allowed"] == len(os.sched_getaffinity(0))
     assert found["variables"]["OMP_NUM_THREADS"] == "1"
     assert found["model"] == model_checksum(str(folder / "model"))
+    digests = {key: each["sha256"] for key, each in found["tasks"].items()}
+    assert digests == {key: model_checksum(str(folder / "tasks.jsonl"))["sha256"] for key in digests}
+    assert digests
     said = [line.rstrip() for line in done.stdout.splitlines() if line.strip()]
     log = rows_of(run / "log.jsonl")
     assert [row["text"].rstrip() for row in log if row["text"].strip()] == said

@@ -27,8 +27,12 @@ class _OverridesGroup(TyperGroup):
     """Takes `section.key=value` as other commands do, in front of a subcommand's name too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = [["--set", word] if _OVERRIDE.fullmatch(word) else [word] for word in args]
-        return super().parse_args(ctx, [each for pair in words for each in pair])
+        with_value = {name for each in self.params if not getattr(each, "is_flag", False) for name in each.opts}
+        words: list[str] = []
+        for before, word in zip(["", *args], args, strict=False):
+            is_bare = before not in with_value and _OVERRIDE.fullmatch(word)
+            words += ["--set", word] if is_bare else [word]
+        return super().parse_args(ctx, words)
 
 
 app = typer.Typer(

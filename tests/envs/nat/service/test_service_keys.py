@@ -91,6 +91,17 @@ def test_the_command_makes_keys(tmp_path: Path) -> None:
     assert "service.ports" in one_line_error(run_here("serve", "service.ports=1"))
 
 
+@pytest.mark.parametrize("way", [["{}"], ["--set", "{}"], ["--set={}"]])
+def test_a_key_of_the_configuration_is_set_in_each_documented_way(way: list[str], tmp_path: Path) -> None:
+    for number in range(2):  # several may follow each other
+        others = [word.format("service.port=8123") for word in way] * number
+        store = [word.format(f"service.store={tmp_path}/{number}") for word in way]
+        assert run_here("serve", *others, *store, "add-key", "ann").returncode == 0
+        assert (tmp_path / f"{number}/keys.toml").is_file()
+    assert "service.ports" in one_line_error(run_here("serve", *(word.format("service.ports=1") for word in way)))
+    assert "a=b.yaml" in one_line_error(run_here("serve", "--config", "a=b.yaml"))
+
+
 def test_another_address_needs_keys(nat_toolkit: NatToolkit, tmp_path: Path) -> None:
     making = scripted_creator(nat_toolkit, tmp_path, [], service={"host": "0.0.0.0"})
     with pytest.raises(ConfigError, match="--insecure"):
