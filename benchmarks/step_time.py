@@ -52,8 +52,7 @@ def measured(num_steps: int, overrides: Sequence[str]) -> list[dict[str, Any]]:
 
     root = Path(__file__).resolve().parents[1]
     with tempfile.TemporaryDirectory() as folder:
-        fixed = [f"run.output_dir={folder}", f"train.steps={num_steps}", "train.warmup_steps=0"]
-        fixed += ["eval.temperatures=[]"]
+        fixed = [f"run.output_dir={folder}", f"train.steps={num_steps}", "eval.temperatures=[]"]
         config = load_config(root / "configs/nat_grpo.yaml", [*fixed, *overrides])
         with GRPOTrainer.from_config(config) as trainer:
             trainer.train()

@@ -191,7 +191,7 @@ class TrainConfig(Section):
     final_learning_rate: NonNegative = 0.0
     """Learning rate that the last step comes close to."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps over which the learning rate rises from 0, fewer than `steps`."""
+    """Steps over which the learning rate rises from 0."""
     epochs: Positive = 1
     """Times that a step's episodes are learned from."""
     minibatches: Positive = 1

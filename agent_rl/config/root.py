@@ -121,11 +121,6 @@ class Config(Section):
             self._check_staleness()
         if self.critic.warmup_steps >= self.train.steps:
             raise ValueError(f"critic.warmup_steps {self.critic.warmup_steps} leaves no step for the policy")
-        if self.train.warmup_steps >= self.train.steps:
-            raise ValueError(
-                f"train.warmup_steps is {self.train.warmup_steps} and train.steps {self.train.steps}, so the learning "
-                "rate would never reach its peak; lower the first (train.warmup_steps=0), or raise the second"
-            )
         if self.train.minibatches > self.rollout.groups_per_step:
             raise ValueError(
                 f"train.minibatches is {self.train.minibatches} but rollout.groups_per_step only "

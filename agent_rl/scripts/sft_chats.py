@@ -128,7 +128,7 @@ def _raw(data: str, model_path: str, policy_type: str, overrides: Sequence[str])
         apply_override(raw, text)
     has_adapters = bool(raw["model"].get("lora", {}).get("rank"))
     raw["train"].setdefault("learning_rate", _DEFAULT_ADAPTER_RATE if has_adapters else _DEFAULT_RATE)
-    raw["train"]["steps"] = 10**9  # until the rows are counted
+    raw["train"]["steps"] = 1
     raw["policy"]["max_new_tokens"] = 1  # nothing is sampled, so the window is the conversation's alone
     raw |= {"data": {"train_path": data}, "env": {"name": "prompts"}}
     find_files(raw)

@@ -31,7 +31,7 @@ def train_default(setting: Setting, out: Recorder) -> None:
         why = "a tiny run" if setting.tiny else f"{CHECKER.parent.parent.name} is missing"
         out.note(f"{config} instead of configs/nat_grpo.yaml: {why}")
     steps = setting.pick(4, 2)
-    sizes = ["train.warmup_steps=0", *(SMALL.split() if setting.tiny else [])]
+    sizes = SMALL.split() if setting.tiny else []
     rows = _train(setting, config, [*sizes, f"train.steps={steps}", f"run.device={setting.device}"], "on_device")
     out.figure("steps", len(rows))
     out.figure("reward_mean", statistics.mean(row["reward/mean"] for row in rows))

@@ -49,6 +49,6 @@ async def agent(task: dict, base_url: str, api_key: str) -> Reward:
 
 if __name__ == "__main__":
     own = ["run.name=own-agent", "env.name=external", f"env.options={{agent: '{__file__}:agent'}}", "tools.use=[]"]
-    config = load_config("configs/math_grpo.yaml", [*own, "train.steps=1", "train.warmup_steps=0", *sys.argv[1:]])
+    config = load_config("configs/math_grpo.yaml", [*own, "train.steps=1", *sys.argv[1:]])
     with GRPOTrainer.from_config(config) as trainer:
         trainer.train()

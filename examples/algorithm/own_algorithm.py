@@ -42,7 +42,6 @@ settings = [
     "algorithm.advantage=over_median",
     "algorithm.loss=soft_gate",
     "train.steps=1",
-    "train.warmup_steps=0",
     "train.minibatches=2",
     "rollout.groups_per_step=4",
 ]

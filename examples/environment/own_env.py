@@ -22,10 +22,7 @@ class ManyCalls(AgentEnv):
 
 
 if __name__ == "__main__":
-    config = load_config(
-        "configs/nat_grpo.yaml",
-        ["run.name=own_env", "train.steps=1", "train.warmup_steps=0", "rollout.groups_per_step=4"],
-    )
+    config = load_config("configs/nat_grpo.yaml", ["run.name=own_env", "train.steps=1", "rollout.groups_per_step=4"])
     tasks = [{"task_id": f"task-{n}", "question": f"Write {n} files."} for n in range(16)]
     with GRPOTrainer.from_config(config, env_factory=ManyCalls, train_tasks=tasks) as trainer:
         trainer.train()

@@ -1,7 +1,7 @@
 """A conversation of several turns: the model guesses a number, the environment answers higher or lower.
 
-    python guess.py                                 # Qwen2.5-0.5B-Instruct, from the Hub
-    python guess.py model.path=model/math_minimind train.steps=1 train.warmup_steps=0      # no download; learns nothing
+    python guess.py                                                   # Qwen2.5-0.5B-Instruct, from the Hub
+    python guess.py model.path=model/math_minimind train.steps=1      # no download; learns nothing
 
 What is written behind it overrides the configuration.
 """

@@ -26,13 +26,7 @@ def read_off_reward(prediction: str, trajectory: tuple[Message, ...]) -> float:
 
 
 rewards = "[math_reward_string_equal, {name: near_reward, weight: 0.5}, {name: read_off_reward, weight: 0.1}]"
-own = [
-    "run.name=own_reward",
-    f"env.options.reward={rewards}",
-    "train.steps=1",
-    "train.warmup_steps=0",
-    "rollout.groups_per_step=4",
-]
+own = ["run.name=own_reward", f"env.options.reward={rewards}", "train.steps=1", "rollout.groups_per_step=4"]
 config = load_config("configs/math_grpo.yaml", [*own, "eval.temperatures=[]", *sys.argv[1:]])
 with GRPOTrainer.from_config(config) as trainer:
     folder = trainer.train()["run_folder"]

@@ -44,13 +44,7 @@ for name, arguments in [
 ]:
     print(f"{name}: {registry.run(ToolCall(name=name, arguments=arguments)).text}")
 
-own = [
-    "run.name=own_tool",
-    "tools.use=[rationed_calculator]",
-    "train.steps=1",
-    "train.warmup_steps=0",
-    "rollout.groups_per_step=4",
-]
+own = ["run.name=own_tool", "tools.use=[rationed_calculator]", "train.steps=1", "rollout.groups_per_step=4"]
 config = load_config("configs/math_grpo.yaml", [*own, "eval.temperatures=[]", *sys.argv[1:]])
 with GRPOTrainer.from_config(config) as trainer:
     trainer.train()

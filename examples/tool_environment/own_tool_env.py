@@ -51,7 +51,7 @@ tasks = [
 ]
 if __name__ == "__main__":
     own = ["run.name=own_tool_env", f"env.name={__file__}:LastNumberFactory", "env.options.call_cost=0.2"]
-    small = ["train.steps=1", "train.warmup_steps=0", "rollout.groups_per_step=4"]
+    small = ["train.steps=1", "rollout.groups_per_step=4"]
     config = load_config("configs/math_grpo.yaml", [*own, *small, *sys.argv[1:]])
     with GRPOTrainer.from_config(config, train_tasks=tasks) as trainer:
         trainer.train()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from checkout import blocks, make_checkout, run_block
 
-TRAIN = "train.steps=1 train.warmup_steps=0 rollout.group_size=2 rollout.groups_per_step=2 data.max_eval_tasks=1"
-TRAIN += " checkpoint.every=1"
+TRAIN = "train.steps=1 rollout.group_size=2 rollout.groups_per_step=2 data.max_eval_tasks=1 checkpoint.every=1"
 SMALL_POLICY = "policy.max_new_tokens=8"
 SFT = "--num-demonstrations 16"
 TINY = {

@@ -62,15 +62,6 @@ def test_the_resolved_config_reads_back_to_itself(minimal: Path, tmp_path: Path)
     assert load_config(again) == config
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_every_shipped_config_loads_with_20_steps(path: Path) -> None:
-    assert load_config(path, ["train.steps=20"]).train.steps == 20
-
-
-def test_a_rate_that_reaches_its_peak_in_the_last_step_is_taken(minimal: Path) -> None:
-    assert load_config(minimal, ["train.warmup_steps=2"]).train.warmup_steps == 2
-
-
 def test_overrides_are_yaml_and_the_last_one_wins(minimal: Path) -> None:
     config = load_config(minimal, ["train.steps=5", "train.steps=7", "run.name=x", "eval.temperatures=[0, 0.5]"])
     assert (config.train.steps, config.run.name, config.eval.temperatures) == (7, "x", (0.0, 0.5))
@@ -248,7 +239,6 @@ def test_flash_attention_goes_with_bfloat16(minimal: Path, half: str) -> None:
         ("trian.steps=1", ["unknown key 'trian'", "did you mean 'train'"]),
         ("train.steps=many", ["train.steps = 'many'", "integer"]),
         ("train.steps=0", ["train.steps = 0", "greater than or equal to 1"]),
-        ("train.warmup_steps=3", ["train.warmup_steps is 3", "train.steps 3"]),
         ("rollout.group_size=1", ["rollout.group_size is 1", "compares episodes"]),
         ("policy.max_new_tokens=5000", ["policy.max_new_tokens is 5000", "leave room"]),
         ("policy.type=sglang", ["policy.type = 'sglang'", "minimind"]),

@@ -290,13 +290,7 @@ def test_the_commands_of_agentfly_train_a_step_with_all_their_keys(name: str, tm
     data = tmp_path / "data.json"
     data.write_text(json.dumps(DATA))
     small = ["model.path=model/nat_minimind", "policy.max_context=1024", "policy.max_new_tokens=16", "log.trackers=[]"]
-    small += [
-        "policy.max_batch_size=4",
-        "rollout.groups_per_step=2",
-        "train.steps=1",
-        "train.warmup_steps=0",
-        "eval.temperatures=[]",
-    ]
+    small += ["policy.max_batch_size=4", "rollout.groups_per_step=2", "train.steps=1", "eval.temperatures=[]"]
     small += [f"run.output_dir={tmp_path}", "run.device=cpu", "checkpoint.every=0"]
     small += [] if name == "code_agent" else [f"data.train_path={data}", f"data.eval_path={data}"]
     small += ["tools.search={mode: corpus, corpus_path: dataset/search_tasks/corpus.jsonl}"] if "search" in name else []

@@ -34,13 +34,7 @@ def test_a_page_shows_the_script_that_is_tested(script: str, page: str) -> None:
 
 
 def test_hello_world_runs_a_step_of_a_hugging_face_model(tmp_path: Path) -> None:
-    small = [
-        "model.path=model/math_minimind",
-        "train.steps=1",
-        "train.warmup_steps=0",
-        "rollout.groups_per_step=2",
-        "policy.max_new_tokens=16",
-    ]
+    small = ["model.path=model/math_minimind", "train.steps=1", "rollout.groups_per_step=2", "policy.max_new_tokens=16"]
     command = [sys.executable, "docs/hello.py", *small, f"run.output_dir={tmp_path}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr

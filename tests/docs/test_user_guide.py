@@ -15,8 +15,7 @@ TINY = {
     "agent-rl plan": "",
     "agent-rl preflight": "",
     "agent-rl report": "",
-    "agent-rl train": "train.steps=1 train.warmup_steps=0 rollout.group_size=2 rollout.groups_per_step=2 "
-    "data.max_eval_tasks=2",
+    "agent-rl train": "train.steps=1 rollout.group_size=2 rollout.groups_per_step=2 data.max_eval_tasks=2",
     "agent-rl view": "",
 }
 IN_PLACE_OF = {

@@ -223,7 +223,7 @@ def test_the_command_trains_continues_and_leaves_a_model(folder: Path, tmp_path:
 def test_adapters_alone_are_trained_and_saved(folder: Path, tmp_path: Path) -> None:
     learned = TrainedFor(environment="letters", max_context=40, tasks={"levels": (1, 2)})
     learned.save(folder / "llama")
-    done = sft(folder, "model.lora.rank=4", "train.warmup_steps=1", out=tmp_path / "out")
+    done = sft(folder, "model.lora.rank=4", out=tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert read_trained_for(tmp_path / "out/model") == learned
     assert {path.name for path in (tmp_path / "out/model").glob("*.safetensors")} == {"adapter_model.safetensors"}
@@ -233,7 +233,6 @@ def test_adapters_alone_are_trained_and_saved(folder: Path, tmp_path: Path) -> N
     ("words", "complaint"),
     [
         (["train.steps=3"], "--epochs and --batch-size"),
-        (["train.warmup_steps=99", "run.device=cpu"], "train.warmup_steps is 99"),
         (["rollout.group_size=3"], "not read by sft"),
         (["policy.max_context=8"], "longer than policy.max_context = 8"),
         (["--data", "nowhere.jsonl"], "nowhere.jsonl: no such task file"),

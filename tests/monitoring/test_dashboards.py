@@ -85,13 +85,7 @@ def test_queries_about_runs_name_exported_families() -> None:
 @pytest.mark.monitoring
 def test_prometheus_answers_every_query_about_runs(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    small = (
-        "train.steps=2",
-        "train.warmup_steps=0",
-        "rollout.groups_per_step=2",
-        "rollout.group_size=4",
-        f"run.output_dir={runs}",
-    )
+    small = ("train.steps=2", "rollout.groups_per_step=2", "rollout.group_size=4", f"run.output_dir={runs}")
     done = run_here("train", "--config", "configs/hello.yaml", *small, "run.device=cpu")
     assert done.returncode == 0, done.stderr
     write_full_run(runs / "full")

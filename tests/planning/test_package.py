@@ -83,13 +83,7 @@ def test_a_wheel_installs_one_package_with_all_of_its_files(installed: Path) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_installed_wheel_trains_outside_a_checkout(command, installed: Path, tmp_path: Path) -> None:
-    small = (
-        "train.steps=1",
-        "train.warmup_steps=0",
-        "rollout.groups_per_step=2",
-        "rollout.group_size=2",
-        "eval.temperatures=[]",
-    )
+    small = ("train.steps=1", "rollout.groups_per_step=2", "rollout.group_size=2", "eval.temperatures=[]")
     done = command("train", "--config", "configs/math_grpo.yaml", "run.device=cpu", *small)
     assert done.returncode == 0, done.stdout + done.stderr
     assert str(installed / "agent_rl/shipped/model/math_minimind") in done.stderr

@@ -18,14 +18,7 @@ from builders import ROOT
 from wheels import copy_files, install_wheel
 
 AGENT_RL = ["-m", "agent_rl.scripts.cli"]
-LORA = [
-    "policy.type=huggingface",
-    "model.lora.rank=8",
-    "train.learning_rate=1e-4",
-    "run.name=lora",
-    "train.steps=1",
-    "train.warmup_steps=0",
-]
+LORA = ["policy.type=huggingface", "model.lora.rank=8", "train.learning_rate=1e-4", "run.name=lora", "train.steps=1"]
 LOAD_AND_GENERATE = """
 import sys
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -145,7 +145,6 @@ def test_a_parquet_file_with_a_wrong_column_is_named_by_file_row_and_field(tmp_p
 
 
 SMALL = [
-    "train.warmup_steps=0",
     "rollout.groups_per_step=2",
     "rollout.group_size=4",
     "data.max_eval_tasks=4",

@@ -275,8 +275,8 @@ PAGE = "docs/feedback.md"
 TINY = {
     "agent-rl feedback": "--min-age 0 --max-share 1 --terse",
     "agent-rl check-data": "",
-    "agent-rl train": "train.steps=1 train.warmup_steps=0 train.minibatches=1 rollout.groups_per_step=1 "
-    "rollout.group_size=2 data.max_eval_tasks=1 run.name=loop",
+    "agent-rl train": "train.steps=1 train.minibatches=1 rollout.groups_per_step=1 rollout.group_size=2 "
+    "data.max_eval_tasks=1 run.name=loop",
 }
 """What is added to the commands of the page."""
 
