@@ -9,6 +9,7 @@ OpenAI-compatible endpoint (`--base-url`, `--planner-model`); both resume where 
 """
 
 import itertools
+import json
 import random
 import time
 from collections import Counter
@@ -18,13 +19,13 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from agent_rl.data.tasks import write_tasks
+from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.demonstrations import to_conversation
 from agent_rl.envs.nat.factory.requests.reword import in_any_words
 from agent_rl.envs.nat.factory.task_sets import offline, with_telling_inputs
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.errors import ConfigError
-from agent_rl.telemetry.files import make_folder
+from agent_rl.telemetry.files import make_folder, read_lines
 
 PlannerModel = Annotated[
     str | None, typer.Option("--planner-model", "--gemini-model", help="planner: the model; openai needs one.")
@@ -64,6 +65,13 @@ Kind = Annotated[
         "teacher who repairs, recorded with the toolkit, for `agent-rl sft --recorded`."
     ),
 ]
+Submissions = Annotated[
+    Path | None,
+    typer.Option(
+        help="demonstrations: a folder that `agent-rl eval` wrote; a teacher mends the submissions in it that are not "
+        "taken, instead of projects with planted faults."
+    ),
+]
 HiddenCases = Annotated[
     Literal["chosen", "sampled"],
     typer.Option(
@@ -85,6 +93,7 @@ def main(
     starter: Starter = False,
     wordings: Wordings = "own",
     kind: Kind = "create",
+    submissions: Submissions = None,
     hidden_cases: HiddenCases = "chosen",
     requests_file: Annotated[
         Path | None, typer.Option(help="planner: one request a line, instead of the built-in library.")
@@ -106,8 +115,9 @@ def main(
     if kind != "create":
         is_chosen = source != "offline" or families or levels or starter or wordings != "own"
         _refuse_beside_kind(kind, is_chosen, settings or requests_file or exact_split)
+        episodes = _episodes(kind, submissions)
         make_folder(output_dir, "--output-dir")
-        num = write_other_kind(kind, output_dir, num_samples, seed, has_telling=hidden_cases == "chosen")
+        num = write_other_kind(kind, output_dir, num_samples, seed, episodes, has_telling=hidden_cases == "chosen")
         print(f"{num} rows in {time.monotonic() - start:.1f} s")
         return
     if source == "offline":
@@ -149,10 +159,25 @@ def _refuse_beside_kind(kind: str, choice: object, planning: object) -> None:
         )
 
 
-def write_other_kind(kind: str, folder: Path, num: int, seed: int, *, has_telling: bool) -> int:
+def _episodes(kind: str, folder: Path | None) -> tuple[Path, Path] | None:
+    """The episodes of an evaluation and their task file, if its folder was given."""
+    if folder is None:
+        return None
+    if kind != "demonstrations":
+        raise ConfigError(f"--submissions is for --kind demonstrations, and --kind is {kind}; leave it out")
+    try:
+        tasks = Path(json.loads((folder / "settings.json").read_bytes())["model"]["tasks"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(f"--submissions {folder}: give the --output-dir of an `agent-rl eval --tasks`") from None
+    return folder / "episodes.jsonl", tasks
+
+
+def write_other_kind(
+    kind: str, folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None, *, has_telling: bool
+) -> int:
     """Files of tasks that begin with files, or of demonstrations; how many rows there are."""
     if kind == "demonstrations":
-        return write_demonstrations(folder, num, seed)
+        return write_demonstrations(folder, num, seed, episodes)
     from agent_rl.envs.nat.judge.toolkit import NatToolkit
     from agent_rl.envs.nat.repair.generate import started_sets
 
@@ -168,14 +193,21 @@ def write_other_kind(kind: str, folder: Path, num: int, seed: int, *, has_tellin
     return sum(map(len, sets.values()))
 
 
-def write_demonstrations(folder: Path, num: int, seed: int) -> int:
-    """demonstrations.jsonl; how many there are."""
+def write_demonstrations(folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None = None) -> int:
+    """demonstrations.jsonl, of planted faults or of the submissions of a model; how many there are."""
     from agent_rl.envs.nat.env import NATEnvFactory, NATEnvOptions
-    from agent_rl.envs.nat.repair.demonstrations import REPAIR_TURNS, recorded_demonstrations
+    from agent_rl.envs.nat.repair.demonstrations import REPAIR_TURNS, mended_submissions, recorded_demonstrations
+    from agent_rl.envs.nat.repair.task import read_task
 
     with NATEnvFactory(NATEnvOptions(repair_turns=REPAIR_TURNS), seed) as factory:
         factory.start()
-        shown = list(itertools.islice(recorded_demonstrations(factory, seed), num))
+        if episodes is None:
+            made = recorded_demonstrations(factory, seed)
+        else:
+            rows = read_tasks(episodes[1], factory.check_task)
+            specs = {row["task_id"]: read_task(row, str(episodes[1])).spec for row in rows}
+            made = mended_submissions(factory, specs, read_lines(episodes[0], dict, "an episode cannot be read"))
+        shown = list(itertools.islice(made, num))
     rows = [to_conversation(each, f"demonstration-{seed}-{number:06d}") for number, each in enumerate(shown)]
     write_tasks(folder / "demonstrations.jsonl", rows)
     return len(rows)

@@ -2,13 +2,15 @@
 
 The teacher acts in the real environment, so every reply that a model reads later is one that the tools gave. It reads
 the files that the replies point to until it finds the one that is wrong, writes that as the reference has it, and
-submits; the last message is not run. What a teacher did wrong on purpose is not learned. Not here: training.
+submits; the last message is not run. What a teacher did wrong on purpose is not learned, nor what a model did whose
+submissions a teacher mends. Not here: training, running the model.
 """
 
 import itertools
 import random
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns
@@ -61,8 +63,52 @@ def _recorded(factory: NATEnvFactory, seed: int, number: int, spec: NATSpec) -> 
     return None
 
 
+def mended_submissions(
+    factory: NATEnvFactory, specs: Mapping[str, NATSpec], episodes: Iterable[Mapping[str, Any]]
+) -> Iterator[Demonstration]:
+    """Of every episode whose first reply is a submission that is not taken, that reply and how a teacher mends it.
+
+    `specs` are those of the episodes, by task id; `episodes` have `task_id` and `messages`, as `agent-rl eval` writes
+    them. What a model gets wrong is told from its own mistakes, which planted faults are not. The factory was started,
+    with `repair_turns` above 0.
+    """
+
+    def mended(episode: Mapping[str, Any]) -> Demonstration | None:
+        spec, files = specs.get(episode["task_id"]), submitted(episode["messages"])
+        if spec is None or files is None or visible_checks(factory.get_toolkit(), spec, files).all_passed:
+            return None
+        return record(factory, NATTask(spec=spec), mending(spec, files), unlearned=frozenset([0]), wordings=())
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for batch in batched(episodes, 8 * AT_ONCE):
+            yield from filter(None, pool.map(mended, batch))
+
+
+def batched(episodes: Iterable[Mapping[str, Any]], size: int) -> Iterator[list[Mapping[str, Any]]]:
+    rest = iter(episodes)
+    while batch := list(itertools.islice(rest, size)):
+        yield batch
+
+
+def submitted(messages: Sequence[Mapping[str, Any]]) -> dict[str, str] | None:
+    """The files of a conversation's first reply, where that writes files and submits; else None."""
+    reply = next((each for each in messages if each.get("role") == "assistant"), {})
+    calls = [(each.get("name"), each.get("arguments")) for each in reply.get("tool_calls") or ()]
+    if len(calls) < 2 or calls[-1][0] != "submit" or any(name != "file_write" for name, _ in calls[:-1]):
+        return None
+    written = [arguments for _, arguments in calls[:-1]]
+    if not all(isinstance(each, Mapping) and {"path", "content"} == each.keys() for each in written):
+        return None
+    return {each["path"]: each["content"] for each in written}
+
+
 def record(
-    factory: NATEnvFactory, task: NATTask, script: Script, *, unlearned: frozenset[int] = frozenset()
+    factory: NATEnvFactory,
+    task: NATTask,
+    script: Script,
+    *,
+    unlearned: frozenset[int] = frozenset(),
+    wordings: tuple[str, ...] = ("own",),
 ) -> Demonstration:
     """Act a script out in the environment: all but its last message, whose verdict is known."""
     env = factory()
@@ -78,7 +124,7 @@ def record(
                 message = script.send(result.messages)
         except StopIteration as end:
             turns.append((end.value, ()))
-        covers = covered(task.to_row()) | {"wordings": ("own",)}
+        covers = covered(task.to_row()) | ({"wordings": wordings} if wordings else {})
         return Demonstration(messages, turns, env.tools, kind=task.spec.family, unlearned=unlearned, covers=covers)
     finally:
         env.close()

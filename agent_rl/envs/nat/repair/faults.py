@@ -1,36 +1,49 @@
 """Faults to plant: one file of a reference project changed in one place, by classes.
 
-A class says where a fault is and what kind of mistake it is; `plant` makes one for a spec, drawn by a seed, or none
-where the class does not go with it. Not here: whether a fault matters and whether a tool shows it (`proof.py`).
+A class says where a fault is and what kind of mistake it is, or only what was done to the text (`edits.py`); `plant`
+makes one for a spec, drawn by a seed, or none where the class does not go with it. Not here: whether a fault matters
+and whether a tool shows it (`proof.py`).
 """
 
 import itertools
 import random
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.families.base import literal
 from agent_rl.envs.nat.factory.render import render_logic, render_project
 from agent_rl.envs.nat.factory.telling import wrong_rules
+from agent_rl.envs.nat.repair.edits import EDITS, Edit, edited
 from agent_rl.envs.nat.spec import NATSpec, Tool
 
 Files = Mapping[str, str]
 Plant = Callable[[NATSpec, Files, random.Random], tuple[str, str] | None]
 """The path of the file that is wrong and its text; None where there is no such fault."""
 
+_NUM_HELD_OUT = 8
+"""Draws of a class of faults that has at most three."""
 _NUM_RULES = 200
 """Other rules that are looked through for one that the example or the test of the project tells."""
 
 
 def plant(name: str, spec: NATSpec, rng: random.Random) -> dict[str, str] | None:
-    """The reference project with a fault of the class in it; None where the class does not go with the spec."""
+    """The reference project with a fault of the class in it; None where the class does not go with the spec, and where
+    an edit happens to be a fault of the classes that are held out."""
     files = render_project(spec)
     changed = FAULTS[name](spec, files, rng)
     if changed is None or files.get(changed[0]) == changed[1]:
         return None
+    if name in EDITS and changed in _held_out(spec, files):
+        return None
     return {**files, changed[0]: changed[1]}
+
+
+def _held_out(spec: NATSpec, files: Files) -> list[tuple[str, str] | None]:
+    """Faults of the classes that are held out, of each as many as it has."""
+    return [FAULTS[name](spec, files, random.Random(seed)) for name in HELD_OUT for seed in range(_NUM_HELD_OUT)]
 
 
 # ---------------------------------------------------------------- what the tool computes
@@ -191,6 +204,10 @@ def _test_import(spec: NATSpec, files: Files, rng: random.Random) -> tuple[str, 
     return _swap(files, spec.tests_path, f"from {spec.package}.logic import", wrong)
 
 
+def _edited(edit: Edit, _spec: NATSpec, files: Files, rng: random.Random) -> tuple[str, str] | None:
+    return edited(edit, files, rng)
+
+
 def _swap(files: Files, path: str, old: str, new: str) -> tuple[str, str] | None:
     return (path, files[path].replace(old, new)) if old in files.get(path, "") else None
 
@@ -216,6 +233,7 @@ FAULTS: dict[str, Plant] = {
     "server argument": _server_argument,
     "wrong expectation": _wrong_expectation,
     "test import": _test_import,
+    **{name: partial(_edited, edit) for name, edit in EDITS.items()},
 }
 """By name, in the order in which they take turns."""
 HELD_OUT = ("unknown name", "not async", "swapped arguments", "broken yaml", "not offered", "test import")

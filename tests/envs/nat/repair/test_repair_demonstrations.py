@@ -62,6 +62,35 @@ def test_they_are_the_same_for_the_same_seed(shown: list[Demonstration], nat_too
     assert list(itertools.islice(recorded_demonstrations(factory, seed=1), 2)) == shown[:2]
 
 
+def conversation(files: dict[str, str], last: str = "submit") -> list[dict]:
+    calls = [{"name": "file_write", "arguments": {"path": path, "content": text}} for path, text in files.items()]
+    reply = {"role": "assistant", "content": "", "tool_calls": [*calls, {"name": last, "arguments": {}}]}
+    return [{"role": "user", "content": "x"}, reply]
+
+
+def test_a_teacher_mends_what_a_model_submitted_in_vain(nat_toolkit: NatToolkit) -> None:
+    right = render_project(SPEC)
+    wrong = {**right, SPEC.logic_path: right[SPEC.logic_path].replace("return f", "return g")}
+    episodes = [
+        {"task_id": "a", "messages": conversation(wrong)},
+        {"task_id": "a", "messages": conversation(right)},  # taken
+        {"task_id": "b", "messages": conversation(wrong)},  # of another task file
+        {"task_id": "a", "messages": conversation(wrong, last="nat_check")},
+        {"task_id": "a", "messages": [{"role": "user", "content": "x"}]},
+    ]
+    factory = SharedFactory(nat_toolkit, repair_turns=2)
+    [made] = recording.mended_submissions(factory, {"a": SPEC}, episodes)
+    assert made.unlearned == {0}
+    (first, replies), (second, _) = made.turns
+    assert {call.arguments["path"]: call.arguments["content"] for call in first.tool_calls[:-1]} == wrong
+    assert "not taken" in replies[-1].content
+    assert [call.arguments for call in second.tool_calls] == [
+        {"path": SPEC.logic_path, "content": right[SPEC.logic_path]},
+        {},
+    ]
+    assert "wordings" not in made.covers
+
+
 def test_a_failed_submission_is_read_and_not_learned(nat_toolkit: NatToolkit) -> None:
     from agent_rl.envs.nat.repair.task import NATTask
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import random
+from itertools import zip_longest
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from agent_rl.envs.check_data import check_data
 from agent_rl.envs.nat.env import NATAgentEnv, submission
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.repair.edits import EDITS
 from agent_rl.envs.nat.repair.faults import FAULTS, HELD_OUT, SHOWN, plant
 from agent_rl.envs.nat.repair.generate import extend_tasks, repair_tasks
 from agent_rl.envs.nat.repair.proof import prove
@@ -44,7 +46,7 @@ def test_some_classes_are_for_the_test_set_alone() -> None:
     assert len(SHOWN) >= 12 and len(HELD_OUT) >= 5
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", sorted(set(FAULTS) - set(EDITS)))
 def test_a_fault_is_one_file_changed_and_the_same_for_the_same_seed(name: str) -> None:
     task = broken(name)
     assert len(changed(task)) == 1
@@ -53,10 +55,31 @@ def test_a_fault_is_one_file_changed_and_the_same_for_the_same_seed(name: str) -
     assert task.solution() == {path: render_project(SPEC)[path] for path in changed(task)}
 
 
-@pytest.mark.parametrize("name", sorted(set(FAULTS) - {"wrong default", "field default", "unknown name"}))
+@pytest.mark.parametrize("name", sorted(set(FAULTS) - set(EDITS) - {"wrong default", "field default", "unknown name"}))
 def test_every_class_fails_the_hidden_check_and_is_shown_by_a_tool(name: str, nat_toolkit: NatToolkit) -> None:
     proof = prove(nat_toolkit, broken(name), seed=0)
     assert proof.holds and set(proof.shown_by) <= {"nat_check", "pytest_run"}
+
+
+def test_an_edit_changes_a_little_of_one_file_that_a_machine_reads() -> None:
+    files = render_project(SPEC)
+    for name in EDITS:
+        drawn = [plant(name, SPEC, random.Random(seed)) for seed in range(40)]
+        paths = {path for each in drawn if each for path in each if each[path] != files[path]}
+        assert len(paths) >= 2 and "pyproject.toml" not in paths, name
+        for each in filter(None, drawn):
+            [path] = [path for path in each if each[path] != files[path]]
+            pairs = zip_longest(each[path].split("\n"), files[path].split("\n"))
+            assert name == "lost line" or sum(new != old for new, old in pairs) <= 2
+
+
+def test_no_edit_is_a_fault_of_the_classes_that_are_held_out() -> None:
+    files = render_project(SPEC)
+    held_out = [plant(name, SPEC, random.Random(seed)) for name in HELD_OUT for seed in range(20)]
+    without_tool = files["mcp_server.py"].replace("@server.tool()\n", "")
+    assert any(each and each["mcp_server.py"] == without_tool for each in held_out)
+    drawn = [plant(name, SPEC, random.Random(seed)) for name in EDITS for seed in range(300)]
+    assert not [each for each in drawn if each and each in held_out]
 
 
 def test_a_project_without_a_fault_is_no_task(nat_toolkit: NatToolkit) -> None:
