@@ -16,7 +16,7 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns
 from agent_rl.envs.nat.env import NATEnvFactory
 from agent_rl.envs.nat.factory.render import render_project
-from agent_rl.envs.nat.repair.faults import SHOWN, plant
+from agent_rl.envs.nat.repair.faults import PRACTISED, plant
 from agent_rl.envs.nat.repair.generate import AT_ONCE, starter_specs
 from agent_rl.envs.nat.repair.task import NATTask, covered
 from agent_rl.envs.nat.repair.wording import repair_request
@@ -49,8 +49,8 @@ def _recorded(factory: NATEnvFactory, seed: int, number: int, spec: NATSpec) -> 
     """Of the fault whose turn it is, or the next one that goes with the spec and that a tool shows."""
     rng = random.Random(f"recorded-{seed}-{spec.task_id}")
     is_mended = rng.random() < MENDED_SHARE
-    for offset in range(len(SHOWN)):
-        name = SHOWN[(number + offset) % len(SHOWN)]
+    for offset in range(len(PRACTISED)):
+        name = PRACTISED[(number + offset) % len(PRACTISED)]
         files = plant(name, spec, random.Random(f"{name}-{seed}-{spec.task_id}"))
         found = visible_checks(factory.get_toolkit(), spec, files) if files else None
         if files is None or found is None or found.all_passed:

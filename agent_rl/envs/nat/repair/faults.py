@@ -238,4 +238,7 @@ FAULTS: dict[str, Plant] = {
 """By name, in the order in which they take turns."""
 HELD_OUT = ("unknown name", "not async", "swapped arguments", "broken yaml", "not offered", "test import")
 """Classes that only the test set has: no demonstration and no training task."""
-SHOWN = tuple(name for name in FAULTS if name not in HELD_OUT)
+SHOWN = tuple(name for name in FAULTS if name not in HELD_OUT and name not in EDITS)
+"""Classes of the other tasks."""
+PRACTISED = (*SHOWN, *EDITS)
+"""Classes of the demonstrations."""
