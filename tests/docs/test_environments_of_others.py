@@ -45,11 +45,13 @@ def test_an_example_trains_a_step(
         (name,) = re.findall(r"# (\w+\.py)\n", shown["python"])
         (tmp_path / name).write_text(shown["python"])
         monkeypatch.syspath_prepend(str(tmp_path))
-    save_tiny_model(tmp_path / "model")
+    config = save_tiny_model(tmp_path / "model") / "config.json"
+    positions = {"max_position_embeddings": 1024}  # descriptions of tools are long in a tokenizer of letters
+    config.write_text(json.dumps(json.loads(config.read_text()) | positions))
     sections: dict[str, Any] = {
         "env": yaml.safe_load(shown["yaml"])["env"],
         "data": {"train_path": str(tmp_path / "train.jsonl"), "eval_path": str(tmp_path / "eval.jsonl")},
-        "policy": {"max_new_tokens": 16, "max_context": 128},
+        "policy": {"max_new_tokens": 16, "max_context": 1024},
         "train": {"steps": 1, "learning_rate": 1e-3},
     }
     path = tmp_path / "my.yaml"
