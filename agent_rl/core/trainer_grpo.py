@@ -6,7 +6,7 @@ Not here: how an episode runs (`episode.py`), the mathematics of a step (`update
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -233,7 +233,7 @@ class GRPOTrainer(Closing):
         it, DataError when the disk refuses a file.
         """
         self._on_step, self._on_evaluation = on_step, on_evaluation
-        stops_together = self._backend.stop.watching() if self._backend.num_processes > 1 else nullcontext()
+        stops_together = self._backend.stopping_together()
         with sigterm_as_interrupt(), stops_together, disk_refusals_as_user_errors(), self._held_folder():
             try:
                 self._train()

@@ -9,7 +9,7 @@ Not here: starting processes (a launcher's work), gradients, weights.
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,6 +101,10 @@ class Processes:
         with self.waiting_for("a sum over all processes"):
             dist.all_reduce(total, group=self._control)
         return float(total)
+
+    def stopping_together(self) -> AbstractContextManager[None]:
+        """Around a run: signals are noted where there are several processes, and as they were where there is one."""
+        return self.stop.watching() if self.num_processes > 1 else nullcontext()
 
     def leave_if_stopped(self) -> None:
         """Raise AgreedInterrupt on every process once one of them has noted a signal to stop."""

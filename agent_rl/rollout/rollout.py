@@ -229,7 +229,7 @@ class DistributedRollout:
         ends its share; all of them raise AgreedInterrupt then."""
         num_processes = self._backend.num_processes
         own = partial(self._worker.roll_out, request.share_of(self._backend.rank, num_processes))
-        gathered = self._backend.all_gather_object(self._backend.stop.cut_short(own) if num_processes > 1 else own())
+        gathered = self._backend.all_gather_object(self._backend.stop.cut_short(own))
         shares = [share for share in gathered if share is not None]
         if len(shares) < num_processes:
             self._backend.stop.leave()

@@ -10,7 +10,7 @@ agent and train of a run's configuration are `section.key=value`.
 
 import math
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +105,7 @@ def _train(
                 say(_line(step, steps, metrics))
 
         stack.enter_context(sigterm_as_interrupt())
-        stack.enter_context(backend.stop.watching() if backend.num_processes > 1 else nullcontext())
+        stack.enter_context(backend.stopping_together())
         try:
             training.train(report, deferred_interrupt)
         except KeyboardInterrupt as error:

@@ -51,8 +51,8 @@ def run(folder: Path, name: str, source: str, place: str) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     if place.startswith("episode"):
-        # 8 of the first evaluation and its share of two steps are 2 + 4 + 4 episodes of this process.
-        SignalEnv.rank, SignalEnv.at = place[-1], 12
+        # 2 of the first evaluation, 4 of each of two steps, 2 of the evaluation after them: this is in the third step.
+        SignalEnv.rank, SignalEnv.at = place[-1], 14
     with GRPOTrainer.from_config(
         config, env_factory=EnvFactory(SignalEnv), train_tasks=LETTER_TASKS, eval_tasks=LETTER_TASKS
     ) as trainer:

@@ -6,10 +6,8 @@ submits; the last message is not run. What a teacher did wrong on purpose is not
 submissions a teacher mends. Not here: training, running the model.
 """
 
-import itertools
 import random
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolCall
@@ -17,7 +15,7 @@ from agent_rl.envs.demonstrations import Demonstration, Turns
 from agent_rl.envs.nat.env import NATEnvFactory
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.repair.faults import PRACTISED, plant
-from agent_rl.envs.nat.repair.generate import AT_ONCE, starter_specs
+from agent_rl.envs.nat.repair.generate import starter_specs, tried
 from agent_rl.envs.nat.repair.task import NATTask, covered
 from agent_rl.envs.nat.repair.wording import repair_request
 from agent_rl.envs.nat.spec import NATSpec
@@ -37,12 +35,7 @@ BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
 def recorded_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demonstration]:
     """Endless, of the starter's specs for warm starts; classes of faults take turns. The factory was started, with
     `repair_turns` above 0."""
-    numbered = enumerate(starter_specs(seed, ["sft"]))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        while batch := list(itertools.islice(numbered, 8 * AT_ONCE)):
-            for made in pool.map(lambda each: _recorded(factory, seed, *each), batch):
-                if made is not None:
-                    yield made
+    return tried(lambda each: _recorded(factory, seed, *each), enumerate(starter_specs(seed, ["sft"])))
 
 
 def _recorded(factory: NATEnvFactory, seed: int, number: int, spec: NATSpec) -> Demonstration | None:
@@ -79,15 +72,7 @@ def mended_submissions(
             return None
         return record(factory, NATTask(spec=spec), mending(spec, files), unlearned=frozenset([0]), wordings=())
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for batch in batched(episodes, 8 * AT_ONCE):
-            yield from filter(None, pool.map(mended, batch))
-
-
-def batched(episodes: Iterable[Mapping[str, Any]], size: int) -> Iterator[list[Mapping[str, Any]]]:
-    rest = iter(episodes)
-    while batch := list(itertools.islice(rest, size)):
-        yield batch
+    return tried(mended, episodes)
 
 
 def submitted(messages: Sequence[Mapping[str, Any]]) -> dict[str, str] | None:

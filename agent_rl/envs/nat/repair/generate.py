@@ -6,9 +6,9 @@ are in the test set alone (`faults.HELD_OUT`). Every task is proven before it is
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal
+from typing import Literal, TypeVar
 
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
 from agent_rl.envs.nat.factory.render import render_project
@@ -19,6 +19,7 @@ from agent_rl.envs.nat.repair.task import NATTask
 from agent_rl.envs.nat.repair.wording import extend_request, repair_request
 from agent_rl.envs.nat.spec import Direct, NATSpec
 
+GivenT, MadeT = TypeVar("GivenT"), TypeVar("MadeT")
 EXTENDED_FAMILY, EXTENDED_LEVELS = "tool_workflow", (3,)
 AT_ONCE = 2
 """Specs that are tried at the same time, as many as there are processes of the toolkit."""
@@ -29,14 +30,17 @@ def starter_specs(seed: int, splits: Sequence[Split]) -> Iterator[NATSpec]:
     return generate_specs(seed, splits, families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
 
 
+def tried(make: Callable[[GivenT], MadeT | None], given: Iterable[GivenT]) -> Iterator[MadeT]:
+    """What `make` makes of each, `AT_ONCE` at the same time, in order and without None; no further than it is read."""
+    rest = iter(given)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while batch := list(itertools.islice(rest, 8 * AT_ONCE)):
+            yield from (made for made in pool.map(make, batch) if made is not None)
+
+
 def repair_tasks(toolkit: NatToolkit, seed: int, specs: Iterator[NATSpec], classes: Sequence[str]) -> Iterator[NATTask]:
     """Proven repairs, of each spec one at most; classes take turns."""
-    numbered = enumerate(specs)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        while batch := list(itertools.islice(numbered, 8 * AT_ONCE)):
-            for task in pool.map(lambda each: _repair(toolkit, seed, classes, *each), batch):
-                if task is not None:
-                    yield task
+    return tried(lambda each: _repair(toolkit, seed, classes, *each), enumerate(specs))
 
 
 def _repair(toolkit: NatToolkit, seed: int, classes: Sequence[str], number: int, spec: NATSpec) -> NATTask | None:
