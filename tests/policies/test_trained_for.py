@@ -101,5 +101,5 @@ def test_the_shipped_models_say_what_their_demonstrations_were_of(domain: str) -
         trained, words = (read_trained_for(ROOT / f"model/nat_minimind_{each}") for each in ("grpo", "words"))
         assert trained == TrainedFor(environment=shipped.environment, max_context=1024, tasks=shipped.tasks)
         assert words is not None
-        assert words.tasks == {**shipped.tasks, "wordings": ("any", "own")}
+        assert words.tasks == {**shipped.tasks, "kinds": ("create", "repair"), "wordings": ("any", "own")}
         assert words.max_context > shipped.max_context

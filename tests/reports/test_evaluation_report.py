@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import LetterEnv
 from rich.console import Console
 
 from agent_rl.config import Config, load_config
-from agent_rl.envs.base import AgentEnv, EnvFactory
+from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import DataError
 from agent_rl.redacted import redacted
@@ -178,7 +179,7 @@ def test_settings_show_no_credentials_and_differ_by_them_all_the_same(tmp_path: 
         address = f"https://me:{password}@host/mcp?key={password}#{password}"
         overrides = [f"tools.mcp=[{{url: '{address}'}}]", f"env.options.server={address}"]
         config = load_config(ROOT / "configs/math_grpo.yaml", overrides)
-        return episode_settings(config, EnvFactory(AgentEnv))
+        return episode_settings(config, EnvFactory(LetterEnv))
 
     one, other = report_of("first"), report_of("second")
     assert one["env_options"] == {"server": "https://host/mcp?(not shown)"}

@@ -146,7 +146,7 @@ def test_a_row_without_a_task_is_refused(extras: dict[str, Any], sentence: str) 
 
 
 def test_a_task_of_another_environment_and_an_unknown_option_are_refused() -> None:
-    with pytest.raises(DataError, match="field 'family'"):
+    with pytest.raises(DataError, match="no NAT task, but a row of task_id"):
         skyrl.dataset_row({"task_id": "t"})
     with pytest.raises(ConfigError, match=r"env\.options\.chekers.*did you mean 'checkers'"):
         skyrl.dataset_row(TASK, {"chekers": 1})
