@@ -15,8 +15,9 @@ from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
+from agent_rl.envs.nat.factory.requests.loose import in_loose_words
 from agent_rl.envs.nat.factory.requests.reword import in_any_words
-from agent_rl.envs.nat.prompts import initial_messages
+from agent_rl.envs.nat.prompts import first_messages, initial_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import TOOL_SPECS, test_report
 from agent_rl.tools.file_tools import wrote
@@ -27,6 +28,8 @@ HABIT_SHARE = 0.8
 """Of the faulty demonstrations, those that show the habit."""
 CHECKING_SHARE = 0.15
 """Demonstrations that run the tests before they submit, which takes a second turn."""
+FREE_SHARE = 0.12
+"""Of the reworded demonstrations, those whose opening tells nothing of a plan."""
 
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
@@ -40,20 +43,23 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
 
 
 def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
-    """The same with requests in many wordings and names of any words, without end."""
+    """The same with requests in many wordings and names of any words, some of them without a plan; without end."""
     for each in endless_seeds(seed):
         specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
         for spec in itertools.islice(specs, SPECS_PER_SEED):
-            changed = in_any_words(spec, random.Random(f"words-{seed}-{spec.task_id}"))
+            is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < FREE_SHARE
+            change = in_loose_words if is_free else in_any_words
+            changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
+            messages = first_messages(None if is_free else changed, changed.request)
             turns = demonstration_turns(changed, faulty_share=faulty_share, seed=seed)
-            covers = _covers(spec, "any")
-            yield Demonstration(initial_messages(changed), turns, TOOL_SPECS, kind=spec.family, covers=covers)
+            covers = _covers(spec, "any", *["free"] * is_free)
+            yield Demonstration(messages, turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
-def _covers(spec: NATSpec, wording: str) -> dict[str, tuple[str | int, ...]]:
+def _covers(spec: NATSpec, *wordings: str) -> dict[str, tuple[str | int, ...]]:
     """As `repair.task.covered` has it, with how the request is worded."""
     families = {spec.family, *(tool.family for tool in spec.tools)}
-    return {"families": tuple(families), "levels": (spec.level,), "kinds": ("create",), "wordings": (wording,)}
+    return {"families": tuple(families), "levels": (spec.level,), "kinds": ("create",), "wordings": wordings}
 
 
 def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:

@@ -28,7 +28,7 @@ _FILES = (
 _FREE = """Choose a package name that begins with nat_ and describes the agent; PACKAGE stands for it above."""
 
 
-def first_messages(spec: NATSpec | None, request: str, style: PromptStyle) -> list[Message]:
+def first_messages(spec: NATSpec | None, request: str, style: PromptStyle = "compact") -> list[Message]:
     """`initial_messages` of a plan; without one the request in a person's own words, the layout left to the model."""
     if spec is not None:
         return initial_messages(spec, style)

@@ -11,7 +11,7 @@ from agent_rl.policies.model_files.trained_for import FILE, TrainedFor
 
 ENVIRONMENT = "nat_agent_creation"
 FREE_WORDS = (
-    f"this model was trained on requests in its own wording alone (its {FILE}), so free words are not given to it; set "
+    f"this model was not trained on requests without a plan (its {FILE}), so free words are not given to it; set "
     "planner.source to gemini or openai, give a plan with --spec, or name a model that was trained with --wordings any"
 )
 MAX_REQUEST_CHARS = 4000
@@ -62,7 +62,7 @@ class Scope:
                 for each, wanted in known.items()
             },
             max_tools=writes.max_tools,
-            takes_free_words="any" in trained.tasks.get("wordings", ()),
+            takes_free_words="free" in trained.tasks.get("wordings", ()),
             repairs="repair" in trained.tasks.get("kinds", ()),
             max_context=trained.max_context,
         )

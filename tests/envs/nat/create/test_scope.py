@@ -45,8 +45,9 @@ def test_the_model_says_what_it_knows_and_the_configuration_what_it_may() -> Non
 @pytest.mark.parametrize(
     ("trained", "has_plan", "num_repairs", "word"),
     [
-        (SMALL, False, 0, "its own wording alone"),
-        (knowing(wordings=("any", "own")), False, 0, None),
+        (SMALL, False, 0, "without a plan"),
+        (knowing(wordings=("any", "own")), False, 0, "without a plan"),
+        (knowing(wordings=("any", "free")), False, 0, None),
         (None, False, 0, None),
         (SMALL, True, 0, None),
         (SMALL, True, 2, "not trained to repair"),
@@ -84,7 +85,7 @@ def test_what_a_model_was_not_trained_for_is_refused_and_it_is_not_asked(nat_too
     assert "window of 200" in creation.reason
     creation, _ = created(nat_toolkit, SMALL, "convert days", spec=SPEC)
     assert creation.state == "accepted"
-    creation, _ = created(nat_toolkit, knowing(wordings=("any",)), "convert days")
+    creation, _ = created(nat_toolkit, knowing(wordings=("free",)), "convert days")
     assert creation.state == "built"
 
 

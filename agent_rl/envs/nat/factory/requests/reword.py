@@ -45,10 +45,16 @@ def in_any_words(spec: NATSpec, rng: random.Random) -> NATSpec:
     return spec.model_copy(update={"request": text})
 
 
-def reworded(spec: NATSpec, rng: random.Random) -> str:
-    """A request for the spec. Needs one tool that is the workflow itself."""
+def reworded(spec: NATSpec, rng: random.Random, *, told_share: float | None = None) -> str:
+    """A request for the spec. Needs one tool that is the workflow itself.
+
+    `told_share`: no name of a package or a type is told, and of what it does, takes and gives about this share.
+    """
     (tool,) = spec.tools
     head, behaviour, tail = _parts(spec, tool, rng)
+    if told_share is not None:
+        head = [_opening(tool, rng)]
+        behaviour, tail = ([each for each in part if rng.random() < told_share] for part in (behaviour, tail))
     own = rng.choice([0.0, 0.0, 0.1, 0.3, 0.6, 1.0])
     say = [[_said(each, own, rng) for each in part] for part in (head, behaviour, tail)]
     sentences = _with_errors_in_order(_ordered(*say, rng=rng), [*say[0], *say[1], *say[2]], tool)
@@ -68,6 +74,16 @@ def _parts(spec: NATSpec, tool: Tool, rng: random.Random) -> tuple[list[str], li
     behaviour = [part for each in behaviour for part in _split(each)]
     tail = [part for each in tail for part in _split(each)]
     return list(head), behaviour, [_facts_otherwise(each, tool, rng) for each in tail]
+
+
+def _opening(tool: Tool, rng: random.Random) -> str:
+    (section,) = (each for each in read_sections("openings.txt") if each.sources == (tool.family,))
+    return _with_words(choose(rng.choice(section.ways), rng), rng)
+
+
+def _with_words(way: str, rng: random.Random) -> str:
+    """`way` with any word where it has `{w}`."""
+    return re.sub(r"\{w\}", lambda _: rng.choice(read_words(WORDS)), way)
 
 
 def _split(sentence: str) -> list[str]:
@@ -246,8 +262,7 @@ def _with_chatter(text: str, rng: random.Random) -> str:
     greeting, closing, filler, _ = read_sections("chatter.txt")
 
     def line(section: Phrasing) -> str:
-        way = choose(rng.choice(section.ways), rng)
-        return re.sub(r"\{w\}", lambda _: rng.choice(read_words(WORDS)), way)
+        return _with_words(choose(rng.choice(section.ways), rng), rng)
 
     joint = rng.choice([" ", " ", "\n", "\n\n"])
     if rng.random() < 0.12:

@@ -11,11 +11,16 @@ from agent_rl.envs.nat.demonstrations import reworded_demonstrations
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, generate_specs
 from agent_rl.envs.nat.factory.oracle import answer
-from agent_rl.envs.nat.factory.requests.grammar import choose, fill, match, read_synonyms, read_words
+from agent_rl.envs.nat.factory.requests.grammar import choose, fill, match, read_sections, read_synonyms, read_words
+from agent_rl.envs.nat.factory.requests.loose import in_loose_words
 from agent_rl.envs.nat.factory.requests.names import any_name, in_any_case, renamed
 from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded, sections
+from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
+from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.prompts import first_messages
 from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.envs.nat.visible import visible_checks
 
 FACT = re.compile(r"`([^`]*)`|(\d+)")
 
@@ -138,3 +143,39 @@ def test_demonstrations_are_the_same_for_the_same_seed() -> None:
         for _ in range(2)
     )
     assert first == second
+
+
+def test_loose_words_tell_no_name_and_may_leave_rules_out(specs: list[NATSpec]) -> None:
+    told, num_loose = [], 0
+    for number, spec in enumerate(specs):
+        changed = in_loose_words(spec, random.Random(number))
+        if changed.package != f"nat_{spec.tools[0].family}":
+            assert [fact for fact in facts(changed) if fact not in changed.request] == []
+            continue
+        num_loose += 1
+        tool = changed.tools[0]
+        assert changed.package not in changed.request and tool.type_name not in changed.request
+        assert changed.fingerprint == spec.fingerprint and fingerprint_of(changed) == spec.fingerprint
+        left_out = facts(changed) - {changed.package, tool.type_name, tool.instance}
+        told.append(all(fact in changed.request for fact in left_out))
+    assert 0.6 < num_loose / len(specs) < 0.8
+    assert 0.2 < sum(told) / len(told) < 0.7  # some tell all the rules, others not
+
+
+def test_every_family_of_the_starter_has_an_opening(specs: list[NATSpec]) -> None:
+    assert {spec.tools[0].family for spec in specs} == {each.sources[0] for each in read_sections("openings.txt")}
+
+
+def test_some_demonstrations_have_the_opening_that_a_request_without_a_plan_gets() -> None:
+    shown = list(itertools.islice(reworded_demonstrations(5, faulty_share=0), 150))
+    free = [each for each in shown if "free" in each.covers["wordings"]]
+    assert 8 < len(free) < 35
+    for each in shown:
+        as_free = first_messages(None, each.messages[-1].content)
+        assert (each.messages == as_free) == ("free" in each.covers["wordings"])
+
+
+def test_projects_of_loose_words_pass_the_checker(specs: list[NATSpec], nat_toolkit: NatToolkit) -> None:
+    for number, spec in enumerate(specs[:7]):
+        changed = in_loose_words(spec, random.Random(number))
+        assert visible_checks(nat_toolkit, changed, render_project(changed)).all_passed
