@@ -38,6 +38,7 @@ from agent_rl.rollout.rollout import (
     make_worker,
     require_scored,
 )
+from agent_rl.rollout.window import check_room
 from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.files import write_json
 from agent_rl.telemetry.run_log import RunLog
@@ -105,6 +106,7 @@ def run_in_chunks(
     tasks: Sequence[Task],
     done: Sequence[Record],
     *,
+    policy: BasePolicy,
     samples: int,
     temperature: float,
     chunk: int,
@@ -116,7 +118,8 @@ def run_in_chunks(
 
     `save` gets the records of each `chunk` tasks once they ended, `failed` what code of the user raised in them,
     `report` a line of progress. Errors of `require_scored`, before the chunk is saved, when none of its episodes could
-    be scored; a single task, or fewer than a chunk, may fail once others were scored.
+    be scored; a single task, or fewer than a chunk, may fail once others were scored. ConfigError when none of the
+    first chunk's prompts leaves room for a reply in the window of `policy`, which plays them.
     """
     records = list(done)
     finished = {record["task_id"] for record in done}
@@ -134,6 +137,8 @@ def run_in_chunks(
         failed([failure for group in groups for episode in group.trajectories for failure in episode.failures])
         if 1 < len(chosen) == chunk or all(record["reward"] is None for record in records):
             require_scored(groups)
+        if not records:
+            check_room(groups, policy, "the first tasks")
         new = _records(groups, chosen)
         save(new)
         records += new

@@ -42,7 +42,7 @@ from agent_rl.policies.trained_model import TrainedModel
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.async_source import make_rollout_source
 from agent_rl.rollout.rollout import SourceMaker, make_rollout
-from agent_rl.rollout.window import check_first_step
+from agent_rl.rollout.window import check_room
 from agent_rl.telemetry.alarms import FiredAlarm, make_alarms
 from agent_rl.telemetry.events import EventLog
 from agent_rl.telemetry.metrics import group_metrics
@@ -290,7 +290,7 @@ class GRPOTrainer(Closing):
         with clock.stage("rollout"):
             batch = self._source.collect(step=self.step + 1)
         if self.step == 0:
-            check_first_step(batch.groups, self.policy)
+            check_room(batch.groups, self.policy, "the first step")
         self._sync.offload()
         with deferred_interrupt():
             with clock.stage("update"):

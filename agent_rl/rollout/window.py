@@ -1,5 +1,5 @@
 """Whether prompts fit into the model's window: those of every environment of a mixture, before anything is trained, and
-those of the first step.
+those of the first step or of an evaluation.
 
 Not here: an episode that fills the window (`episode.py`).
 """
@@ -35,8 +35,8 @@ def check_windows(factory: EnvFactory, tasks: Sequence[Task], policy: BasePolicy
             )
 
 
-def check_first_step(groups: Sequence[TrajectoryGroup], policy: BasePolicy) -> None:
-    """ConfigError where no prompt of these groups left room for a reply: nothing would ever be learned."""
+def check_room(groups: Sequence[TrajectoryGroup], policy: BasePolicy, where: str) -> None:
+    """ConfigError where no prompt of these groups left room for a reply: nothing would be learned, or measured."""
     episodes = [episode for group in groups for episode in group.trajectories]
     if any(episode.turns or episode.stop_reason is not StopReason.CONTEXT_FULL for episode in episodes):
         return
@@ -44,7 +44,7 @@ def check_first_step(groups: Sequence[TrajectoryGroup], policy: BasePolicy) -> N
     lengths = [len(render(each.initial_messages)) for each in episodes if each.initial_messages]
     if lengths:
         raise ConfigError(
-            f"no prompt of the first step leaves room for a reply: the shortest has {min(lengths)} tokens and its "
+            f"no prompt of {where} leaves room for a reply: the shortest has {min(lengths)} tokens and its "
             f"tools, and policy.max_context is {policy.max_context}; raise it, or shorten the prompts"
         )
 

@@ -189,6 +189,7 @@ class EvaluationCommand:
                 make_worker(model.config, policy, self.factory),
                 self.tasks,
                 records,
+                policy=policy,
                 samples=self.samples,
                 temperature=self.temperature,
                 chunk=tasks_per_chunk(self.config.rollout.async_workers, self.samples),

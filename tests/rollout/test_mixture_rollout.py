@@ -26,7 +26,7 @@ from agent_rl.rollout.async_source import AsyncSource
 from agent_rl.rollout.outcomes import success_rates
 from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker
 from agent_rl.rollout.turns import EpisodeLimits
-from agent_rl.rollout.window import check_first_step, check_windows
+from agent_rl.rollout.window import check_room, check_windows
 from agent_rl.telemetry.metrics import group_metrics
 
 LIMITS = EpisodeLimits(max_new_tokens=100, max_turns=3)
@@ -172,11 +172,11 @@ def test_a_first_step_without_room_for_any_reply_is_refused() -> None:
     for max_context in (1, length):
         policy.max_context = max_context
         with pytest.raises(ConfigError, match=rf"has {length} tokens .* policy.max_context is {max_context}"):
-            check_first_step(groups, policy)
+            check_room(groups, policy, "the first step")
     # One that had room, or failed for another reason, is enough.
     for reason, turns in ((StopReason.FINISHED, ()), (StopReason.ENV_ERROR, ())):
         fits = replace(groups[1].trajectories[0], stop_reason=reason, turns=turns)
-        check_first_step([groups[0], TrajectoryGroup(task_id="l", trajectories=(fits,))], policy)
+        check_room([groups[0], TrajectoryGroup(task_id="l", trajectories=(fits,))], policy, "the first step")
 
 
 def test_rollouts_in_the_background_keep_the_shares_and_go_on_where_they_were(tmp_path: Path) -> None:

@@ -318,3 +318,11 @@ def test_environments_that_all_fail_end_it_and_nothing_is_saved(folder: Path) ->
     with pytest.raises(EpisodesFailedError, match="all 4 episodes failed in their environment"):
         main(config, folder / "out")
     assert lines_of(folder / "out") == []
+
+
+def test_tasks_that_leave_no_room_for_a_reply_are_refused_and_nothing_is_saved(folder: Path) -> None:
+    config = write_config(folder, policy={"type": "minimind", "max_new_tokens": 8, "max_context": 12})
+    with pytest.raises(ConfigError, match=r"no prompt of the first tasks .* policy\.max_context is 12"):
+        main(config, output_dir=folder / "out", checkpoint=str(folder / "model"))
+    assert not (folder / "out/report.json").exists()
+    assert lines_of(folder / "out") == []
