@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, overload
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
@@ -65,7 +65,13 @@ class RewardSpec(BaseModel):
     """Factor of its reward in the sum; negative ones punish."""
 
 
-RewardSpecs = Annotated[tuple[RewardSpec, ...], BeforeValidator(_as_entries)]
+def _not_all_zero(entries: tuple[RewardSpec, ...]) -> tuple[RewardSpec, ...]:
+    if not any(each.weight for each in entries):
+        raise ValueError("all weights are 0, so that every episode is worth the same; give one that is not")
+    return entries
+
+
+RewardSpecs = Annotated[tuple[RewardSpec, ...], BeforeValidator(_as_entries), AfterValidator(_not_all_zero)]
 """A field of a configuration model: a name, `{name, weight}`, or a list of them."""
 
 

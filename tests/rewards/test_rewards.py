@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent_rl.agent.messages import Message
@@ -167,6 +167,7 @@ def test_functions_that_cannot_work_are_refused_when_they_are_registered(
         ({"name": "qa_f1_reward", "weight": float("inf")}, "reward.0.weight = inf"),
         ({"name": "qa_f1_reward", "wight": 2}, "unknown key 'env.options.reward.0.wight'; did you mean 'weight'"),
         ({"weight": 2}, "'env.options.reward.0.name' is missing"),
+        ([{"name": "qa_f1_reward", "weight": 0.0}], "all weights are 0"),
         (["qa_f1_reward", 5], r"env.options.reward = \['qa_f1_reward', 5\]: expected the name"),
         (None, "env.options.reward = None: expected the name"),
     ],
@@ -307,6 +308,7 @@ def test_a_function_that_raises_is_an_error_with_its_name_and_the_sandboxs_stay_
 
 @given(st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9)), min_size=1, max_size=4), st.randoms())
 def test_the_sum_of_the_named_parts_is_the_total(pairs: list[tuple[float, float]], rng: Any) -> None:
+    assume(any(weight for _, weight in pairs))
     names = [SCALED[i] for i in range(len(pairs))]
     task = {"task_id": "t0", **{f"value{i}": value for i, (value, _) in enumerate(pairs)}}
     specs = [{"name": name, "weight": weight} for name, (_, weight) in zip(names, pairs, strict=True)]

@@ -2,9 +2,9 @@
 smaller one for doing it in few turns. All weights are configuration. *Success* is reported apart from the reward.
 """
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent_rl.envs.nat.judge.report import ValidationReport
 
@@ -30,6 +30,12 @@ class RewardWeights(BaseModel):
     """What a project that passes all visible checks (files, build, example, server, own tests) has gained, paid on the
     turns on which checks begin to pass and taken back where they fail again; costs two runs for each turn with new
     files."""
+
+    @model_validator(mode="after")
+    def _not_all_zero(self) -> Self:
+        if not any((self.tools, self.integration, self.workflow, self.complete, self.efficiency, self.progress)):
+            raise ValueError("all weights are 0, so that every episode is worth the same; give one above 0")
+        return self
 
 
 def reward_parts(
