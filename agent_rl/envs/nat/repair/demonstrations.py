@@ -20,6 +20,7 @@ from agent_rl.envs.nat.repair.task import NATTask, covered
 from agent_rl.envs.nat.repair.wording import repair_request
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.visible import VisibleChecks, visible_checks
+from agent_rl.sandbox.workspace import WorkspaceError
 
 Script = Generator[Message, tuple[Message, ...], Message]
 """Assistant messages, to each of which the replies come back; what it returns is the last message."""
@@ -68,11 +69,18 @@ def mended_submissions(
 
     def mended(episode: Mapping[str, Any]) -> Demonstration | None:
         spec, files = specs.get(episode["task_id"]), submitted(episode["messages"])
-        if spec is None or files is None or visible_checks(factory.get_toolkit(), spec, files).all_passed:
+        if spec is None or files is None or _is_taken(factory, spec, files):
             return None
         return record(factory, NATTask(spec=spec), mending(spec, files), unlearned=frozenset([0]), wordings=())
 
     return tried(mended, episodes)
+
+
+def _is_taken(factory: NATEnvFactory, spec: NATSpec, files: Mapping[str, str]) -> bool:
+    try:
+        return visible_checks(factory.get_toolkit(), spec, files).all_passed
+    except WorkspaceError:  # a path that file_write refuses
+        return False
 
 
 def submitted(messages: Sequence[Mapping[str, Any]]) -> dict[str, str] | None:

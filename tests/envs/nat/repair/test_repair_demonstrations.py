@@ -91,6 +91,14 @@ def test_a_teacher_mends_what_a_model_submitted_in_vain(nat_toolkit: NatToolkit)
     assert "wordings" not in made.covers
 
 
+def test_a_submission_with_a_path_that_is_refused_is_mended_too(nat_toolkit: NatToolkit) -> None:
+    right = render_project(SPEC)
+    wrong = {path if path != SPEC.logic_path else "src/lo\ngic.py": text for path, text in right.items()}
+    episodes = [{"task_id": "a", "messages": conversation(wrong)}]
+    [made] = recording.mended_submissions(SharedFactory(nat_toolkit, repair_turns=2), {"a": SPEC}, episodes)
+    assert [call.arguments.get("path") for call in made.turns[1][0].tool_calls] == [SPEC.logic_path, None]
+
+
 def test_a_failed_submission_is_read_and_not_learned(nat_toolkit: NatToolkit) -> None:
     from agent_rl.envs.nat.repair.task import NATTask
 
