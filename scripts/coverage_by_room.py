@@ -13,11 +13,13 @@ from pathlib import Path
 
 
 def lines_by_room(report: dict) -> dict[str, tuple[int, int]]:
-    """Room -> (lines that ran, lines in all); files at the top of the package are the room `(top)`."""
+    """Room -> (lines that ran, lines in all). Files at the top of the package are the room `(top)`; an environment is
+    a room."""
     ran, all_lines = Counter(), Counter()
     for name, file in report["files"].items():
         below = Path(name).as_posix().rpartition("agent_rl/")[2].split("/")
-        room = below[0] if len(below) > 1 else "(top)"
+        rooms = below[:-1][: 2 if below[0] == "envs" else 1]
+        room = "/".join(rooms) or "(top)"
         ran[room] += file["summary"]["covered_lines"]
         all_lines[room] += file["summary"]["num_statements"]
     return {room: (ran[room], all_lines[room]) for room in sorted(all_lines) if all_lines[room]}
