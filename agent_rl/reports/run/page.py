@@ -15,6 +15,7 @@ from agent_rl.reports.plots import count_bars, svg_uri
 from agent_rl.reports.run.curves import PANELS, Panel, env_panels, is_zero, part_panels, plot, series_of, smoothing
 from agent_rl.reports.run.evidence import MIN_STEPS, measured
 from agent_rl.reports.run.links import EpisodeLinks
+from agent_rl.reports.run.parts import RewardParts
 from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts
 
 MAX_PAIRS = 6
@@ -41,6 +42,7 @@ def run_page(report: RunReport, links: EpisodeLinks | None = None, episodes_file
         smoothed=smoothing(len(run.steps)),
         curves=list(_curves(report)) if run.steps else [],
         max_alarms=MAX_ALARMS,
+        parts=list(_part_rows(report.reward_parts)),
         failures=list(_failures(report)),
         max_pairs=MAX_PAIRS,
         shared_start=shared_start,
@@ -69,6 +71,21 @@ def _held_out_rows(report: RunReport, temperature: float) -> Iterator[tuple[str,
         before, after = part.before.mean_reward, part.after.mean_reward
         yield name, "solved %", *rates, turned, p_value
         yield "", "reward", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "", ""
+
+
+def _part_rows(found: RewardParts | None) -> Iterator[tuple[str, ...]]:
+    """Success, the reward and each of its parts: first and last steps, change, correlation with success."""
+    if found is None:
+        return
+    if found.success:
+        yield ("success", *_moved(*found.success), "")
+    for each in found.parts:
+        known = each.with_success
+        yield (each.name, *_moved(each.first, each.last), "none" if known is None else f"{known:+.2f}")
+
+
+def _moved(first: float, last: float) -> tuple[str, ...]:
+    return f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}"
 
 
 def _curves(report: RunReport) -> Iterator[dict[str, Any]]:
