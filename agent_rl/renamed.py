@@ -271,6 +271,19 @@ REWARD_HINTS = {
 """Names of rewards in other libraries, for errors."""
 
 
+def called_elsewhere(key: str) -> dict[str, list[str]]:
+    """By library, what it calls a key of ours: `{"TRL": ["max_steps", "num_train_epochs (epochs * rows / ...)"]}`.
+
+    Keys that AgentFly has from verl are those of verl.
+    """
+    tables = {**LIBRARIES, "AgentFly": AGENTFLY}
+    found = {
+        library: [name + (f" ({to.note})" if to.note else "") for name, to in table.items() if to.ours == key]
+        for library, table in tables.items()
+    }
+    return {library: names for library, names in found.items() if names}
+
+
 def hint(key: str, value: Any = None, *, is_whole: bool = False, ours: Collection[str] | None = None) -> str:
     """`"; KEY is a key of verl; here it is train.steps (...)"` for a key of another library, or a section of such keys.
 

@@ -72,6 +72,7 @@ else
     in_small+=(data.max_eval_tasks=8 "policy.max_context=$max_context" policy.max_new_tokens=300)
     in_small+=("vllm.weight_folder=$weights" env.options.prompt=compact env.options.checkers=1)
     in_small+=(rollout.groups_per_step=8 rollout.max_turns=6 rollout.episode_timeout_s=300)
+    in_small+=("log.trackers=[tensorboard]")  # no service hears of a rehearsal
     # In bfloat16 a rate for 60 steps changes too little in three to be seen in what is sent.
     in_small+=(train.steps=3 train.learning_rate=1.0e-4 train.micro_batch_tokens=4096 checkpoint.every=1)
     # Its processes, servers too, are known by the first, see no GPU, and share the cores of a small machine.

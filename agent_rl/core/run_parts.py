@@ -20,6 +20,7 @@ from agent_rl.envs.opening import GivenTools, open_environment
 from agent_rl.policies.make_policy import make_policy
 from agent_rl.rollout.rollout import SourceMaker
 from agent_rl.rollout.window import check_windows
+from agent_rl.telemetry.trackers import check_trackers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ def opened_parts(request: RunRequest) -> Iterator[dict[str, Any]]:
     config = request.config
     config.check_functions()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
+    backend.on_main(lambda: check_trackers(config.log.trackers))  # a large model would be read first
     run = backend.on_main(lambda: RunFolder.open(config))
     with ExitStack() as opened:
         factory = opened.enter_context(open_environment(config, request.env_factory, given_tools=request.given_tools))

@@ -33,6 +33,22 @@ ENVIRONMENTS: Registry[FactoryMaker | EnvFactory | type[EnvFactory] | type[Agent
     },
     key="env.name",
 )
+OPTIONS = {
+    "nat_agent_creation": "agent_rl.envs.nat.env:NATEnvOptions",
+    "code_exec": "agent_rl.envs.code.env:CodeExecEnvOptions",
+    "search_qa": "agent_rl.envs.search.env:SearchEnvOptions",
+    "math_qa": "agent_rl.envs.qa_env:QAEnvOptions",
+    "external": "agent_rl.endpoint.external:ExternalOptions",
+    "prompts": "agent_rl.envs.prompt_env:PromptEnvOptions",
+    "mixture": "agent_rl.envs.mixture:MixtureOptions",
+    "reasoning_gym": "agent_rl.envs.foreign.reasoning_gym:ReasoningGymOptions",
+    "verifiers": "agent_rl.envs.foreign.verifiers:VerifiersOptions",
+    "gymnasium": "agent_rl.envs.foreign.gymnasium:GymnasiumOptions",
+    "openenv": "agent_rl.envs.foreign.openenv:OpenEnvOptions",
+    "trl_environment": "agent_rl.envs.foreign.trl:TRLEnvironmentOptions",
+    "skyrl_gym": "agent_rl.envs.foreign.skyrl_gym:SkyRLGymOptions",
+}
+"""The class of `env.options` of the built-in environments that have one, for help."""
 DOMAINS = {"nat": "nat_agent_creation", "code": "code_exec", "search": "search_qa", "math": "math_qa"}
 """Short names of environments on the command line."""
 

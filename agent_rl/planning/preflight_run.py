@@ -24,6 +24,7 @@ from agent_rl.planning.plan import PlannedRun, read_run
 from agent_rl.planning.preflight import FoundGpu, MachineCheck, failed, ok, warning
 from agent_rl.policies import hub
 from agent_rl.policies.hf_loading import is_folder, load_hf_tokenizer
+from agent_rl.telemetry.trackers import check_trackers
 
 _LAUNCHER_PORT = 29500
 
@@ -39,6 +40,8 @@ def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Ite
         driver=None if config.run.device == "cpu" else driver_version(),
         cuda=torch.version.cuda,
     )
+    if set(config.log.trackers) - {"tensorboard"}:
+        yield preflight.attempt("trackers", lambda: check_trackers(config.log.trackers, ask_services=True))
     yield preflight.attempt("training tasks", lambda: _tasks(config, "train"))
     if gpus:
         yield preflight.check_kernels(what_kernels_lack())

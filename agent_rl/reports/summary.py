@@ -16,7 +16,7 @@ from rich.text import Text
 
 from agent_rl.errors import DataError
 from agent_rl.reports.episodes import Episode, by_task, failure_counts, in_common
-from agent_rl.telemetry.statistics import clustered_interval, ks_of, paired_means, pass_at_k
+from agent_rl.telemetry.statistics import clustered_interval, correlation_within, ks_of, paired_means, pass_at_k
 
 Figures = dict[str, Any]
 GROUPINGS = ("env", "difficulty", "level", "family")
@@ -32,8 +32,10 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
 
     `num_tasks`, `num_episodes`, `num_env_errors` (episodes without a score, left out of all but lengths and ends);
     `success` as in `success_of`; `by`: label -> value -> the same of those tasks; `reward`: mean, min, max; `parts`:
-    mean of every part of the reward; `components`: shares in [0, 1], those parts named `share/*` and the parts of
-    `part_weights` without their weights; `pass_at_k`: k -> rate, of the tasks with as many scored episodes, whose
+    mean of every part of the reward; `parts_with_success`: its correlation with success within tasks, with one episode
+    a task across them, None where one of the two is the same everywhere; `components`: shares in [0, 1], those parts
+    named `share/*` and the parts of `part_weights` without their weights; `pass_at_k`: k -> rate, of the tasks with as
+    many scored episodes, whose
     number is in `pass_at_k_tasks`, with `[low, high]` in `pass_at_k_intervals`; `pass_at_k_by`: label -> value ->
     `pass_at_k_of` those tasks; `turns`, `tokens`, `seconds`: means of an episode, None where no record says;
     `stop_reasons`, `failure_modes`, `flags`: episodes by name, most frequent first.
@@ -58,6 +60,7 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
         "reward": {"mean": fmean(rewards), "min": min(rewards), "max": max(rewards)},
         "components": {**weighted, **shares},
         "parts": parts,
+        "parts_with_success": {name: _with_success(scored, name) for name in parts},
         "pass_at_k": {k: each["rate"] for k, each in pass_at.items()},
         "pass_at_k_tasks": {k: each["num_tasks"] for k, each in pass_at.items()},
         "pass_at_k_intervals": {k: [each["low"], each["high"]] for k, each in pass_at.items()},
@@ -71,6 +74,14 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
         "failure_modes": failure_counts(scored),
         "flags": dict(Counter(flag for episode in episodes for flag in set(episode.flags)).most_common()),
     }
+
+
+def _with_success(scored: Sequence[Episode], name: str) -> float | None:
+    """Of a part of the reward, in groups of a task's episodes where tasks have several."""
+    groups = [group for group in by_task(scored).values() if len(group) > 1] or [scored]
+    return correlation_within(
+        [[(e.reward_parts.get(name, 0.0), float(e.is_success)) for e in group] for group in groups]
+    )
 
 
 def success_of(episodes: Sequence[Episode]) -> Figures:
@@ -224,6 +235,10 @@ def _sections(figures: Figures) -> dict[str, dict[str, str]]:
         "Reward": {"mean": f"{reward['mean']:.3f}", "range": f"{reward['min']:.3f} to {reward['max']:.3f}"},
         "Components, mean share": _decimals(components),
         "Parts of the reward, mean": {} if components else _decimals(parts),
+        "Parts, correlation with success": {
+            name: "none" if value is None else f"{value:+.2f}"
+            for name, value in figures.get("parts_with_success", {}).items()
+        },
         "pass@k": _pass_at(figures) if len(pass_at) > 1 else {},
         "Mean of an episode": {name: f"{mean:.1f}" for name, mean in lengths.items() if mean is not None},
         "Ends of episodes": _shares(figures["stop_reasons"], num_episodes),

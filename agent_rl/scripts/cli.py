@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agent_rl.registry import import_object
-from agent_rl.scripts import check_data, evaluate_model, prepare_dataset, prepare_tasks, train
+from agent_rl.scripts import check_data, configuration, evaluate_model, prepare_dataset, prepare_tasks, train
 from agent_rl.scripts.commands import (
     chat,
     export,
@@ -77,6 +77,7 @@ app.command("plan", help="What a run needs on every GPU, and whether it fits.")(
 app.command("preflight", help="Check this machine for a run before it starts.")(preflight.main)
 app.add_typer(sandbox_info.app, name="sandbox")
 app.add_typer(tools.app, name="tools")
+app.add_typer(configuration.app, name="config")
 app.command("translate", help="Turn a configuration of AgentFly, Miniagent, verl, SkyRL or TRL into one of ours.")(
     translate.main
 )

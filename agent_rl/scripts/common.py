@@ -76,7 +76,7 @@ def _as_override(option: str, words: Sequence[str], command: Any) -> str:
 def _refuse_two_configs(words: Sequence[str]) -> None:
     """ConfigError for a second --config: Typer would take it and drop the first, and no two files are merged."""
     after = [*words[1:], ""]
-    pairs = [(word.partition("="), value) for word, value in zip(words, after, strict=True)]
+    pairs = [(word.partition("="), value) for word, value in zip(words, after, strict=False)]  # there may be no word
     files = [joined or value for (option, _, joined), value in pairs if option == "--config"]
     if len(files) > 1:
         raise ConfigError(f"--config is given twice, {files[0]} and {files[1]}; give one file, and section.key=value")

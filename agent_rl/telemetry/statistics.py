@@ -254,6 +254,33 @@ def _fewest(pairs: Sequence[tuple[Sequence[object], Sequence[object]]]) -> int:
     return min(len(side) for pair in pairs for side in pair)
 
 
+def correlation_within(groups: Sequence[Sequence[tuple[float, float]]]) -> float | None:
+    """Correlation of two values of episodes within their groups: of their distances from the means of each group.
+
+    The within-subject correlation of Bland and Altman 1995, BMJ 310:446; where one of the two is 0 or 1, as success,
+    the point-biserial coefficient of Tate 1954, Ann. Math. Statist. 25:603, and with one group that itself. From -1 to
+    1; None where one of the two differs within no group. `correlation_within([[(1, 0), (3, 1)], [(9, 0), (7, 0)]])` is
+    1 / sqrt(2): the second group varies without success.
+    """
+    squares, other_squares, products = 0.0, 0.0, 0.0
+    for group in groups:
+        one, other = (_centred(side) for side in zip(*group, strict=True)) if group else ((), ())
+        squares += sum(value * value for value in one)
+        other_squares += sum(value * value for value in other)
+        products += sum(a * b for a, b in zip(one, other, strict=True))
+    if not squares or not other_squares:
+        return None
+    return max(-1.0, min(1.0, products / math.sqrt(squares) / math.sqrt(other_squares)))
+
+
+def _centred(values: Sequence[float]) -> list[float]:
+    """Distances from the mean; 0 where the values differ by no more than rounding."""
+    if max(values) - min(values) <= 1e-9 * max(map(abs, values)):
+        return [0.0] * len(values)
+    mean = fmean(values)
+    return [value - mean for value in values]
+
+
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """Probability that one of `k` samples is correct, unbiased: `1 - C(n - c, k) / C(n, k)`.
 

@@ -5,6 +5,7 @@ rest of the run, because a full disk or a lost network must not end hours of tra
 tracker is opened. Not here: what is measured (`metrics.py`), and logins: they belong to the packages' own settings.
 """
 
+import inspect
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,19 @@ def open_trackers(
             opened.callback(trackers[-1].close)
         opened.pop_all()
     return trackers
+
+
+def check_trackers(names: Sequence[str], *, ask_services: bool = False) -> str:
+    """Look, before a run, for what trackers need: their packages, and a login of wandb unless it is offline.
+
+    With `ask_services` wandb's server has to take the key. Returns what was found, as `tensorboard, wandb (offline)`;
+    ConfigError for what is missing.
+    """
+    found = []
+    for name in names:
+        _check_package(name)
+        found.append(f"wandb ({_wandb_login(ask_services)})" if name == "wandb" else name)
+    return ", ".join(found)
 
 
 class MetricsLog(Closing):
@@ -187,6 +201,25 @@ def open_wandb(
     return service
 
 
+def _wandb_login(ask_service: bool) -> str:
+    """How wandb would start; ConfigError without a login, which it would ask for on a terminal."""
+    import wandb
+
+    mode = wandb.setup().settings.mode
+    if mode != "online" or wandb.run is not None:
+        return mode
+    if "prompt" not in inspect.signature(wandb.login).parameters:  # older ones ask, so their start tells
+        return mode
+    remedy = f"{_BUILT_IN['wandb'][1]}, or take wandb out"
+    try:
+        is_logged_in = wandb.login(prompt=False, verify=ask_service)
+    except Exception as error:  # the trackers' boundary, as above
+        raise ConfigError(f"log.trackers: wandb cannot log in ({_short(error)}); {remedy}") from error
+    if not is_logged_in:
+        raise ConfigError(f"log.trackers: wandb has no login on this machine; {remedy}")
+    return "logged in" if ask_service else "has a login"
+
+
 def open_trackio(
     *, run_name: str, folder: Path, config: dict[str, Any], project: str, resume_from_step: int | None
 ) -> _Service:
@@ -228,7 +261,7 @@ open_mlflow, open_comet_ml, open_aim, open_clearml, open_dvclive, open_swanlab =
 
 _BUILT_IN = {
     "tensorboard": (None, "make the run's folder writable"),
-    "wandb": ("trackers", "run `wandb login`, or set WANDB_MODE=offline to send the run later"),
+    "wandb": ("trackers", "run `wandb login` or set WANDB_API_KEY, or set WANDB_MODE=offline to send the run later"),
     "trackio": ("trackers", "let TRACKIO_DIR name a folder that can be written"),
     **{name: (None, f"look at the settings of {name}") for name in BY_ACCELERATE},
 }

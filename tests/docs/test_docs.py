@@ -22,6 +22,7 @@ from agent_rl.algorithms.corrections import CORRECTIONS
 from agent_rl.algorithms.kl import KL_KINDS
 from agent_rl.config import load_config
 from agent_rl.config.functions import OPTION_KEYS
+from agent_rl.config.help import yaml_of
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import EnvFactory, StepResult
 from agent_rl.registry import ADVANTAGE_ESTIMATORS, POLICY_LOSSES, Registry
@@ -212,7 +213,7 @@ def test_giving_every_documented_default_changes_nothing(tmp_path: Path, advanta
     ],
 )
 def test_defaults_are_written_as_a_file_has_them(value: Any, text: str) -> None:
-    assert generator().yaml_of(value) == text
+    assert yaml_of(value) == text
     read = yaml.safe_load(text)
     assert math.isclose(read, value) if isinstance(value, float) else read == (list(value) if value == () else value)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agent_rl.errors import DataError
+from agent_rl.errors import ConfigError, DataError
 from agent_rl.planning.machine import GIB, read_machine
 from agent_rl.planning.plan import read_run
 from agent_rl.planning.preflight import (
@@ -221,10 +221,16 @@ def test_what_is_missing_fails_by_name(tmp_path):
     assert failed == ["training tasks", "model", "plan", "environment nat_agent_creation"]
 
 
+def no_wandb_login(ask_service: bool) -> str:
+    assert ask_service
+    raise ConfigError("no login")
+
+
 def test_a_machine_without_gpus_fails_for_the_run_on_eight(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr("agent_rl.planning.preflight_run.driver_version", lambda: None)
     monkeypatch.setattr("agent_rl.policies.hub.hub_unreachable", lambda: "no network in tests")
+    monkeypatch.setattr("agent_rl.telemetry.trackers._wandb_login", no_wandb_login)
     result = CliRunner().invoke(
         app,
         [
@@ -237,6 +243,7 @@ def test_a_machine_without_gpus_fails_for_the_run_on_eight(monkeypatch):
     assert found["GPUs"] == found["model"] == found["environment nat_agent_creation"] == "failed"
     assert found["plan"] == found["training tasks"] == "ok"
     assert "the run needs 8" in result.output
+    assert "requirements-trackers.txt" in result.output and found["trackers"] == "failed"
 
 
 def test_a_file_that_is_no_launchers_file_is_the_line_of_the_plan(tmp_path):

@@ -61,6 +61,17 @@ EPISODES = [
 ]
 
 
+def test_with_several_episodes_a_task_parts_are_compared_within_tasks() -> None:
+    pays = [("a", 1.0, 0.1), ("a", 0.0, 0.3), ("b", 1.0, 0.8), ("b", 0.0, 0.9), ("c", 1.0, 5.0)]
+    episodes = [
+        episode(task, success, sample=number, reward_parts={"success": success, "style": style})
+        for number, (task, success, style) in enumerate(pays)
+    ]
+    # Distances -0.1 0.1, -0.05 0.05 and 0.5 -0.5 twice: products -0.15, squares 0.025 and 1. Task c is one episode.
+    found = summarize(episodes)["parts_with_success"]["style"]
+    assert found == pytest.approx(-0.15 / 0.025**0.5)
+
+
 def test_figures_of_one_episode_a_task_by_hand() -> None:
     figures = summarize(EPISODES, part_weights={"tools": 0.3, "workflow": 0.4})
     assert (figures["num_tasks"], figures["num_episodes"], figures["num_env_errors"]) == (4, 4, 1)
@@ -71,6 +82,9 @@ def test_figures_of_one_episode_a_task_by_hand() -> None:
     assert list(figures["by"]["family"]) == ["dates", "units"]
     assert "level" not in figures["by"]
     assert figures["components"] == {"tools": pytest.approx(1 / 3), "tests": 1.0}
+    assert figures["parts_with_success"] == {"tools": pytest.approx(1.0), "share/tests": None}
+    sections = dict(figure_rows(figures))
+    assert sections["Parts, correlation with success"] == [("share/tests", "none"), ("tools", "+1.00")]
     assert figures["reward"] == {"mean": pytest.approx(1 / 3), "min": 0.0, "max": 1.0}
     assert (figures["turns"], figures["tokens"], figures["seconds"]) == (2, 15, 0.5)
     assert figures["stop_reasons"] == {"finished": 2, "max_tokens": 1, "env_error": 1}

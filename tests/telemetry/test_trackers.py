@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 from builders import episode, turn
+from fakes import tiny_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from agent_rl.agent.messages import Message
+from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.records import TrajectoryGroup
 from agent_rl.registry import TRACKERS
 from agent_rl.telemetry.episode_files import best_and_worst, table_row
 from agent_rl.telemetry.metrics import MetricsWriter
-from agent_rl.telemetry.trackers import BY_ACCELERATE, MetricsLog, Tracker, open_trackers
+from agent_rl.telemetry.trackers import BY_ACCELERATE, MetricsLog, Tracker, check_trackers, open_trackers
 
 CONFIG = {"train": {"steps": 4}}
 
@@ -156,6 +158,39 @@ def test_a_table_of_episodes_is_stored_by_wandb_with_the_row_of_its_step(tmp_pat
     ]
     assert shown[0]["conversation"].endswith("[assistant] hello")
     assert [row["_step"] for row in wandb_history(tmp_path)] == [3]
+
+
+@pytest.fixture
+def no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """wandb as on a machine where nobody has logged in."""
+    wandb = pytest.importorskip("wandb", reason="pip install -r requirements-trackers.txt")
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no_netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    wandb.teardown()  # its settings are read once
+    yield
+    wandb.teardown()
+
+
+def test_wandb_without_a_login_is_told_before_a_model_is_read(no_login: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no login.*wandb login.*WANDB_API_KEY.*WANDB_MODE=offline"):
+        check_trackers(["tensorboard", "wandb"])
+    config = tiny_config(tmp_path, model={"path": "no/such/model"}, log={"trackers": ["wandb"]})
+    with pytest.raises(ConfigError, match="no login"):
+        GRPOTrainer.from_config(config)
+
+
+def test_offline_wandb_needs_no_login(no_login: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert check_trackers(["tensorboard", "wandb"], ask_services=True) == "tensorboard, wandb (offline)"
+
+
+def test_a_key_that_none_can_be_is_refused(no_login: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    with pytest.raises(ConfigError, match="wandb cannot log in"):
+        check_trackers(["wandb"])
 
 
 def test_when_a_tracker_does_not_start_the_others_are_closed(tmp_path: Path, offline_wandb: None) -> None:

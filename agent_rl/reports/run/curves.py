@@ -5,7 +5,7 @@ not needed. A metric that a run does not have is left out, and so is a plot with
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,14 +41,16 @@ class Panel:
     is_log: bool = False
     is_smoothed: bool = True
     """Show the running mean; False for what follows a plan."""
+    scale: str = ""
+    """Plots with the same one, which show alike quantities, have the same limits."""
     held_out: str | None = None
     """`success` or `reward`: evaluations as points, with 95 % intervals for success."""
 
 
 PANELS: Mapping[str, tuple[Panel, ...]] = {
     "Reward and success": (
-        Panel("Success", "share", {"success/mean": "training"}, held_out="success"),
-        Panel("Mean reward", "reward", {"reward/mean": "training"}, held_out="reward"),
+        Panel("Success", "share", {"success/mean": "training"}, scale="success/mean", held_out="success"),
+        Panel("Mean reward", "reward", {"reward/mean": "training"}, scale="reward/mean", held_out="reward"),
     ),
     "Signal": (
         Panel(
@@ -60,6 +62,7 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
                 "group/frac_all_good": "all solved",
                 "group/frac_all_bad": "all failed",
             },
+            scale="group/frac_no_signal",
         ),
         Panel("Highest open level", "level", {"curriculum/max_level": ""}),
         Panel("Reward hacking", "episodes", {"hacks/*": ""}),
@@ -78,7 +81,7 @@ PANELS: Mapping[str, tuple[Panel, ...]] = {
         Panel("Staleness", "steps", {"async/staleness_mean": "mean", "async/staleness_max": "most"}),
     ),
     "Episodes": (
-        Panel("Generated tokens", "tokens/episode", {"rollout/tokens_mean": ""}),
+        Panel("Generated tokens", "tokens/episode", {"rollout/tokens_mean": ""}, scale="rollout/tokens_mean"),
         Panel("Turns", "turns/episode", {"rollout/turns_mean": ""}),
         Panel("How episodes end", "share", {"rollout/stop/*": ""}, kind="stack"),
         Panel(
@@ -146,7 +149,7 @@ def env_panels(metrics: Mapping[str, Sequence[float]]) -> tuple[Panel, ...]:
     for title, unit, name in _BY_ENVIRONMENT:
         parts = (key.split("/", 2) for key in metrics if key.startswith("env/"))
         if names := {"/".join(part): part[1] for part in parts if part[2] == name}:
-            found.append(Panel(title, unit, names))
+            found.append(Panel(title, unit, names, scale=name))
     return tuple(found)
 
 
@@ -192,6 +195,18 @@ def plot(panel: Panel, run: Run, other: Run | None = None) -> "Figure":
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=8, frameon=panel.kind == "stack", framealpha=0.85, labelcolor=INK)
     return figure
+
+
+def share_scales(plots: Iterable[tuple[Panel, "Figure"]]) -> None:
+    """Give the plots of panels with the same `scale` the limits that show all of them."""
+    alike: dict[str, list[Axes]] = {}
+    for panel, figure in plots:
+        if panel.scale:
+            alike.setdefault(panel.scale, []).append(figure.axes[0])
+    for group in alike.values():
+        lows, highs = zip(*(axes.get_ylim() for axes in group), strict=True)
+        for axes in group:
+            axes.set_ylim(min(lows), max(highs))
 
 
 def _lines(axes: "Axes", steps: Sequence[int], series: Mapping[str, Sequence[float]], *, size: int) -> None:

@@ -12,9 +12,20 @@ import yaml
 from agent_rl.redacted import redacted
 from agent_rl.reports.page import render
 from agent_rl.reports.plots import count_bars, svg_uri
-from agent_rl.reports.run.curves import PANELS, Panel, env_panels, is_zero, part_panels, plot, series_of, smoothing
+from agent_rl.reports.run.curves import (
+    PANELS,
+    Panel,
+    env_panels,
+    is_zero,
+    part_panels,
+    plot,
+    series_of,
+    share_scales,
+    smoothing,
+)
 from agent_rl.reports.run.evidence import MIN_STEPS, measured
 from agent_rl.reports.run.links import EpisodeLinks
+from agent_rl.reports.run.parts import RewardParts
 from agent_rl.reports.run.report import RunReport, clock, different_settings, facts, solved_text, status, verdicts
 
 MAX_PAIRS = 6
@@ -39,8 +50,9 @@ def run_page(report: RunReport, links: EpisodeLinks | None = None, episodes_file
         held_out=[row for temperature in run.temperatures for row in _held_out_rows(report, temperature)],
         has_few_steps=len(run.steps) < MIN_STEPS,
         smoothed=smoothing(len(run.steps)),
-        curves=list(_curves(report)) if run.steps else [],
+        curves=_curves(report) if run.steps else [],
         max_alarms=MAX_ALARMS,
+        parts=list(_part_rows(report.reward_parts)),
         failures=list(_failures(report)),
         max_pairs=MAX_PAIRS,
         shared_start=shared_start,
@@ -71,7 +83,31 @@ def _held_out_rows(report: RunReport, temperature: float) -> Iterator[tuple[str,
         yield "", "reward", f"{before:.3f}", f"{after:.3f}", f"{after - before:+.3f}", "", ""
 
 
-def _curves(report: RunReport) -> Iterator[dict[str, Any]]:
+def _part_rows(found: RewardParts | None) -> Iterator[tuple[str, ...]]:
+    """Success, the reward and each of its parts: first and last steps, change, correlation with success."""
+    if found is None:
+        return
+    if found.success:
+        yield ("success", *_moved(*found.success), "")
+    for each in found.parts:
+        known = each.with_success
+        yield (each.name, *_moved(each.first, each.last), "none" if known is None else f"{known:+.2f}")
+
+
+def _moved(first: float, last: float) -> tuple[str, ...]:
+    return f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}"
+
+
+def _curves(report: RunReport) -> list[dict[str, Any]]:
+    """Sections of the learning curves, their plots as images."""
+    found = list(_sections(report))
+    share_scales(pair for section in found for pair in section["figures"])
+    for section in found:
+        section["figures"] = [(panel.title, svg_uri(figure)) for panel, figure in section["figures"]]
+    return found
+
+
+def _sections(report: RunReport) -> Iterator[dict[str, Any]]:
     metrics = report.run.metrics
     for title, panels in PANELS.items():
         section = _section(title, panels, report)
@@ -92,9 +128,7 @@ def _curves(report: RunReport) -> Iterator[dict[str, Any]]:
 def _section(title: str, panels: Iterable[Panel], report: RunReport) -> dict[str, Any]:
     present = [panel for panel in panels if series_of(panel, report.run.metrics)]
     zero = [panel.title for panel in present if is_zero(panel, report.run)]
-    figures = [
-        (panel.title, svg_uri(plot(panel, report.run, report.other))) for panel in present if panel.title not in zero
-    ]
+    figures = [(panel, plot(panel, report.run, report.other)) for panel in present if panel.title not in zero]
     notes = [f"0 in every step: {', '.join(zero)}"] if zero else []
     return {"title": title, "figures": figures, "zero": zero, "notes": notes}
 

@@ -1,8 +1,9 @@
 """The findings about a run, as one record, as plain data and on a terminal.
 
 `report.json` has the keys of `as_data`: `run` (what ran, and how far), `held_out` (before and after by temperature),
-`recommendations`, `alarms` (null when unknown), `metrics` (means over the first and the last steps), `compared_with`,
-`episodes` (those that are worth reading, with the fragment of their address), `notes`.
+`recommendations`, `alarms` (null when unknown), `metrics` (means over the first and the last steps), `reward_parts`
+(these, and the correlation of each part with success), `compared_with`, `episodes` (those that are worth reading, with
+the fragment of their address), `notes`.
 Not here: the page (`page.py`).
 """
 
@@ -23,6 +24,7 @@ from agent_rl.reports.run.changes import BeforeAfter, compare, left_out_notes
 from agent_rl.reports.run.data import HeldOutEvaluation, Run
 from agent_rl.reports.run.evidence import Recommendation, measured
 from agent_rl.reports.run.links import EpisodeLinks
+from agent_rl.reports.run.parts import RewardParts, reward_parts
 from agent_rl.reports.run.recommendations import recommend
 from agent_rl.telemetry.files import finite
 from agent_rl.telemetry.statistics import rate_text, wilson_interval
@@ -45,6 +47,8 @@ class RunReport:
     other: Run | None
     against: tuple[BeforeAfter, ...]
     """Last evaluation of `other` against the run's, by temperature."""
+    reward_parts: RewardParts | None
+    """None where no part besides success is recorded."""
     notes: tuple[str, ...]
     """What could not be read or is not counted: sentences without a full stop."""
 
@@ -63,6 +67,7 @@ def make_report(run: Run, other: Run | None = None) -> RunReport:
         alarms=tuple(str(event.facts.get("sentence")) for event in run.events if event.kind == "alarm"),
         other=other,
         against=tuple(filter(None, map(compare, last))),
+        reward_parts=reward_parts(run),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -221,6 +226,7 @@ def as_data(report: RunReport, links: EpisodeLinks | None = None) -> dict[str, A
             name: None if pair is None else {"first": fmean(pair[0]), "last": fmean(pair[1])}
             for name, pair in ends.items()
         },
+        "reward_parts": None if report.reward_parts is None else asdict(report.reward_parts),
         "compared_with": compared_with,
         "episodes": [
             {"kind": title, "num_found": number, "links": [asdict(each) for each in shown]}

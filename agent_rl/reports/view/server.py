@@ -27,6 +27,7 @@ SCRIPTS = (
     "view_source.js",
     "view_address.js",
     "view_list.js",
+    "view_curve.js",
     "view_episode.js",
     "view.js",
 )

@@ -256,3 +256,15 @@ def test_two_side_by_side_are_no_wider_than_the_window(open_page: OpenPage, run:
         page.wait(lambda: page.texts("#episode .side") or page.texts(".place"))
         assert page.run("document.documentElement.scrollWidth") <= width
     page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_task_has_a_curve_over_steps(open_page: OpenPage, run: Path) -> None:
+    page = open_page(run, "#step=10&eval=0&task=eval-1&tab=steps")
+    page.wait(lambda: page.texts(".place"))
+    assert page.texts(".curve figcaption span") == [" held-out, T=0"]
+    assert page.all(".curve circle", "node.textContent") == ["step 0: 0.000", "step 10: 1.000"]
+    page.choose("#metric", "solved")
+    assert page.all(".curve > svg", "node.getAttribute('aria-label')") == ["share solved over steps"]
+    page.go("step=1&task=task-0&tab=steps")
+    page.wait(lambda: any("step 1" in text for text in page.texts(".place h3")))
+    assert page.all(".curve") == []  # in one step alone

@@ -118,7 +118,8 @@ function overStepsNode(task) {
   guard("task", async () => {
     const places = await source.task(task);
     const hint = "To see two side by side: Keep beside, then choose the other.";
-    node.replaceChildren(el("p", { class: "soft" }, hint), ...places.map(placeNode));
+    const curve = [curveNode(places)].filter(Boolean);
+    node.replaceChildren(...curve, el("p", { class: "soft" }, hint), ...places.map(placeNode));
   });
   return node;
 }

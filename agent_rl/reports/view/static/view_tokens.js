@@ -41,10 +41,11 @@ function quoted(text) {
   return JSON.stringify(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]|(?! )\p{Zs}/gu, escape);
 }
 
-const BLUE = "33,102,172";
+const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+const BLUE = isDark ? "64,140,220" : "33,102,172";
 const ORANGE = "224,130,20";
-const PURPLE = "118,42,131";
-const DEEPEST = 0.72; // opacity, so that dark text stays readable
+const PURPLE = isDark ? "165,90,190" : "118,42,131";
+const DEEPEST = 0.72; // opacity, so that text stays readable
 const LOG_PROB_END = -5; // about 1 in 150
 const LEAST_LOG_RATIO = 0.01; // smaller ones are rounding and not worth full colour
 
@@ -110,7 +111,7 @@ function legend(coloring, end, hasNotFinite) {
   const numbers = el("span", { class: "ticks" }, ...ticks.map((tick) => el("span", {}, signed(tick))));
   return el("p", { class: "legend" },
     el("span", { class: "scale" }, bar, numbers),
-    "darkest: that and beyond",
+    "strongest: that and beyond",
     coloring.isOfLoss ? swatch("", "generated, not counted in the loss", "uncounted") : null,
     hasNotFinite ? swatch("", "not finite", "notfinite") : null,
     swatch("", "no value"),
