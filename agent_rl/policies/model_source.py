@@ -76,12 +76,12 @@ class ModelSource:
         return None if step < 0 else step
 
     @property
-    def run_name(self) -> str | None:
-        """Of the folder of the run whose checkpoint this is; None for any other model."""
+    def run_folder(self) -> Path | None:
+        """Of the run whose checkpoint this is, or else what it lies in; None for any other model."""
         if self.weights is None or self.step is None:
             return None
         within = self.weights.resolve().parents[1]
-        return within.parent.name if within.name == "checkpoints" else within.name
+        return within.parent if within.name == "checkpoints" else within
 
     def digest(self) -> str | None:
         """SHA-256 over the files of the model; None for a name on a hub."""

@@ -61,7 +61,8 @@ class EvaluatedModel:
 
     @property
     def run(self) -> str | None:
-        return self.source.run_name
+        """Name of its folder."""
+        return None if self.source.run_folder is None else self.source.run_folder.name
 
     @property
     def figures(self) -> Figures:
@@ -232,9 +233,11 @@ def _curves(
 ) -> "Figure":
     """A line a run, and a horizontal one for each of `flat`."""
     figure, axes = new_figure(3.0, x="step", y=label)
-    runs = list(dict.fromkeys(str(each.run) for each in steps))
-    for number, run in enumerate(runs):
-        own = sorted((each for each in steps if str(each.run) == run), key=lambda each: each.step or 0)
+    folders = list(dict.fromkeys(each.source.run_folder for each in steps))
+    names = [str(folder and folder.name) for folder in folders]
+    runs = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    for number, (folder, run) in enumerate(zip(folders, runs, strict=True)):
+        own = sorted((each for each in steps if each.source.run_folder == folder), key=lambda each: each.step or 0)
         colour, style = _STYLES[number % len(_STYLES)]
         at = [each.step or 0 for each in own]
         if is_reward:

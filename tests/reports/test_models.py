@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.base import EnvFactory, Task
 from agent_rl.envs.registry import register_env
 from agent_rl.errors import CheckpointError, ConfigError, DataError
+from agent_rl.policies.model_source import ModelSource
 from agent_rl.reports.episodes import read_eval_file
 from agent_rl.reports.evaluation import EvaluationFolder
-from agent_rl.reports.models import labels_of
+from agent_rl.reports.models import EvaluatedModel, labels_of, model_plots
 from agent_rl.scripts.evaluate_model import main
 
 
@@ -120,6 +122,31 @@ def test_models_are_set_side_by_side_and_against_a_baseline(tmp_path: Path) -> N
     alone = json.loads((tmp_path / "alone/report.json").read_text(encoding="utf-8"))
     assert alone["summary"]["reward"] == content["models"][1]["summary"]["reward"]
     assert not (tmp_path / "alone/models.json").exists()
+
+
+def test_each_run_has_a_line_of_its_own_and_a_model_without_steps_a_horizontal_one(tmp_path: Path) -> None:
+    config = write_config(tmp_path, **EVERY_STEP | {"checkpoint": {"every": 2, "keep": 3}})
+    run, copy = train(config), tmp_path / "copies/tiny"
+    shutil.copytree(run, copy)
+    output = tmp_path / "out"
+    main(config, output, checkpoint=[str(run), str(copy)], every_checkpoint=True, baseline=str(tmp_path / "model"))
+    content = models_of(output)
+    assert [(each["model"], each["step"]) for each in content["models"]] == [
+        ("runs-tiny-step_00002", 2), ("runs-tiny-step_00003", 3),
+        ("copies-tiny-step_00002", 2), ("copies-tiny-step_00003", 3),
+    ]  # fmt: skip
+    models = [
+        EvaluatedModel(
+            label=each["model"],
+            source=ModelSource.find(load_config(config), each["name"]),
+            report={**content, "summary": each["summary"]},
+            episodes=(),
+        )
+        for each in content["models"]
+    ]
+    for figure, _ in model_plots(models, "first", content["baseline"]).values():
+        (axes,) = figure.axes
+        assert sorted(axes.get_legend_handles_labels()[1]) == sorted(["baseline", str(run), str(copy)])
 
 
 def test_ctrl_c_keeps_the_models_that_have_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
