@@ -244,6 +244,7 @@ REWARDS: Registry[Any] = Registry(
         "exact_match_reward": "agent_rl.rewards.answers:exact_match_reward",
         "qa_f1_reward": "agent_rl.rewards.answers:qa_f1_reward",
         "math_reward_string_equal": "agent_rl.rewards.answers:math_reward_string_equal",
+        "math_verify": "agent_rl.rewards.latex_answers:math_verify",
         "searched_reward": "agent_rl.rewards.answers:searched_reward",
         "code_reward": "agent_rl.envs.code.rewards:code_reward",
     },

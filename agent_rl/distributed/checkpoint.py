@@ -143,7 +143,7 @@ def _finish(final: Path, partial: Path, manifest: dict[str, Any], keep: int) -> 
     os.rename(partial, final)
     _fsync(final.parent)
     best = best_checkpoint(final.parent)
-    for old in _checkpoints(final.parent)[:-keep]:
+    for old in checkpoints_in(final.parent)[:-keep]:
         if old == best:
             continue
         _remove(old)
@@ -239,7 +239,7 @@ def _is_file_below(folder: Path, name: str) -> bool:
 def _way_out(path: Path, processes: Processes) -> str:
     if _STEP_NAME.fullmatch(path.name) is None:
         return "give a folder step_*"
-    older = [other for other in _checkpoints(path.parent) if _step_of(other) < _step_of(path)]
+    older = [other for other in checkpoints_in(path.parent) if step_of(other) < step_of(path)]
     whole = next((other for other in reversed(older) if _complaint(other, processes) is None), None)
     if whole is None:
         return "no older checkpoint beside it is whole; begin the run again under another run.name"
@@ -248,20 +248,20 @@ def _way_out(path: Path, processes: Processes) -> str:
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint in `folder`, or None."""
-    found = _checkpoints(folder)
+    found = checkpoints_in(folder)
     return found[-1] if found else None
 
 
 def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the highest score in `folder`, the oldest of equals, or None when none has a score."""
-    scored = [(score, path) for path in _checkpoints(folder) if (score := _score_of(path)) is not None]
+    scored = [(score, path) for path in checkpoints_in(folder) if (score := _score_of(path)) is not None]
     return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
 
 def remove_later_checkpoints(path: Path) -> None:
     """Delete the checkpoints beside `path` that are of later steps."""
-    for later in _checkpoints(path.parent):
-        if _step_of(later) > _step_of(path):
+    for later in checkpoints_in(path.parent):
+        if step_of(later) > step_of(path):
             _remove(later)
 
 
@@ -297,15 +297,17 @@ def _remove(path: Path) -> None:
     shutil.rmtree(removed)
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints by step, oldest first."""
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Checkpoints by step, oldest first; none where there is no such folder."""
     if not folder.is_dir():
         return []
-    return sorted((path for path in folder.iterdir() if _STEP_NAME.fullmatch(path.name)), key=_step_of)
+    return sorted((path for path in folder.iterdir() if _STEP_NAME.fullmatch(path.name)), key=step_of)
 
 
-def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step_"))
+def step_of(path: Path) -> int:
+    """The step of a checkpoint by its name; -1 for what is not named like one."""
+    named = _STEP_NAME.fullmatch(path.name)
+    return int(named[1]) if named else -1
 
 
 def _score_of(path: Path) -> float | None:

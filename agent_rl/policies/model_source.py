@@ -10,7 +10,7 @@ from typing import Self
 
 from agent_rl import resources
 from agent_rl.config import Config
-from agent_rl.distributed.checkpoint import MANIFEST_FILE, MODEL_FOLDER, verify_checkpoint
+from agent_rl.distributed.checkpoint import MANIFEST_FILE, MODEL_FOLDER, checkpoints_in, step_of, verify_checkpoint
 from agent_rl.errors import CheckpointError
 from agent_rl.policies.hf_policy import ADAPTER_FILE
 
@@ -69,6 +69,20 @@ class ModelSource:
         found = self.weights.parents[2] / "config.yaml"
         return found if found.is_file() and self.weights.parents[1].name == "checkpoints" else None
 
+    @property
+    def step(self) -> int | None:
+        """Of the checkpoint that this is; None for any other model."""
+        step = -1 if self.weights is None else step_of(self.weights.parent)
+        return None if step < 0 else step
+
+    @property
+    def run_folder(self) -> Path | None:
+        """Of the run whose checkpoint this is, or else what it lies in; None for any other model."""
+        if self.weights is None or self.step is None:
+            return None
+        within = self.weights.resolve().parents[1]
+        return within.parent if within.name == "checkpoints" else within
+
     def digest(self) -> str | None:
         """SHA-256 over the files of the model; None for a name on a hub."""
         return _digest_of(self.weights or Path(self.config.model.path))
@@ -77,6 +91,21 @@ class ModelSource:
         """The same of the model that adapters belong to; None where there are no adapters."""
         has_base = self.weights is not None and (self.weights / ADAPTER_FILE).is_file()
         return _digest_of(Path(self.config.model.path)) if has_base else None
+
+
+def every_checkpoint(given: str) -> list[str]:
+    """The checkpoints of a run by step, of which `given` is the folder or that of its checkpoints.
+
+    CheckpointError where there are none.
+    """
+    folder = resources.find(given)
+    if not folder.is_dir():
+        raise CheckpointError(f"{given}: no such folder; name the folder of a run or of its checkpoints")
+    inside = folder / "checkpoints"
+    found = checkpoints_in(inside if inside.is_dir() else folder)
+    if not found:
+        raise CheckpointError(f"{given} holds no checkpoints, step_*; name the folder of a run or of its checkpoints")
+    return [str(path) for path in found]
 
 
 def _digest_of(source: Path) -> str | None:

@@ -176,13 +176,17 @@ class EvaluationFolder:
     def episodes_file(self) -> Path:
         return self.path / "episodes.jsonl"
 
+    def check_place(self) -> None:
+        """ConfigError for the folder of a run."""
+        if any((self.path / name).exists() for name in _OF_A_RUN):
+            raise ConfigError(f"{self.path} is the folder of a run; name another --output-dir")
+
     def check(self, settings: Settings) -> list[dict[str, Any]]:
         """The saved records of an evaluation with `settings`; nothing is written.
 
         ConfigError for the folder of a run or of another evaluation; DataError for damaged files.
         """
-        if any((self.path / name).exists() for name in _OF_A_RUN):
-            raise ConfigError(f"{self.path} is the folder of a run; name another --output-dir")
+        self.check_place()
         records = read_episode_lines(self.episodes_file)
         if records and (other := difference(self.settings(), settings)) is not None:
             raise ConfigError(
@@ -247,9 +251,9 @@ class EvaluationFolder:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def write_page(self, page: str, plots: Mapping[str, tuple["Figure", str]]) -> None:
-        """`report.html`, and each plot as `plots/NAME.png`. DataError when they cannot be written."""
-        self.save("report.html", write_text, page)
+    def write_page(self, page: str, plots: Mapping[str, tuple["Figure", str]], *, file: str = "report.html") -> None:
+        """The page as `file`, and each plot as `plots/NAME.png`. DataError when they cannot be written."""
+        self.save(file, write_text, page)
         for name, (figure, _) in plots.items():
             self.save(f"plots/{name}.png", save_png, figure)
 
@@ -282,6 +286,7 @@ def write_report(
     *,
     baseline: EvaluationFolder | None = None,
     name: str | None = None,
+    is_printed: bool = True,
 ) -> dict[str, Any]:
     """Write everything beside the episodes and print the tables; returns the content of `report.json`.
 
@@ -303,10 +308,11 @@ def write_report(
     }
     folder.save("report.json", write_json, report)
     folder.save("report.csv", write_text, as_csv(episodes))
-    _print(report)
     plots = evaluation_plots(report["summary"], report["baseline"], episodes)
     folder.write_page(evaluation_page(report, episodes, plots, failures.meanings), plots)
-    Console().print(f"Report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
+    if is_printed:
+        _print(report)
+        Console().print(f"Report: {folder.path / 'report.html'}", highlight=False, soft_wrap=True, markup=False)
     return report
 
 

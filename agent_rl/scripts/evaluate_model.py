@@ -4,10 +4,13 @@
         --checkpoint runs/nat_grpo/checkpoints/step_00080 --output-dir runs/eval
     python agent_rl/scripts/evaluate_model.py --config configs/math_grpo.yaml --samples 8 --temperature 1 \\
         --output-dir runs/eval_math --baseline model/math_minimind
+    python agent_rl/scripts/evaluate_model.py --config runs/nat_grpo/config.yaml --every-checkpoint \\
+        --checkpoint runs/nat_grpo --output-dir runs/eval_all
     python agent_rl/scripts/evaluate_model.py --config my_7b.yaml --served --output-dir runs/eval_7b \\
         policy.type=vllm vllm.servers=[http://127.0.0.1:8000]
 
 With the config of a run (runs/NAME/config.yaml), one sample per task uses the same seeds as the run's own evaluation.
+Several models, or every checkpoint of a run, are evaluated alike one after the other and set side by side.
 Episodes are saved as they end: after Ctrl-C the same command continues, and tasks whose environment failed run again.
 Anything of the form section.key=value overrides the config file.
 """
@@ -17,9 +20,11 @@ import sys
 if __name__ == "__main__":  # run by its path, where the package need not be installed
     sys.path.insert(0, __file__.rpartition("/agent_rl/")[0])
 
+import os
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,8 +50,15 @@ def main(
     output_dir: Annotated[Path, typer.Option(help="Folder of this evaluation; one that was stopped is continued.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="section.key=value, applied in order.")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(help="Checkpoint of a run, any model, or openai:MODEL[@ADDRESS]; default: model.path.")
+        list[str] | None,
+        typer.Option(
+            help="Checkpoint of a run, any model, or openai:MODEL@ADDRESS; default: model.path. Given several times, "
+            "all are evaluated alike."
+        ),
     ] = None,
+    every_checkpoint: Annotated[
+        bool, typer.Option("--every-checkpoint", help="Each --checkpoint is a run: evaluate all of its checkpoints.")
+    ] = False,
     tasks: Annotated[Path | None, typer.Option(help="Task file; default: data.eval_path.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Episodes of every task.")] = 1,
     temperature: Annotated[
@@ -69,10 +81,8 @@ def main(
         bool, typer.Option("--served", help="Sample from vllm.servers with the weights they have; no model is read.")
     ] = False,
 ) -> None:
-    if baseline is not None and compare is not None:
-        raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
-    if baseline is not None and served:
-        raise ConfigError("--served evaluates the one model that servers have; evaluate the other, then give --compare")
+    models = models_of(checkpoint or [], every=every_checkpoint)
+    _refuse_what_contradicts(models, baseline=baseline, compare=compare, served=served)
     from agent_rl.envs.blank_answers import BlankAnswersFactory
     from agent_rl.envs.opening import open_environment
 
@@ -88,14 +98,47 @@ def main(
         factory = BlankAnswersFactory(opened) if blank_answers else opened
         evaluation = EvaluationCommand(resolved, factory, samples=samples, temperature=temperature, served=served)
         try:
-            evaluation.run(output_dir, checkpoint, baseline=baseline, compare=compare)
+            evaluation.run(
+                output_dir, models, is_table=every_checkpoint or len(models) > 1, baseline=baseline, compare=compare
+            )
         except KeyboardInterrupt:
             print(f"\nThe finished episodes are in {output_dir}; the same command continues from there", flush=True)
             raise
 
 
+def _refuse_what_contradicts(
+    models: "Sequence[str | None]", *, baseline: str | None, compare: Path | None, served: bool
+) -> None:
+    if baseline is not None and compare is not None:
+        raise ConfigError("--baseline and --compare both name what to compare with; give one of them")
+    if baseline is not None and served:
+        raise ConfigError("--served evaluates the one model that servers have; evaluate the other, then give --compare")
+    if len(models) > 1 and served:
+        raise ConfigError(
+            f"--served evaluates the one model that servers have, not {len(models)}; give one --checkpoint"
+        )
+
+
+def models_of(given: "Sequence[str]", *, every: bool) -> list[str | None]:
+    """The models that `--checkpoint` names, None for `model.path`; with `every` all checkpoints of those runs.
+
+    ConfigError for one that is given twice, and CheckpointError for a folder without checkpoints.
+    """
+    found = list(given)
+    if every:
+        from agent_rl.policies.model_source import every_checkpoint
+
+        if not given:
+            raise ConfigError("--every-checkpoint needs a run; add --checkpoint RUN, the folder of the run")
+        found = [path for name in given for path in every_checkpoint(name)]
+    places = [os.path.realpath(name) for name in found]
+    if twice := [name for number, name in enumerate(found) if places[number] in places[:number]]:
+        raise ConfigError(f"--checkpoint names {twice[0]} twice; name each model once")
+    return [*found] or [None]
+
+
 class EvaluationCommand:
-    """One configuration, its tasks and its environments, for one model or two."""
+    """One configuration, its tasks and its environments, for one model or several."""
 
     def __init__(
         self, config: "Config", factory: "EnvFactory", *, samples: int, temperature: float, served: bool
@@ -113,34 +156,93 @@ class EvaluationCommand:
         self.tasks: list[Task] = every[: config.data.max_eval_tasks]
         self.num_left_out = len(every) - len(self.tasks)
         self._is_started = False
+        self._differences: set[str] = set()
 
-    def run(self, output: Path, checkpoint: str | None, *, baseline: str | None, compare: Path | None) -> None:
-        """Evaluate, compare, write everything and print the tables."""
-        from agent_rl.reports.evaluation import EvaluationFolder, check_comparable, write_report
+    def run(
+        self,
+        output: Path,
+        given: "Sequence[str | None]",
+        *,
+        is_table: bool,
+        baseline: str | None,
+        compare: Path | None,
+    ) -> None:
+        """Evaluate each, compare, write everything and print the tables; `is_table`: one table of all models.
+
+        A table's evaluations are in `output/models/NAME/`.
+        """
+        from agent_rl.reports.evaluation import EvaluationFolder, check_comparable
+        from agent_rl.reports.models import labels_of
 
         if self.num_left_out:
             print(
                 f"the first {len(self.tasks)} of {len(self.tasks) + self.num_left_out} tasks, as data.max_eval_tasks "
                 f"is {self.config.data.max_eval_tasks}; --max-tasks takes more"
             )
-        model, settings = self._prepare(checkpoint)
-        folder, other = EvaluationFolder(output), EvaluationFolder(compare or output / "baseline")
-        folder.check(settings)
-        base = None
+        models = [self._prepare(each) for each in given]
+        labels = labels_of([model.name for model, _ in models])
+        paths = [output / "models" / label for label in labels] if is_table else [output]
+        EvaluationFolder(output).check_place()
+        for path, (_, settings) in zip(paths, models, strict=True):
+            EvaluationFolder(path).check(settings)
+        other = EvaluationFolder(compare or output / "baseline")
+        base = None if baseline is None else self._prepare(baseline)
         # Anything wrong with the other model is an error before any episode runs.
-        if baseline is not None:
-            base, base_settings = self._prepare(baseline)
-            other.check(base_settings)
+        if base is not None:
+            other.check(base[1])
         if compare is not None:
-            check_comparable(settings, other.settings(), str(compare))
+            check_comparable(models[0][1], other.settings(), str(compare))
             other.episodes()
-        episodes = self._evaluate(model, settings, folder)
         if base is not None:
             make_folder(other.path, "--output-dir")
             print(f"Baseline {baseline}:", flush=True)
-            self._evaluate(base, base_settings, other)
+            self._evaluate(*base, other)
         name = baseline or (None if compare is None else str(compare))
-        write_report(folder, episodes, self.factory, baseline=other if name else None, name=name)
+        against = _Against(folder=other, name=name) if name else None
+        folders = [EvaluationFolder(path) for path in paths]
+        if is_table:
+            self._evaluate_all(output, dict(zip(labels, models, strict=True)), folders, against)
+        else:
+            self._report(self._evaluate(*models[0], folders[0]), folders[0], against)
+
+    def _evaluate_all(
+        self,
+        output: Path,
+        models: "dict[str, tuple[PolicySource, Settings]]",
+        folders: "Sequence[EvaluationFolder]",
+        against: "_Against | None",
+    ) -> None:
+        """Evaluate models by their labels; the files of the table hold those that have ended, after each of them."""
+        from agent_rl.reports.evaluation import EvaluationFolder
+        from agent_rl.reports.models import EvaluatedModel, one_line, print_models, write_models
+
+        table, done = EvaluationFolder(output), []
+        try:
+            for number, ((label, (model, settings)), folder) in enumerate(zip(models.items(), folders, strict=True), 1):
+                print(f"{label}, {number} of {len(models)}: {model.name}", flush=True)
+                make_folder(folder.path, "--output-dir")
+                episodes = self._evaluate(model, settings, folder)
+                report = self._report(episodes, folder, against, is_printed=False)
+                short = [replace(episode, messages=()) for episode in episodes]
+                done.append(EvaluatedModel(label=label, source=model, report=report, episodes=short))
+                write_models(table, done, num_models=len(models))
+                print(one_line(done[-1]), flush=True)
+        finally:
+            if done:
+                print_models(table, done)
+
+    def _report(
+        self,
+        episodes: "Sequence[Episode]",
+        folder: "EvaluationFolder",
+        against: "_Against | None",
+        *,
+        is_printed: bool = True,
+    ) -> dict[str, Any]:
+        from agent_rl.reports.evaluation import write_report
+
+        baseline, name = (against.folder, against.name) if against else (None, None)
+        return write_report(folder, episodes, self.factory, baseline=baseline, name=name, is_printed=is_printed)
 
     def _prepare(self, given: str | None) -> "tuple[PolicySource, Settings]":
         from agent_rl.core.checkpoint_policy import PolicySource
@@ -158,7 +260,8 @@ class EvaluationCommand:
             served=self.served,
         )
         differs = difference_from_run(model, self.factory)
-        if differs is not None:
+        if differs is not None and differs not in self._differences:
+            self._differences.add(differs)  # checkpoints of one run have the same
             print(f"note: the run of {model.name} had other settings: {differs}", flush=True)
         return model, settings
 
@@ -198,6 +301,14 @@ class EvaluationCommand:
                 report=lambda line: print(line, flush=True),
             )
         return to_episodes(records, f"{folder.episodes_file}:", self.failures)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Against:
+    """The finished evaluation that models are compared with."""
+
+    folder: "EvaluationFolder"
+    name: str
 
 
 class _Tracebacks:

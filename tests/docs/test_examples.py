@@ -1,5 +1,6 @@
 """examples/: every folder is copied by `agent-rl init`, and what is not on a page about extending runs here."""
 
+import importlib
 import json
 import runpy
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import pyarrow.parquet as pq
 import pytest
 from commands import ROOT, one_line_error, run_here
 
@@ -104,6 +106,25 @@ def test_the_guessing_game_answers_every_turn_and_trains_a_step(
     results = [game.step(Message.assistant(text)) for text in ("50", "It is 30.", "40")]
     assert [[message.content for message in result.messages] for result in results] == [["Lower."], ["Higher."], []]
     assert (results[-1].reward, results[-1].terminated) == (pytest.approx(2 / 3), True)
+
+
+def test_a_policy_written_by_hand_solves_tasks_in_an_environment_of_skyrl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    skyrl_gym = pytest.importorskip("skyrl_gym", reason="pip install -r requirements-envs.txt")
+    skyrl = importlib.import_module("agent_rl.envs.nat.skyrl")
+    monkeypatch.setattr(skyrl, "_factories", {})
+    monkeypatch.setattr(sys, "argv", ["nat_in_skyrl.py", "2"])
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES["skyrl"] / "nat_in_skyrl.py"), run_name="__main__")
+    skyrl_gym.envs.registration.deregister(skyrl.ENV_ID)
+    for factory in skyrl._factories.values():
+        factory.close()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.endswith("reward 2.29, success 1, 2 turns") for line in lines] == [True, True]
+    rows = pq.read_table(tmp_path / "skyrl_rows.parquet").to_pylist()
+    assert [row["env_class"] for row in rows] == ["nat_agent_creation"] * 2
+    assert {"prompt", "spec"} <= set(rows[0])
 
 
 class Judge(BaseHTTPRequestHandler):

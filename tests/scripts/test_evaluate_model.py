@@ -82,7 +82,7 @@ def test_a_checkpoint_gets_the_figures_that_training_logged(folder: Path) -> Non
     checkpoint = str(folder / "runs/tiny/checkpoints/step_00001")
     for temperature, samples in ((0.0, 1), (1.0, 1), (1.0, 3)):
         output = folder / f"out-{temperature}-{samples}"
-        main(config, output, checkpoint=checkpoint, temperature=temperature, samples=samples)
+        main(config, output, checkpoint=[checkpoint], temperature=temperature, samples=samples)
         logged = read_eval_file(folder / f"runs/tiny/eval/step_00001_t{temperature:g}.json")
         evaluated = [e for e in EvaluationFolder(output).episodes() if e.sample == 0]
         assert [e.task_id for e in evaluated] == [e.task_id for e in logged] == ["t0", "t1", "t2", "t3"]
@@ -115,7 +115,7 @@ def test_adapters_are_evaluated_on_the_base_that_they_belong_to(folder: Path) ->
     logged, first = (read_eval_file(folder / f"runs/tiny/eval/step_0000{n}_t1.json") for n in (1, 0))
     assert [e.messages for e in logged] != [e.messages for e in first]
     for given in (checkpoint, checkpoint / "model"):
-        main(config, folder / f"out-{given.name}", checkpoint=str(given), temperature=1.0)
+        main(config, folder / f"out-{given.name}", checkpoint=[str(given)], temperature=1.0)
         evaluated = EvaluationFolder(folder / f"out-{given.name}").episodes()
         assert [e.messages for e in evaluated] == [e.messages for e in logged]
 
@@ -224,11 +224,11 @@ def test_what_cannot_be_evaluated_is_refused_with_a_sentence(folder: Path) -> No
     with pytest.raises(ConfigError, match="--baseline and --compare"):
         main(config, folder / "out", baseline="a", compare=Path("b"))
     with pytest.raises(CheckpointError, match="no_such"):
-        main(config, folder / "out", checkpoint=str(folder / "no_such"))
+        main(config, folder / "out", checkpoint=[str(folder / "no_such")])
     main(config, folder / "out", max_tasks=1)  # no episode ran there, so the folder is free
     (folder / "run/checkpoints/step_00001").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="is the folder of a run; name one of its checkpoints"):
-        main(config, folder / "out2", checkpoint=str(folder / "run"))
+        main(config, folder / "out2", checkpoint=[str(folder / "run")])
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused(folder: Path) -> None:
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(folder: Path) -> None:
     weights = checkpoint / "model/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8] + b"changed!")
     with pytest.raises(CheckpointError, match="is not what was saved"):
-        main(config, folder / "out", checkpoint=str(checkpoint))
+        main(config, folder / "out", checkpoint=[str(checkpoint)])
 
 
 def test_a_folder_that_is_no_model_is_refused_with_a_sentence(folder: Path) -> None:
@@ -247,9 +247,9 @@ def test_a_folder_that_is_no_model_is_refused_with_a_sentence(folder: Path) -> N
     checkpoints = folder / "run/checkpoints"
     (checkpoints / "step_00002/model").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"holds no files of a model; name .* such as .*step_00002"):
-        main(config, folder / "out", checkpoint=str(checkpoints))
+        main(config, folder / "out", checkpoint=[str(checkpoints)])
     with pytest.raises(CheckpointError, match="step_00002"):  # without a manifest it was not written whole
-        main(config, folder / "out", checkpoint=str(checkpoints / "step_00002"))
+        main(config, folder / "out", checkpoint=[str(checkpoints / "step_00002")])
 
 
 def test_a_baseline_that_cannot_be_evaluated_is_refused_before_any_episode(folder: Path) -> None:
@@ -272,9 +272,9 @@ def test_other_settings_than_those_of_the_run_are_reported(folder: Path, capsys:
     with GRPOTrainer.from_config(load_config(config)) as trainer:
         trainer.train()
     checkpoint = str(folder / "runs/tiny/checkpoints/step_00001")
-    main(folder / "runs/tiny/config.yaml", folder / "alike", checkpoint=checkpoint)
+    main(folder / "runs/tiny/config.yaml", folder / "alike", checkpoint=[checkpoint])
     assert "other settings" not in capsys.readouterr().out
-    main(config, folder / "otherwise", checkpoint=checkpoint, overrides=["rollout.max_turns=3"])
+    main(config, folder / "otherwise", checkpoint=[checkpoint], overrides=["rollout.max_turns=3"])
     assert f"note: the run of {checkpoint} had other settings: max_turns: " in capsys.readouterr().out
 
 
@@ -323,6 +323,6 @@ def test_environments_that_all_fail_end_it_and_nothing_is_saved(folder: Path) ->
 def test_tasks_that_leave_no_room_for_a_reply_are_refused_and_nothing_is_saved(folder: Path) -> None:
     config = write_config(folder, policy={"type": "minimind", "max_new_tokens": 8, "max_context": 12})
     with pytest.raises(ConfigError, match=r"no prompt of the first tasks .* policy\.max_context is 12"):
-        main(config, output_dir=folder / "out", checkpoint=str(folder / "model"))
+        main(config, output_dir=folder / "out", checkpoint=[str(folder / "model")])
     assert not (folder / "out/report.json").exists()
     assert lines_of(folder / "out") == []

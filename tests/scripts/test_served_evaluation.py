@@ -80,7 +80,7 @@ def test_servers_with_other_weights_are_not_evaluated(tmp_path: Path, server: Fa
     config = write_config(tmp_path, server)
     save_tiny_model(tmp_path / "other", seed=1)
     with pytest.raises(ConfigError, match=rf"{server.address} has other weights than {tmp_path}/other"):
-        main(config, tmp_path / "out", checkpoint=str(tmp_path / "other"), served=True)
+        main(config, tmp_path / "out", checkpoint=[str(tmp_path / "other")], served=True)
     assert not (tmp_path / "out/environment.json").exists()
     assert lines_of(tmp_path / "out") == []
 
@@ -102,4 +102,4 @@ def test_served_is_refused_where_no_server_has_the_model(tmp_path: Path, server:
     with pytest.raises(ConfigError, match="--compare"):
         main(config, tmp_path / "out", baseline="model/nat_minimind", served=True)
     with pytest.raises(ConfigError, match="elsewhere"):
-        main(config, tmp_path / "out", checkpoint="openai:m@http://127.0.0.1:9/v1", served=True)
+        main(config, tmp_path / "out", checkpoint=["openai:m@http://127.0.0.1:9/v1"], served=True)

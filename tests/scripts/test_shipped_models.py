@@ -16,7 +16,7 @@ def test_the_shipped_trained_model_solves_held_out_tasks_that_its_warm_start_doe
     main(
         ROOT / "configs/nat_grpo.yaml",
         tmp_path,
-        checkpoint=str(ROOT / "model/nat_minimind_grpo"),
+        checkpoint=[str(ROOT / "model/nat_minimind_grpo")],
         baseline=str(ROOT / "model/nat_minimind"),
         max_tasks=NUM_TASKS,
     )

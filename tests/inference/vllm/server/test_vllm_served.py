@@ -86,7 +86,7 @@ def test_a_server_is_evaluated_with_the_weights_it_has(
         patched.setattr(AutoModelForCausalLM, "from_pretrained", None)
         found, report = evaluated(config, folder / "served", served=True)
         with pytest.raises(ConfigError, match=r"has other weights than .*other: model\.norm\.weight float32"):
-            main(config, folder / "refused", checkpoint=str(folder / "other"), served=True)
+            main(config, folder / "refused", checkpoint=[str(folder / "other")], served=True)
         found_twice, sampled = evaluated(config, folder / "pass_at_2", samples=2, served=True)
     assert found == expected
     assert "by their checksums" in report["environment"]["weights"]
@@ -97,8 +97,8 @@ def test_a_server_is_evaluated_with_the_weights_it_has(
 def test_weights_that_were_sent_are_known_too(folder: Path, address: str) -> None:
     """Behind the one above: the server has others from here on."""
     config, other = write_config(folder, "vllm", vllm={"servers": [address]}), str(folder / "other")
-    sent, _ = evaluated(config, folder / "sent", checkpoint=other)
-    found, report = evaluated(config, folder / "as_sent", checkpoint=other, served=True)
+    sent, _ = evaluated(config, folder / "sent", checkpoint=[other])
+    found, report = evaluated(config, folder / "as_sent", checkpoint=[other], served=True)
     assert found == sent
     assert "by their checksums" in report["environment"]["weights"]
     with pytest.raises(ConfigError, match=r"has other weights than .*model: model\.norm\.weight float32"):
@@ -120,10 +120,10 @@ def test_a_worker_without_the_method_says_so_and_lives_on(address: str) -> None:
 
 def test_an_engine_in_the_process_reads_the_model_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = str(folder / "other")
-    expected, _ = evaluated(write_config(folder, "huggingface"), folder / "other_here", checkpoint=other)
+    expected, _ = evaluated(write_config(folder, "huggingface"), folder / "other_here", checkpoint=[other])
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     config = write_config(folder, "vllm")
-    found, report = evaluated(config, folder / "other_inside", checkpoint=other)
+    found, report = evaluated(config, folder / "other_inside", checkpoint=[other])
     assert found == expected
     assert "weights" not in report["environment"]
 
@@ -139,8 +139,8 @@ def test_adapters_are_put_on_the_engine_in_the_process(folder: Path, monkeypatch
     lora = {"lora": {"rank": 4, "alpha": 8}}
     named = str(folder / "adapters")
     config = write_config(folder, "huggingface", model=lora)
-    expected, _ = evaluated(config, folder / "adapted_here", checkpoint=named)
+    expected, _ = evaluated(config, folder / "adapted_here", checkpoint=[named])
     plain, _ = evaluated(config, folder / "plain_here")
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
-    found, _ = evaluated(write_config(folder, "vllm", model=lora), folder / "adapted_inside", checkpoint=named)
+    found, _ = evaluated(write_config(folder, "vllm", model=lora), folder / "adapted_inside", checkpoint=[named])
     assert found == expected != plain
