@@ -15,9 +15,9 @@ Not here: the functions (`answers.py`, `code.py`), what ends an episode, what an
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel
 
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
@@ -26,6 +26,7 @@ from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, def
 from agent_rl.failures import FailedCall, note
 from agent_rl.loop_thread import shared_loop
 from agent_rl.registry import REWARDS
+from agent_rl.rewards.entries import RewardSpec, RewardSpecs
 from agent_rl.rewards.numbers import finite_number
 from agent_rl.rewards.styles import (
     Style,
@@ -44,35 +45,6 @@ FunctionT = TypeVar("FunctionT", bound=RewardFunction)
 
 FULL_REWARD = 1.0 - 1e-9
 """From here on a reward counts as a success, where no function gives `success` itself."""
-
-
-def _as_entries(value: Any) -> list[Any]:
-    """A name, an entry or a list of both -> a list of entries."""
-    listed = list(value) if isinstance(value, list | tuple) else [value]
-    if not listed or not all(isinstance(entry, str | Mapping | RewardSpec) for entry in listed):
-        raise ValueError("expected the name of a reward, {name, weight}, or a list of these")
-    return [{"name": entry} if isinstance(entry, str) else entry for entry in listed]
-
-
-class RewardSpec(BaseModel):
-    """One reward of a sum: `{name: qa_f1_reward, weight: 0.5}`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    """Name that a function is registered under, or its import path."""
-    weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """Factor of its reward in the sum; negative ones punish."""
-
-
-def _not_all_zero(entries: tuple[RewardSpec, ...]) -> tuple[RewardSpec, ...]:
-    if not any(each.weight for each in entries):
-        raise ValueError("all weights are 0, so that every episode is worth the same; give one that is not")
-    return entries
-
-
-RewardSpecs = Annotated[tuple[RewardSpec, ...], BeforeValidator(_as_entries), AfterValidator(_not_all_zero)]
-"""A field of a configuration model: a name, `{name, weight}`, or a list of them."""
 
 
 class _Section(BaseModel):

@@ -11,11 +11,11 @@ from agent_rl.envs.nat.demonstrations import reworded_demonstrations
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, generate_specs
 from agent_rl.envs.nat.factory.oracle import answer
+from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.requests.grammar import choose, fill, match, read_sections, read_synonyms, read_words
 from agent_rl.envs.nat.factory.requests.loose import in_loose_words
 from agent_rl.envs.nat.factory.requests.names import any_name, in_any_case, renamed
 from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded, sections
-from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.prompts import first_messages
