@@ -23,12 +23,13 @@ from agent_rl.scripts.commands import (
     translate,
     view,
 )
-from agent_rl.scripts.common import reads, run_app
+from agent_rl.scripts.common import WITH_SHORT_HELP, reads, run_app
 
 app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     help="Train tool-using language-model agents with GRPO.",
+    context_settings=WITH_SHORT_HELP,
 )
 
 

@@ -31,9 +31,13 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+WITH_SHORT_HELP = {"help_option_names": ["--help", "-h"]}
+"""Settings of a program; its commands have them too."""
+
+
 def make_app(command: Callable[..., Any], help_text: str | None = None) -> typer.Typer:
     """A script with one command; the text of `--help` is that of the command's module where none is given."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=WITH_SHORT_HELP)
     app.command(help=help_text or sys.modules[command.__module__].__doc__)(command)
     return app
 

@@ -183,3 +183,18 @@ def test_a_bug_in_ones_own_module_shows_its_file_and_line(
         cli.main()
     place = raised.traceback[-1]
     assert (Path(place.path).name, place.lineno + 1) == ("my_env.py", len(text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["train"], ["sft"], ["sft", "--data", "x"], ["config", "show"], ["serve"], ["nat", "plan"]],
+    ids=" ".join,
+)
+def test_help_has_a_short_option_everywhere(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for option in ("-h", "--help"):
+        with pytest.raises(SystemExit) as ended:
+            cli.app([*words, option], prog_name="agent-rl")
+        texts.append(capsys.readouterr().out)
+        assert ended.value.code in (0, None)
+    assert texts[0] == texts[1] and "Usage" in texts[0] and "-h" in texts[0]

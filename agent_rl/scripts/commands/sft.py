@@ -14,7 +14,7 @@ def main(context: typer.Context) -> Any:
 
     words = context.args
     is_own = any(word == "--data" or word.startswith("--data=") for word in words)
-    if words == ["--help"]:
+    if words in (["--help"], ["-h"]):
         print("With --data: your own conversations, for any model; `agent-rl sft --data FILE --help` has its options.")
     chosen = sft_chats.app if is_own else train_sft.app
     return chosen(words, prog_name="agent-rl sft", standalone_mode=False)
