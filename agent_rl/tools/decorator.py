@@ -11,15 +11,17 @@
 The model is told the docstring up to its first section, and of each argument what `Annotated[..., Field(description=
 ...)]` or the section `Args` says. Values are read as strict JSON: what JSON has a type for must have that type ("3" and
 3.0 are no `int`), the rest is converted (a list to a tuple, a text to a date or an enum, an object to a model).
-One object serves all episodes from many threads. Not here: tools with a state of their own for each episode, which
-derive from `BaseTool` and are registered with `register_tool`.
+One object serves all episodes from many threads; async functions run on one event loop that they share.
+Not here: tools with a state of their own for each episode, which derive from `BaseTool` and are registered with
+`register_tool`.
 """
 
+import asyncio
 import inspect
 import json
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, overload
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
@@ -27,11 +29,14 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerati
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import to_json, to_jsonable_python
 
+from agent_rl.loop_thread import shared_loop
 from agent_rl.registry import TOOLS
 from agent_rl.tools.base import TOOL_NAME, BaseTool, ToolResult
 
 Function = Callable[..., Any]
 
+LATE_S = 1.0
+"""After its limit an async call is cancelled; by then whoever waited for it has left with an error."""
 _SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
 _DESCRIBED = re.compile(r"^(\s+)(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
 
@@ -66,9 +71,16 @@ class FunctionTool(BaseTool):
             return ToolResult(text=f"error: {self.name}: {_complaint(error)}", ok=False)
         read = {name: getattr(checked, f"argument_{at}") for at, name in enumerate(self._signature.parameters)}
         result = self.function(**read)
+        if inspect.isawaitable(result):
+            result = shared_loop("async tools").result(_within(result, self.timeout_s))
         if isinstance(result, ToolResult):
             return result
         return ToolResult(text=result if isinstance(result, str) else _json(result), terminal=self.terminal)
+
+
+async def _within(result: Awaitable[Any], timeout_s: float | None) -> Any:
+    async with asyncio.timeout(None if timeout_s is None else timeout_s + LATE_S):
+        return await result
 
 
 @overload
@@ -130,12 +142,7 @@ def _place(function: Function) -> str:
 def _refuse(function: Function) -> None:
     if not inspect.isfunction(function):
         raise ValueError(f"{_place(function)}: expected a function made by def, got {type(function).__name__}")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ValueError(
-            f"{_place(function)}: the function is async, and tools run in threads; write a plain def, "
-            "with asyncio.run inside where there is no other way"
-        )
-    if inspect.isgeneratorfunction(function):
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(f"{_place(function)}: the function yields; return the whole result instead")
 
 

@@ -1,10 +1,12 @@
 """`@tool`: what the model reads of signature and docstring, which values reach the function, what comes back."""
 
+import asyncio
 import datetime
 import enum
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -277,11 +279,6 @@ def test_it_is_found_by_name_and_serves_all_episodes() -> None:
         tool(name=name)(shout.function)
 
 
-async def waits(text: str) -> str:
-    """Wait."""
-    return text
-
-
 async def streams(text: str) -> Any:
     """Stream."""
     yield text
@@ -354,8 +351,7 @@ UNREADABLE = "an argument's type cannot be read from JSON; use str, int, float, 
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (waits, "@tool on waits: the function is async, and tools run in threads; write a plain def"),
-        (streams, "@tool on streams: the function is async"),
+        (streams, "@tool on streams: the function yields"),
         (yields, "@tool on yields: the function yields; return the whole result instead"),
         (undocumented, "@tool on undocumented: no docstring; say in one sentence what the tool does"),
         (only_arguments, "@tool on only_arguments: no docstring"),
@@ -379,3 +375,46 @@ def test_a_name_that_no_model_could_write_is_refused() -> None:
     for bad in ("my tool", "", "2nd", "a" * 65):
         with pytest.raises(ValueError, match=f"@tool on undocumented: a tool cannot be named '{bad}'; use letters"):
             tool(name=bad, description="Say.")(undocumented)
+
+
+def test_an_async_function_is_a_tool_and_calls_wait_for_each_other() -> None:
+    arrived, both = [], asyncio.Event()
+
+    @tool(name=fresh())
+    async def meet(name: str) -> str:
+        """Meet somebody."""
+        arrived.append(name)
+        if len(arrived) == 2:
+            both.set()
+        await both.wait()
+        return f"{name} met"
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(lambda name: answer(meet, name=name), ["a", "b"])) == ["a met", "b met"]
+    assert answer(meet, name=3).startswith("error")
+
+
+def test_a_late_async_call_is_answered_and_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_rl.tools.decorator.LATE_S", 0.01)
+    cancelled = threading.Event()
+
+    @tool(name=fresh(), timeout_s=0.05)
+    async def forever(text: str) -> str:
+        """Wait."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return text
+
+    assert answer(forever, text="x").endswith("gave no answer within 0.05 s")
+    assert cancelled.wait(30)
+
+
+def test_what_an_async_function_raises_is_told_to_the_model() -> None:
+    @tool(name=fresh(), timeout_s=None)
+    async def fails(text: str) -> str:
+        """Fail."""
+        raise KeyError(text)
+
+    assert "KeyError: 'x'" in answer(fails, text="x")
