@@ -15,7 +15,7 @@ from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
-from agent_rl.envs.nat.factory.requests.loose import in_loose_words
+from agent_rl.envs.nat.factory.requests.loose import in_loose_words, tells_example
 from agent_rl.envs.nat.factory.requests.reword import in_any_words
 from agent_rl.envs.nat.prompts import first_messages, initial_messages
 from agent_rl.envs.nat.spec import NATSpec
@@ -63,20 +63,23 @@ def _covers(spec: NATSpec, *wordings: str) -> dict[str, tuple[str | int, ...]]:
 
 
 def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:
-    """The teacher's turns: every file, then `submit` in the same turn, or after a turn that runs the tests."""
+    """The teacher's turns: every file, then `submit` in the same turn, or after a turn that runs the tests.
+
+    An example that the request does not tell is not tested: nobody could know what comes out.
+    """
     rng = random.Random(f"demo-{seed}-{spec.task_id}")
     faulty, habit = rng.random() < faulty_share, rng.random() < HABIT_SHARE
+    is_slip = faulty and not habit
     if not faulty:
-        files, num_tests = render_project(spec), 2
-    elif habit:
-        files, num_tests = _forgetful(spec), 1
+        files = render_project(spec, untested="" if tells_example(spec) else "example")
     else:
-        files, num_tests = _slip(spec, rng), 0
+        files = _slip(spec, rng) if is_slip else _forgetful(spec)
     writes = [ToolCall(name="file_write", arguments={"path": path, "content": text}) for path, text in files.items()]
     submit = ToolCall(name="submit", arguments={})
-    if num_tests == 0 or rng.random() >= CHECKING_SHARE:
+    if is_slip or rng.random() >= CHECKING_SHARE:
         return [(Message.assistant("", (*writes, submit)), ())]
     replies = [Message.tool(wrote(path), name="file_write") for path in files]
+    num_tests = files[spec.tests_path].count("def test_")
     report = Message.tool(test_report(passed=num_tests, failed=0), name="pytest_run")
     run_tests = ToolCall(name="pytest_run", arguments={})
     return [
@@ -89,7 +92,7 @@ def _forgetful(spec: NATSpec) -> dict[str, str]:
     changed = {tool.instance: FAMILIES[tool.family].mutants(tool)[0] for tool in spec.tools}
     if spec.group:
         changed[spec.group.type_name] = GROUPS[spec.group.family].mutants(spec.group)[0]
-    return render_project(spec, logic=render_logic(spec, changed), test_error=False)
+    return render_project(spec, logic=render_logic(spec, changed), untested="error")
 
 
 def _slip(spec: NATSpec, rng: random.Random) -> dict[str, str]:

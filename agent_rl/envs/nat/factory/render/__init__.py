@@ -14,8 +14,8 @@ from agent_rl.envs.nat.spec import NATSpec
 __all__ = ["render_logic", "render_project"]
 
 
-def render_project(spec: NATSpec, *, logic: str | None = None, test_error: bool = True) -> dict[str, str]:
-    """Path -> text of a complete project; `logic` replaces logic.py, without `test_error` bad input goes untested."""
+def render_project(spec: NATSpec, *, logic: str | None = None, untested: str = "") -> dict[str, str]:
+    """Path -> text of a complete project; `logic` replaces logic.py, `untested` (example, error) has no test."""
     texts = {
         f"src/{spec.package}/__init__.py": "",
         spec.logic_path: render_logic(spec) if logic is None else logic,
@@ -23,7 +23,7 @@ def render_project(spec: NATSpec, *, logic: str | None = None, test_error: bool 
         spec.config_path: config(spec),
         spec.client_config_path: client_config(spec) if spec.client_group else "",
         "mcp_server.py": mcp_server(spec),
-        spec.tests_path: tests(spec, test_error),
+        spec.tests_path: tests(spec, untested),
         "pyproject.toml": pyproject(spec),
     }
     return {path: texts[path] for path in spec.files}

@@ -6,13 +6,13 @@ from agent_rl.envs.nat.factory.render.names import import_logic
 from agent_rl.envs.nat.spec import Group, NATSpec
 
 
-def tests(spec: NATSpec, test_error: bool) -> str:
-    """Text of the test file; without `test_error` the tests of bad input are left out."""
+def tests(spec: NATSpec, untested: str = "") -> str:
+    """Text of the test file; tests of what is `untested` (example, error) are left out."""
     parts = []
     for tool in spec.tools:
         prefix = "" if len(spec.tools) == 1 else f"{tool.function}_"
         for name, lines in FAMILIES[tool.family].assertions(tool).items():
-            if test_error or "error" not in name:
+            if not untested or untested not in name:
                 parts.append(_test(f"{prefix}{name}", lines))
     if spec.group:
         parts.append(_test("sequence", _sequence(spec.group)))

@@ -6,11 +6,12 @@ builds, answers and passes its own tests. Not here: requests that tell every fac
 
 import random
 
+from agent_rl.envs.nat.factory.families.base import literal
 from agent_rl.envs.nat.factory.planner.plan import plan_of
 from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded
 from agent_rl.envs.nat.spec import NATSpec
 
-TOLD_SHARES = (1.0, 0.85, 0.6)
+TOLD_SHARES = (1.0, 0.6, 0.3)
 """How much of what the tool does, takes and gives a request tells."""
 NAMED_SHARE = 0.3
 """Requests that tell every fact all the same, names included."""
@@ -22,6 +23,11 @@ def in_loose_words(spec: NATSpec, rng: random.Random) -> NATSpec:
         return in_any_words(spec, rng)
     spec = _named_by_family(spec)
     return spec.model_copy(update={"request": reworded(spec, rng, told_share=rng.choice(TOLD_SHARES))})
+
+
+def tells_example(spec: NATSpec) -> bool:
+    """Whether the request of a spec of one tool tells what comes out for the example."""
+    return literal(spec.tools[0].example.output) in spec.request
 
 
 def _named_by_family(spec: NATSpec) -> NATSpec:

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_rl.envs.nat.demonstrations import reworded_demonstrations
+from agent_rl.envs.nat import tools
+from agent_rl.envs.nat.demonstrations import demonstration_turns, reworded_demonstrations
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, generate_specs
 from agent_rl.envs.nat.factory.oracle import answer
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.requests.grammar import choose, fill, match, read_sections, read_synonyms, read_words
-from agent_rl.envs.nat.factory.requests.loose import in_loose_words
+from agent_rl.envs.nat.factory.requests.loose import in_loose_words, tells_example
 from agent_rl.envs.nat.factory.requests.names import any_name, in_any_case, renamed
 from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded, sections
 from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
@@ -160,6 +161,32 @@ def test_loose_words_tell_no_name_and_may_leave_rules_out(specs: list[NATSpec]) 
         told.append(all(fact in changed.request for fact in left_out))
     assert 0.6 < num_loose / len(specs) < 0.8
     assert 0.2 < sum(told) / len(told) < 0.7  # some tell all the rules, others not
+
+
+def test_an_example_that_nobody_told_is_not_tested(specs: list[NATSpec]) -> None:
+    told = 0
+    for number, spec in enumerate(specs):
+        changed = in_loose_words(spec, random.Random(number))
+        [(first, _), *_] = demonstration_turns(changed, faulty_share=0.0, seed=0)
+        files = {call.arguments["path"]: call.arguments["content"] for call in first.tool_calls if call.arguments}
+        text = files[changed.tests_path]
+        told += tells_example(changed)
+        assert ("def test_example" in text) == tells_example(changed)
+        assert "def test_error" in text
+        assert tells_example(changed) or repr(spec.tools[0].example.output) not in text
+    assert 0.5 < told / len(specs) < 0.95
+
+
+def test_a_report_counts_the_tests_of_its_project(specs: list[NATSpec]) -> None:
+    reports = set()
+    for spec in specs:
+        first, *rest = demonstration_turns(spec, faulty_share=0.0, seed=0)
+        if rest:
+            (text,) = (call.arguments["content"] for call in first[0].tool_calls if "tests/" in str(call.arguments))
+            num = text.count("def test_")
+            assert first[1][-1].content == tools.test_report(passed=num, failed=0)
+            reports.add(num)
+    assert reports == {2, 3}
 
 
 def test_every_family_of_the_starter_has_an_opening(specs: list[NATSpec]) -> None:
