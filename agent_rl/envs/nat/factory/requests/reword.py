@@ -28,11 +28,15 @@ _FACT = re.compile(
     r"`[^`]*`|\"(?:[^\"\\]|\\.)*\"|[^\s\"`]*[\d_/|{}<>=][^\s\"`]*|\b(?:isError|JSON|HTTP|URL|MCP|NAT|UTF-8)\b"
 )
 """What no other word may stand for: quoted texts, names, numbers, paths."""
+_LAST_JOINT = re.compile(r"(?<=`) and (?=`)")
+_JOINTS = (", ", "; ", " / ", " & ", " + ", ", and ", " and also ", " and then ")
 _PLAIN_NAME = re.compile(r"[A-Za-z][\w.-]*")
 _IN_ANY_QUOTES = re.compile(r"[A-Za-z0-9_.\- :]+")
 
 NOISE_SHARE = 0.3
 """Requests in which words that tell nothing give way to any words, as a reader meets who does not know them all."""
+JOINED_SHARE = 0.25
+"""Requests whose lists end with another sign or any word in the place of `and`: a list goes on whatever joins it."""
 WORDED_SHARE, NAMED_SHARE = 0.85, 0.75
 """Specs that get another wording, and those that get other names."""
 
@@ -64,6 +68,8 @@ def reworded(spec: NATSpec, rng: random.Random, *, told_share: float | None = No
     if rng.random() < NOISE_SHARE:
         share = rng.choice([0.05, 0.1, 0.2])
         sentences = [_with_strange_words(each, share, rng) for each in sentences]
+    if rng.random() < JOINED_SHARE:
+        sentences = [_with_other_joint(each, rng) for each in sentences]
     text = _laid_out(sentences, rng)
     return _with_chatter(_with_quotes(_with_typos(text, rng), rng), rng)
 
@@ -211,6 +217,11 @@ def _with_strange_words(sentence: str, share: float, rng: random.Random) -> str:
         return rng.choice(read_words(WORDS)) if word.lower() not in telling and rng.random() < share else word
 
     return _outside_facts(sentence, lambda text: re.sub(r"[A-Za-z]{2,}", other, text))
+
+
+def _with_other_joint(sentence: str, rng: random.Random) -> str:
+    joint = rng.choice(_JOINTS) if rng.random() < 0.4 else f" {rng.choice(read_words(WORDS))} "
+    return _LAST_JOINT.sub(lambda _: joint, sentence)
 
 
 def _laid_out(sentences: list[str], rng: random.Random) -> str:

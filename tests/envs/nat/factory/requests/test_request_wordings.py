@@ -146,6 +146,14 @@ def test_demonstrations_are_the_same_for_the_same_seed() -> None:
     assert first == second
 
 
+def test_lists_end_with_other_words_than_and_too(specs: list[NATSpec]) -> None:
+    searches = [spec for spec in specs if spec.tools[0].family == "note_search"]
+    texts = [reworded(spec, random.Random(seed)) for spec in searches for seed in range(20)]
+    joints = [found[1] for text in texts for found in re.finditer(r"` ([a-z]+) `n\d\d \| ", text)]
+    others = {joint for joint in joints if joint != "and"}
+    assert 0.05 < 1 - joints.count("and") / len(joints) < 0.4 and len(others) > 10
+
+
 def test_loose_words_tell_no_name_and_may_leave_rules_out(specs: list[NATSpec]) -> None:
     told, num_loose = [], 0
     for number, spec in enumerate(specs):
