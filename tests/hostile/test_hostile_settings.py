@@ -12,6 +12,7 @@ from agent_rl.config import apply_override, load_config
 from agent_rl.errors import ConfigError
 from agent_rl.planning.layout import read_layout
 
+pytestmark = pytest.mark.usefixtures("no_collection")
 MARK = Path("/tmp/hostile_settings_was_here")
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)

@@ -16,6 +16,7 @@ MANY = '["\\"",' + "[]," * (2 * MAX_VALUES) + "0]"
 """An escaped quote, of which the bytes of UTF-16 show no escape."""
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("encoding", OTHERS)
 @pytest.mark.parametrize("text", ['["a", 1]', "[1]", '{"é": "ü"}', MANY], ids=["text", "numbers", "wide", "many"])
 def test_other_encodings_than_utf_8_are_refused_at_once(encoding: str, text: str) -> None:
