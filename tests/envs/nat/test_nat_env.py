@@ -314,3 +314,10 @@ def test_without_the_toolkit_nothing_is_scored() -> None:
         factory.start()
     with pytest.raises(RuntimeError, match="start"):
         factory.get_toolkit()
+
+
+def test_weights_of_the_reward_that_are_all_0_are_refused_and_one_is_enough() -> None:
+    zero = dict.fromkeys(("tools", "integration", "workflow", "complete", "efficiency"), 0.0)
+    with pytest.raises(ConfigError, match="all weights are 0"):
+        make_nat_factory({"reward": zero}, seed=0)
+    make_nat_factory({"reward": {**zero, "progress": 0.5}}, seed=0)

@@ -33,7 +33,7 @@ class RewardWeights(BaseModel):
 
     @model_validator(mode="after")
     def _not_all_zero(self) -> Self:
-        if not any((self.tools, self.integration, self.workflow, self.complete, self.efficiency, self.progress)):
+        if not any(weight for name, weight in self if name != "efficiency_turns"):
             raise ValueError("all weights are 0, so that every episode is worth the same; give one above 0")
         return self
 
