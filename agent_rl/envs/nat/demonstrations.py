@@ -34,26 +34,28 @@ FREE_SHARE = 0.12
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
     """Of specs of the starter's families and levels, without end."""
-    for each in endless_seeds(seed):
-        specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
-        for spec in itertools.islice(specs, SPECS_PER_SEED):
-            turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
-            covers = _covers(spec, "own")
-            yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
+    for spec in _endless_specs(seed):
+        turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+        covers = _covers(spec, "own")
+        yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
 def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
     """The same with requests in many wordings and names of any words, some of them without a plan; without end."""
+    for spec in _endless_specs(seed):
+        is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < FREE_SHARE
+        change = in_loose_words if is_free else in_any_words
+        changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
+        messages = first_messages(None if is_free else changed, changed.request)
+        turns = demonstration_turns(changed, faulty_share=faulty_share, seed=seed)
+        covers = _covers(spec, "any", *["free"] * is_free)
+        yield Demonstration(messages, turns, TOOL_SPECS, kind=spec.family, covers=covers)
+
+
+def _endless_specs(seed: int) -> Iterator[NATSpec]:
     for each in endless_seeds(seed):
         specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
-        for spec in itertools.islice(specs, SPECS_PER_SEED):
-            is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < FREE_SHARE
-            change = in_loose_words if is_free else in_any_words
-            changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
-            messages = first_messages(None if is_free else changed, changed.request)
-            turns = demonstration_turns(changed, faulty_share=faulty_share, seed=seed)
-            covers = _covers(spec, "any", *["free"] * is_free)
-            yield Demonstration(messages, turns, TOOL_SPECS, kind=spec.family, covers=covers)
+        yield from itertools.islice(specs, SPECS_PER_SEED)
 
 
 def _covers(spec: NATSpec, *wordings: str) -> dict[str, tuple[str | int, ...]]:
@@ -65,7 +67,7 @@ def _covers(spec: NATSpec, *wordings: str) -> dict[str, tuple[str | int, ...]]:
 def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:
     """The teacher's turns: every file, then `submit` in the same turn, or after a turn that runs the tests.
 
-    An example that the request does not tell is not tested: nobody could know what comes out.
+    Right ones do not test an example that the request does not tell: nobody could know what comes out.
     """
     rng = random.Random(f"demo-{seed}-{spec.task_id}")
     faulty, habit = rng.random() < faulty_share, rng.random() < HABIT_SHARE
