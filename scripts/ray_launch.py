@@ -65,8 +65,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     actors = place_actors(num, options.cpus_per_process, options.timeout_s)
     command = [sys.executable, options.script, *options.arguments]
-    job = Job(start(actors, command, environment))
-    try:
+    job = Job()
+    try:  # a signal may come while only some processes are started
+        start(job, actors, command, environment)
         return job.watch()
     except KeyboardInterrupt:
         print("Ctrl-C: the processes are told to end; press again to kill them", flush=True)
@@ -142,24 +143,25 @@ def place_actors(num: int, cpus: int | None, timeout_s: float) -> list[Any]:
     ]
 
 
-def start(actors: Sequence[Any], command: Sequence[str], environment: Mapping[str, str]) -> list[Any]:
-    """Start the processes and print what is started; the actors in the order of their ranks."""
+def start(job: "Job", actors: Sequence[Any], command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Start the processes in the order of their ranks, add each to the job, and print what is started."""
     import ray
 
     places: list[Place] = [Place(**each) for each in ray.get([actor.place.remote() for actor in actors])]
-    order, ranks = rank_order(places), []
+    order = rank_order(places)
     main_place, main_actor = places[order[0]], actors[order[0]]
     rendezvous = {"MASTER_ADDR": main_place.address, "MASTER_PORT": str(ray.get(main_actor.free_port.remote()))}
     shared = dict(environment) | rendezvous
     names = " ".join(f"{name}={value}" for name, value in sorted(shared.items()) if name.startswith(("ACC", "MASTER")))
     print(f"{len(actors)} processes of: {shlex.join(command)}\nwith {names}", flush=True)
-    for place, own in zip([places[index] for index in order], rank_variables([places[i] for i in order]), strict=True):
+    variables = rank_variables([places[index] for index in order])
+    for rank, (index, own) in enumerate(zip(order, variables, strict=True)):
+        place = places[index]
         gpus = f", GPUs {own['CUDA_VISIBLE_DEVICES']}" if place.gpus else ""
-        print(f"[{own['RANK']}] on {place.address}, local rank {own['LOCAL_RANK']}{gpus}", flush=True)
-        actor = actors[order[len(ranks)]]
-        ray.get(actor.start.remote(list(command), shared | own, os.getcwd()))
-        ranks.append(actor)
-    return ranks
+        print(f"[{rank}] on {place.address}, local rank {own['LOCAL_RANK']}{gpus}", flush=True)
+        started = actors[index].start.remote(list(command), shared | own, os.getcwd())
+        job.running[rank] = actors[index]
+        ray.get(started)
 
 
 def rank_order(places: Sequence[Place]) -> list[int]:
@@ -262,8 +264,8 @@ class Process:
 class Job:
     """The running processes, by rank."""
 
-    def __init__(self, ranks: Sequence[Any]) -> None:
-        self.running = dict(enumerate(ranks))
+    def __init__(self) -> None:
+        self.running: dict[int, Any] = {}
 
     def watch(self) -> int:
         """Print what they print until all ended, or one failed: the exit code of this command."""

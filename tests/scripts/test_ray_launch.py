@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -99,6 +99,28 @@ def test_every_shipped_file_gives_its_environment(
     assert ("ACCELERATE_USE_DEEPSPEED" in found) == (given is not None)
 
 
+class Interrupted:
+    """An actor at whose start the launcher gets a signal, where told to."""
+
+    def __init__(self, at_start: bool) -> None:
+        self.place = SimpleNamespace(remote=lambda: {"node": "a", "address": "10.0.0.1", "gpus": ()})
+        self.free_port = SimpleNamespace(remote=lambda: 1234)
+        self.start = SimpleNamespace(remote=lambda *_: KeyboardInterrupt() if at_start else None)
+
+
+def test_a_job_knows_what_is_started_when_a_signal_comes(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(answer: Any) -> Any:
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=get))
+    job, actors = script.Job(), [Interrupted(False), Interrupted(True), Interrupted(False)]
+    with pytest.raises(KeyboardInterrupt):
+        script.start(job, actors, ["train.py"], {})
+    assert job.running == {0: actors[0], 1: actors[1]}
+
+
 # On a cluster
 
 
@@ -185,8 +207,11 @@ class TestEnds:
 
     def start(self, address: str, folder: Path, *words: str) -> subprocess.Popen[str]:
         """A process on each node."""
+        return self.start_until(2, address, folder, *words)
+
+    def start_until(self, begun: int, address: str, folder: Path, *words: str) -> subprocess.Popen[str]:
         job = launch(address, "--cpus-per-process", "2", write(folder, WAIT), folder, *words)
-        wait_for(lambda: len(self.logged(folder)) >= 2 or job.poll() is not None, timeout_s=60)
+        wait_for(lambda: len(self.logged(folder)) >= begun or job.poll() is not None, timeout_s=60)
         return job
 
     @pytest.mark.parametrize(("how", "code"), [("fail", 3), ("crash", 128 + signal.SIGSEGV)])
@@ -209,6 +234,18 @@ class TestEnds:
         found = sorted(each[:2] for each in self.logged(tmp_path) if each[0] != "began")
         assert found == [[f"signal-{number:d}", "0"], [f"signal-{number:d}", "1"]]
         self.assert_gone(tmp_path)
+
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+    def test_a_signal_before_the_last_is_started_reaches_those_that_are(
+        self, address: str, tmp_path: Path, number: int, code: int
+    ) -> None:
+        job = self.start_until(1, address, tmp_path)
+        job.send_signal(number)
+        output, errors = job.communicate(timeout=400)
+        assert job.returncode == code, output + errors
+        logged = self.logged(tmp_path)
+        assert [f"signal-{number:d}", logged[0][1]] in [each[:2] for each in logged]
+        wait_for(lambda: not any(Path(f"/proc/{each[2]}").exists() for each in logged))
 
     def test_nothing_outlives_a_launcher_that_is_killed(self, address: str, tmp_path: Path) -> None:
         job = self.start(address, tmp_path)
