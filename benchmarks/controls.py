@@ -46,6 +46,9 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=ROOT / "configs/nat_grpo.yaml", help="what the run trains on")
     parser.add_argument("--minutes", type=float, default=30.0, help="wall time of `rejection`")
     parser.add_argument("--rounds", type=int, default=1, help="of sampling and learning, in `rejection`")
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, help="of AdamW, in `rejection`; Muon's is ten times it"
+    )
     parser.add_argument("overrides", nargs="*", help="section.key=value")
     options = parser.parse_intermixed_args()
     output = options.output_dir
@@ -55,7 +58,7 @@ def main() -> None:
         with ShuffledRewards.from_config(config) as trainer:
             trainer.train()
     else:
-        rejection(config, output, 60.0 * options.minutes, options.rounds)
+        rejection(config, output, 60.0 * options.minutes, options.rounds, options.learning_rate)
 
 
 class ShuffledRewards(GRPOTrainer):
@@ -74,7 +77,7 @@ class ShuffledRewards(GRPOTrainer):
         )
 
 
-def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None:
+def rejection(config: Config, output: Path, seconds: float, rounds: int, rate: float) -> None:
     """Sample, select what passed, train on it; write the model to `output/model`."""
     started = time.monotonic()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
@@ -105,7 +108,8 @@ def rejection(config: Config, output: Path, seconds: float, rounds: int) -> None
                 raise SystemExit(f"no episode passed in {step} steps, so there is nothing to learn; raise --minutes")
             pace = pace or conversations_per_second(policy.trained.module, selected)
             left = seconds * number / rounds - (time.monotonic() - started)
-            learn(policy.trained.module, selected, max(0, int(pace * left)), seed=config.run.seed + number)
+            num = max(0, int(pace * left))
+            learn(policy.trained.module, selected, num, rate=rate, seed=config.run.seed + number)
         policy.trained.save_pretrained(output / "model")
 
 
@@ -128,10 +132,10 @@ def conversations_per_second(model, selected: Sequence[Conversation]) -> float:
     return TRIAL_CONVERSATIONS / (time.monotonic() - started)
 
 
-def learn(model, selected: Sequence[Conversation], num: int, *, seed: int) -> None:
+def learn(model, selected: Sequence[Conversation], num: int, *, rate: float, seed: int) -> None:
     """Fine-tune in place on `num` conversations, as often over `selected` as that takes."""
     print(f"{num} conversations to train on, each {num / len(selected):.1f} times", flush=True)
-    settings = SftSettings(num_conversations=num, learning_rate=1e-3, muon_learning_rate=0.01, seed=seed)
+    settings = SftSettings(num_conversations=num, learning_rate=rate, muon_learning_rate=10 * rate, seed=seed)
     train_sft(model, shuffled_for_ever(selected, seed), settings, print_progress)
 
 

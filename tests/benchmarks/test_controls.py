@@ -88,7 +88,7 @@ def test_rejection_sampling_ends_with_a_model_that_learned(
     clock = itertools.count()
     monkeypatch.setattr(controls, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
 
-    rejection(config, tmp_path / "out", seconds=12.0 * rounds, rounds=rounds)
+    rejection(config, tmp_path / "out", seconds=12.0 * rounds, rounds=rounds, rate=1e-3)
 
     after = MiniMindForCausalLM.from_pretrained(tmp_path / "out/model")
     assert any((after.state_dict()[name] != value).any() for name, value in before.state_dict().items())
@@ -98,7 +98,7 @@ def test_without_an_episode_that_passed_it_ends_in_a_sentence(tmp_path: Path) ->
     _, config = rejection_run(tmp_path, reward=0.0)
 
     with pytest.raises(SystemExit, match="no episode passed"):
-        rejection(config, tmp_path / "out", seconds=1.0, rounds=1)
+        rejection(config, tmp_path / "out", seconds=1.0, rounds=1, rate=1e-3)
 
 
 def rejection_run(folder: Path, *, reward: float) -> tuple[MiniMindForCausalLM, Config]:
