@@ -8,13 +8,14 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-MODELS = ("model/*_minimind/*", "model/nat_minimind_grpo/*")
+MODELS = "model/*_minimind*/*"
 SHIPPED = (
     "configs/**/*.yaml",
     "configs/**/*.json",
-    "dataset/**/*.jsonl",
+    "dataset/**/*.jsonl*",
+    "examples/*.*",
     "examples/*/*.*",
-    *MODELS,
+    MODELS,
     "requirements*.txt",
     "constraints.txt",
 )

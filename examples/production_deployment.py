@@ -8,6 +8,7 @@ of configs/serve.yaml. Requests run at the same time, and the engine batches wha
 agent is not accepted. For others over HTTP: `agent-rl serve` (docs/DEPLOYMENT.md).
 """
 
+import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,23 +19,29 @@ from agent_rl.envs.nat.create.package import save
 from agent_rl.envs.nat.create.result import Creation
 
 
-def main(tasks: str, folder: str, number: str, checkpoint: str | None = None) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", help="task file")
+    parser.add_argument("folder", type=Path, help="where the agents are written, each to a folder of its own")
+    parser.add_argument("number", type=int, help="agents, from the first rows of the file")
+    parser.add_argument("checkpoint", nargs="?", help="model; by default that of configs/serve.yaml")
+    given = parser.parse_args()
     with (
-        AgentCreator.open("configs/serve.yaml", checkpoint=checkpoint) as creator,
+        AgentCreator.open("configs/serve.yaml", checkpoint=given.checkpoint) as creator,
         ThreadPoolExecutor(max_workers=8) as threads,
     ):
 
         def create(row: Task) -> Creation:
             return creator.create(spec=row, deadline_s=300)
 
-        created = list(threads.map(create, read_tasks(tasks)[: int(number)]))
+        created = list(threads.map(create, read_tasks(given.tasks)[: given.number]))
         for count, creation in enumerate(created):
             about = f"{creation.seconds['all']:.1f} s, {len(creation.candidates)} projects written"
             print(f"{count}: {creation.state} ({about}) {creation.reason}")
             if creation.state == "accepted":
-                save(creation, creator.toolkit, Path(folder, f"agent_{count}"), with_zip=True)
+                save(creation, creator.toolkit, given.folder / f"agent_{count}", with_zip=True)
     return 0 if all(creation.state == "accepted" for creation in created) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

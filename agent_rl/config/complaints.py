@@ -55,6 +55,8 @@ def sentence(detail: ErrorDetails, source: str, *, root: type[BaseModel] = Confi
         if message == "expected a list":
             is_plain = isinstance(shown, int | float) or (isinstance(shown, str) and _WORDS.fullmatch(shown))
             message += f"; write [{shown}]" if is_plain and not isinstance(shown, bool) else "; write it in [ ]"
+    if isinstance(shown, Mapping) and detail["type"] == "value_error":  # its keys do not go together
+        return f"{source}: section {key:.200}: {message[0].lower()}{message[1:]}"
     return f"{source}: {key:.200} = {shown!r:.200}: {message[0].lower()}{message[1:]}"
 
 

@@ -220,5 +220,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _check_final(self) -> "TrainConfig":
         if self.final_learning_rate > self.learning_rate:
-            raise ValueError("final_learning_rate is above learning_rate; it must not be")
+            raise ValueError(
+                f"final_learning_rate {self.final_learning_rate:g} is above learning_rate {self.learning_rate:g}"
+            )
         return self

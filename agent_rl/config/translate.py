@@ -33,6 +33,8 @@ class Translation:
     """Our keys, dotted."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Their keys that are not in `settings`, each with the reason."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """Their keys that do not mean quite the same here, each with the difference."""
 
 
 def read_foreign(text: str, source: str) -> Settings:
@@ -84,9 +86,13 @@ def translate(theirs: Settings, library: str | None = None) -> Translation:
         raise ConfigError(f"unknown library {library!r}{nearest_or_all(library, LIBRARIES)}")
     table = LIBRARIES[names[library.lower()]]
     made = Translation(library=names[library.lower()])
+    without_effect = _kl_without_effect(theirs)
     for key, value in theirs.items():
-        _add(made, key, value, table.get(key), theirs)
-    _make_kl_whole(made.settings, theirs)
+        if key not in without_effect:
+            _add(made, key, value, table.get(key), theirs)
+        elif without_effect[key]:
+            made.left_out[key] = without_effect[key]
+    _make_schedule_whole(made)
     return made
 
 
@@ -111,6 +117,8 @@ def _add(made: Translation, key: str, value: Any, renamed: Renamed | None, their
         made.left_out[key] = refused
     else:
         made.settings.update(settings)
+        if convert is _every and settings[renamed.ours] == 0:
+            made.notes[key] = f"{renamed.ours}=0 has none in between; there is one at the end all the same"
 
 
 # How values change: to a dictionary of our keys, `_` for the one of the table; or a text, why there is none.
@@ -157,6 +165,16 @@ def _window(_key: str, _value: Any, theirs: Settings) -> Converted:
     if not isinstance(reply, int) or not isinstance(prompt, int):
         return "the whole window, prompt and all turns; choose it, in tokens"
     return {"_": prompt + reply}
+
+
+def _template(_key: str, value: Any, _theirs: Settings) -> Converted:
+    if str(value).endswith(".jinja"):
+        return {"_": value}
+    return f"{value} is a name; the template of the model's own folder is used, and for another give its .jinja file"
+
+
+def _schedule(_key: str, value: Any, _theirs: Settings) -> Converted:
+    return {"_": {"constant_with_warmup": "constant"}.get(value, value)}
 
 
 def _place(key: str, value: Any, _theirs: Settings) -> Converted:
@@ -257,6 +275,7 @@ _CONVERTED: Mapping[str, Callable[[str, Any, Settings], Converted]] = {
     "eval.every": _every,
     "eval.temperatures": lambda _key, value, _theirs: {} if value else "[] would end all evaluations",
     "log.trackers": _trackers,
+    "model.chat_template": _template,
     "policy.max_context": _window,
     "policy.type": _policy_type,
     "rollout.async_workers": lambda *_: {},
@@ -264,14 +283,38 @@ _CONVERTED: Mapping[str, Callable[[str, Any, Settings], Converted]] = {
     "tools.use": _tools,
     "train.micro_batch_tokens": _micro_batch,
     "train.minibatches": _minibatches,
+    "train.schedule": _schedule,
     "train.steps": _steps,
     "vllm.servers": lambda *_: "agent-rl serve-vllm --tensor-parallel starts the servers",
 }
 
 
-def _make_kl_whole(settings: dict[str, Any], theirs: Settings) -> None:
-    """A KL that is in neither place has no keys here, and one in a loss has the loss's coefficient."""
-    switches = [value for key, value in theirs.items() if key.rpartition(".")[2] in ("use_kl_loss", "use_kl_in_reward")]
-    if switches and not any(switches):
-        for key in [key for key in settings if key.startswith("algorithm.kl.")]:
-            del settings[key]
+_LOSS_KL = ("use_kl_loss", "kl_loss_coef", "kl_loss_type")
+_REWARD_KL = ("use_kl_in_reward", "kl_penalty", "type", "kl_coef", "target_kl", "horizon")
+
+
+def _kl_without_effect(theirs: Settings) -> dict[str, str]:
+    """Their keys of a KL that is switched off, with an empty reason, and those of one that has no room here."""
+    last = {key: key.rpartition(".")[2] for key in theirs if "kl" in key}
+    of_loss = [key for key, name in last.items() if name in _LOSS_KL]
+    of_reward = [key for key, name in last.items() if name in _REWARD_KL]
+    in_loss = any(theirs[key] for key in of_loss if last[key] == "use_kl_loss")
+    in_reward = any(theirs[key] for key in of_reward if last[key] == "use_kl_in_reward")
+    if in_loss:
+        reason = "a KL has one place here, and the loss's is taken; see algorithm.kl.place" if in_reward else ""
+        return dict.fromkeys(of_reward, reason)
+    if in_reward:
+        has_coefficient = any(last[key] == "kl_coef" for key in of_reward)
+        return dict.fromkeys(of_loss, "") if has_coefficient else {}
+    is_off = {"use_kl_loss", "use_kl_in_reward"} & set(last.values())
+    return dict.fromkeys([*of_loss, *of_reward], "") if is_off else {}
+
+
+def _make_schedule_whole(made: Translation) -> None:
+    """A learning rate brings its library's own schedule: linear to 0 in TRL, constant in the others, no warm-up."""
+    if "train.learning_rate" not in made.settings:
+        return
+    schedule = made.settings.setdefault("train.schedule", "linear" if made.library == "TRL" else "constant")
+    made.settings.setdefault("train.warmup_steps", 0)
+    if schedule != "constant":
+        made.settings.setdefault("train.final_learning_rate", 0.0)

@@ -103,12 +103,23 @@ class RunPlan:
         tight = [p for p in self.fit.places if p.headroom is not None and p.headroom < required]
         reasons += [f"{p.name}: {p.need / GIB:.1f} of {p.capacity / GIB:.1f} GiB" for p in tight]
         text = f"It does not fit with {required:.0%} headroom: {'; '.join(reasons)}."
+        if self._needs_servers:
+            text += (
+                " One GPU does not hold the weights that generate; servers spread them over several: vllm.servers, "
+                "agent-rl serve-vllm --tensor-parallel."
+            )
         if self.change is None:
             return text
         found = f"{self.change.text} ({self.change.lowest:.0%} headroom)"
         if self.change.fits:
             return f"{text} The nearest change that fits: {found}."
         return f"{text} No single change fits; the closest is {found}."
+
+    @property
+    def _needs_servers(self) -> bool:
+        """No setting helps an engine inside the processes: it keeps all weights on one GPU."""
+        job, gpu = self.run.job, self.run.gpu
+        return gpu is not None and not job.layout.num_servers and job.shape.num_weights * job.engine_width > gpu.memory
 
 
 def make_plan(run: PlannedRun) -> RunPlan:

@@ -50,8 +50,9 @@ class BaseTool(ABC):
         return spec_of(self)
 
     @abstractmethod
-    def __call__(self, **arguments: Any) -> ToolResult:
-        """Run the tool. Arguments were checked against `parameters`; an exception becomes an error message."""
+    def __call__(self, **arguments: Any) -> ToolResult | str:
+        """Run the tool; a text is a result that is ok. Arguments were checked against `parameters`; an exception
+        becomes an error message."""
 
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -170,8 +171,10 @@ def _outcome(tool: BaseTool, arguments: dict[str, Any]) -> ToolResult:
                 _late.append((tool, answer))
             raise _UnansweredError(f"gave no answer within {tool.timeout_s:g} s")
         result = answer.result()
+    if isinstance(result, str):
+        return ToolResult(text=result)
     if not isinstance(result, ToolResult):
-        raise TypeError(f"the tool returned {type(result).__name__}, expected a ToolResult")
+        raise TypeError(f"the tool returned {type(result).__name__}, expected a ToolResult or a text")
     if not isinstance(result.text, str):
         raise TypeError(f"the tool returned a text of type {type(result.text).__name__}, expected str")
     return result

@@ -48,7 +48,7 @@ def load(folder: Path, *overrides: str) -> Config:
         (["critic.coef=1"], "critic has no effect with algorithm.advantage 'grpo', only with 'gae'"),
         (["train.minibatches=17"], "train.minibatches is 17 but rollout.groups_per_step only 16"),
         (["train.schedule=constant", "train.final_learning_rate=0"], "final_learning_rate has no effect with schedule"),
-        (["train.final_learning_rate=1"], "final_learning_rate is above learning_rate"),
+        (["train.final_learning_rate=1"], "final_learning_rate 1 is above learning_rate 0.001"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(tmp_path: Path, overrides: list[str], words: str) -> None:

@@ -253,6 +253,18 @@ def test_an_engine_inside_the_process_must_hold_one_window():
     assert not small.fits and small.num_problems == 0
 
 
+def test_where_one_gpu_does_not_hold_the_weights_that_generate_the_plan_names_servers():
+    def verdict(gib: float) -> str:
+        run = read_run(
+            ROOT / "configs/nat_grpo_1gpu.yaml",
+            ("model.path=Qwen/Qwen2.5-Coder-32B-Instruct",),
+            Machine(gpu_memory_gib=gib),
+        )
+        return make_plan(run).verdict
+
+    assert "serve-vllm" in verdict(60) and "serve-vllm" not in verdict(62)  # 32.8e9 weights of 2 bytes: 61.03 GiB
+
+
 def test_offloading_is_planned_only_with_the_machines_memory():
     with pytest.raises(ConfigError, match="memory_gib"):
         eight(memory_gib=None).check_fit()

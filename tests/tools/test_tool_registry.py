@@ -83,8 +83,13 @@ def test_a_failing_sandbox_leaves_run_as_it_is_with_and_without_a_limit(timeout_
 def test_a_tool_that_fails_exits_or_returns_something_else_is_answered(timeout_s: float | None) -> None:
     assert outcome(raising(ValueError("bad")), timeout_s).text == "error: do: ValueError: bad"
     assert outcome(lambda: sys.exit(3), timeout_s) == ToolResult(text="error: do: SystemExit: 3", ok=False)
-    wrong = outcome(lambda: "text", timeout_s)
-    assert wrong == ToolResult(text="error: do: TypeError: the tool returned str, expected a ToolResult", ok=False)
+    wrong = outcome(lambda: ["text"], timeout_s)
+    assert not wrong.ok and wrong.text.startswith("error: do: TypeError: the tool returned list")
+
+
+@pytest.mark.parametrize("timeout_s", [None, 5.0])
+def test_a_text_is_a_result(timeout_s: float | None) -> None:
+    assert outcome(lambda: "text", timeout_s) == ToolResult(text="text")
 
 
 @pytest.mark.parametrize("timeout_s", [None, 5.0])

@@ -7,8 +7,9 @@ The YAML goes to the standard output, what could not be translated to the standa
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,6 +37,8 @@ def main(
         raise ConfigError(f"{file}: cannot be read ({error}); give a text file") from None
     made = translate(read_foreign(text, str(file)), library)
     tree = {} if base is None else read_yaml(find(base))
+    if made.settings.get("train.schedule") == "constant" and isinstance(tree.get("train"), dict):
+        tree["train"].pop("final_learning_rate", None)  # of the base's schedule
     for key, value in made.settings.items():
         *parents, name = key.split(".")
         node = tree
@@ -44,10 +47,13 @@ def main(
                 node[parent] = {}
             node = node[parent]
         node[name] = value
+    _leave_out_own_tools(tree, made.settings)
     print(yaml.safe_dump(tree, sort_keys=False), end="")
     print(f"{made.library}: {len(made.settings)} keys translated, {len(made.left_out)} not", file=sys.stderr)
     for key, reason in made.left_out.items():
         print(f"  {key}: {reason}", file=sys.stderr)
+    for key, note in made.notes.items():
+        print(f"note: {key}: {note}", file=sys.stderr)
     missing = [key for key in _REQUIRED if not _has(tree, key)]
     if missing:
         print(f"still to be set: {', '.join(missing)}", file=sys.stderr)
@@ -56,6 +62,21 @@ def main(
         parse_config(tree, source="it does not load yet")
     except ConfigError as error:
         print(error, file=sys.stderr)
+
+
+def _leave_out_own_tools(tree: dict[str, Any], settings: Mapping[str, Any]) -> None:
+    """Take from `tools.use` those that the environment of the base brings itself."""
+    if "tools.use" not in settings or not _has(tree, "env.name"):
+        return
+    from agent_rl.envs.registry import make_env_factory
+    from agent_rl.errors import UserError
+
+    try:
+        factory = make_env_factory(tree["env"]["name"], tree["env"].get("options") or {})
+    except UserError:  # said where the result is loaded
+        return
+    tree["tools"]["use"] = [name for name in settings["tools.use"] if name not in (factory.own_tools or ())]
+    factory.close()
 
 
 def _has(tree: object, key: str) -> bool:
