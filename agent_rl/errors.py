@@ -119,9 +119,17 @@ def raised_at(error: BaseException) -> str:
 
     Where all of it is installed packages, their innermost line; empty where only this package was running.
     """
+    if isinstance(error, SyntaxError) and error.filename:  # of a file that did not come to run
+        return f" at {error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OWN)]
     own = [frame for frame in frames if not frame.filename.startswith((*_INSTALLED, "<frozen"))]
     if not frames:
         return ""
     frame = (own or frames)[-1]
     return f" at {frame.filename}:{frame.lineno} in {frame.name}"
+
+
+def exits_by_user(error: SystemExit) -> bool:
+    """Whether a user's code called `sys.exit`, not the handler of a signal in this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and not frames[-1].filename.startswith(_OWN)

@@ -17,7 +17,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from agent_rl.errors import SAME_MEANING, ConfigError, defined_at, nearest, nearest_or_all
+from agent_rl.errors import (
+    SAME_MEANING,
+    ConfigError,
+    UserError,
+    defined_at,
+    exits_by_user,
+    in_one_line,
+    nearest,
+    nearest_or_all,
+    raised_at,
+)
 from agent_rl.renamed import REWARD_HINTS, TOOL_HINTS
 
 ValueT = TypeVar("ValueT")
@@ -41,20 +51,22 @@ def import_working_folder() -> None:
 def import_module(name: str) -> ModuleType:
     """The module `package.module`, or that of a file `path/to/file.py`, which is imported once.
 
-    ConfigError if it does not exist. What the module itself raises while it is imported is not caught.
+    ConfigError if it does not exist, and with file and line for what it raises while it is imported.
     """
-    if name.endswith(".py"):
-        return _import_file(name)
-    if not _MODULE.fullmatch(name):
+    if not name.endswith(".py") and not _MODULE.fullmatch(name):
         raise ConfigError(f"{name!r} is not the name of a module; expected package.module, or path/to/file.py")
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+        return _import_file(name) if name.endswith(".py") else importlib.import_module(name)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # the boundary to a user's module
+        if isinstance(error, SystemExit) and not exits_by_user(error):
             raise
-        raise ConfigError(
-            f"{name!r}: there is no module {error.name!r}; check the path, the current directory and PYTHONPATH"
-        ) from None
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{name!r}: there is no module {error.name!r}; check the path, the current directory and PYTHONPATH"
+            ) from None
+        raise ConfigError(f"{name!r} cannot be imported: {in_one_line(error)}{raised_at(error)}") from error
 
 
 def _import_file(name: str) -> ModuleType:
@@ -171,8 +183,7 @@ class Registry(Generic[ValueT]):
         """The value of a registered or built-in name or of an import path.
 
         A path that names what was registered gives what was registered, anything else is given as it is.
-        ConfigError with the nearest name, or all names, for an unknown name, and for a path that leads nowhere. Errors
-        that an imported module raises keep their traceback.
+        ConfigError with the nearest name, or all names, for an unknown name, and for a path that leads nowhere.
         """
         if name in self._entries:
             return self._entries[name][0]

@@ -125,12 +125,24 @@ def test_a_wrong_path_is_one_sentence(package: Path, path: str, words: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_an_error_in_the_users_own_module_is_raised_as_it_is(package: Path) -> None:
-    for text, error in [("import no_such_module_of_mine", ModuleNotFoundError), ("1 / 0", ZeroDivisionError)]:
-        (package / "broken.py").write_text(text)
-        for path in ("registry_test_package.broken:plus", f"{package}/broken.py:plus"):
-            with pytest.raises(error):
-                registry_of_sums().get(path)
+@pytest.mark.parametrize(
+    ("text", "error", "line"),
+    [
+        ("\nimport no_such_module_of_mine", ModuleNotFoundError, 2),
+        ("def f():\n    1 / 0\nf()", ZeroDivisionError, 2),
+        ("\n\ndef x(:\n", SyntaxError, 3),
+        ("import sys\nsys.exit(3)", SystemExit, 2),
+    ],
+)
+def test_an_error_in_the_users_own_module_is_one_sentence_with_its_line(
+    package: Path, text: str, error: type[BaseException], line: int
+) -> None:
+    (package / "broken.py").write_text(text)
+    for path in ("registry_test_package.broken:plus", f"{package}/broken.py:plus"):
+        with pytest.raises(ConfigError) as caught:
+            registry_of_sums().get(path)
+        assert f"{package}/broken.py:{line}" in str(caught.value) and error.__name__ in str(caught.value)
+        assert isinstance(caught.value.__cause__, error)
 
 
 def test_a_builtin_value_is_imported_when_it_is_requested_and_keeps_its_name(package: Path) -> None:

@@ -61,7 +61,7 @@ def _of_command(text: str) -> dict[str, Any]:
             return {}
         if "python" not in line and "trl" not in line and len(lines) > 1:
             continue
-        for word, after in zip(words, [*words[1:], "--"], strict=True):
+        for word, after in zip(words, [*words, "--"][1:], strict=True):
             if found := _WORD.fullmatch(word):
                 given[found[1]] = parse_settings(found[2], f"{found[1]}=")
             elif word.startswith("--") and len(word) > 2:

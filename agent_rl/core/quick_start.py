@@ -54,6 +54,8 @@ def quick_run(
 
     ConfigError for what is wrong in it; rows are checked later. Nothing is written.
     """
+    if isinstance(model, Config) or isinstance(reward_funcs, Config):
+        raise ConfigError("GRPOTrainer: got a Config; write GRPOTrainer.from_config(config), or give it as args")
     template_values = unknown.get("chat_template_kwargs")
     for name in unknown:
         if name == "chat_template_kwargs":

@@ -5,15 +5,17 @@ checkpoints/`.
 Nothing here knows models or episodes.
 """
 
+import json
+import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent_rl.config import Config, flatten
 from agent_rl.config.load import read_yaml
 from agent_rl.core.run.lock import make_run_folder
-from agent_rl.core.run.machine import describe_machine
+from agent_rl.core.run.machine import describe_machine, model_checksum
 from agent_rl.core.run.record import run_config_of
 from agent_rl.core.run.unfinished import clear_unfinished, holds_a_step
 from agent_rl.distributed.checkpoint import latest_checkpoint
@@ -46,6 +48,8 @@ class RunFolder:
     """Whether an earlier start left files there, and no step, so that its name is free."""
     record: Config | None = None
     """What config.yaml will say, where that is not the configuration as it was given."""
+    working_folder: str = field(default_factory=os.getcwd)
+    """From which its path counts."""
 
     @classmethod
     def open(cls, config: Config) -> "RunFolder":
@@ -56,6 +60,7 @@ class RunFolder:
         path, resume = config.run.output_dir / config.run.name, config.checkpoint.resume
         newest = latest_checkpoint(path / "checkpoints")
         if resume == "auto":
+            _refuse_another_model(config, newest)
             return cls(path=path, resume_from=newest)
         if resume == "never":
             if (path / "config.yaml").exists():
@@ -72,6 +77,7 @@ class RunFolder:
             raise ConfigError(
                 f"{path} already holds a run, and {given} is not its newest checkpoint; set another run.name to branch"
             )
+        _refuse_another_model(config, given)
         return cls(path=path, resume_from=given)
 
     @property
@@ -103,6 +109,16 @@ class RunFolder:
         self.remove_later(step)
         return Begun(changed=changed, kept_in=kept_in)
 
+    def refuse_another_working_folder(self) -> None:
+        """ConfigError where code of the run has changed the process's working folder, which is changed back."""
+        now = os.getcwd()
+        if now != self.working_folder:
+            os.chdir(self.working_folder)
+            raise ConfigError(
+                f"the working folder is {now}, and was {self.working_folder}: an environment, a tool or a reward "
+                "called os.chdir, which holds for the whole run; give it absolute paths instead"
+            )
+
     def remove_later(self, step: int) -> None:
         """Remove what steps after `step` left of episodes and evaluations, and files that were never finished.
 
@@ -129,3 +145,22 @@ class RunFolder:
         now = flatten(config.model_dump(mode="json"))
         keys = [key for key in earlier | now if not key.startswith(_FREE_KEYS)]
         return [f"{key} {earlier.get(key)} -> {now.get(key)}" for key in keys if earlier.get(key) != now.get(key)]
+
+
+def _refuse_another_model(config: Config, checkpoint: Path | None) -> None:
+    """ConfigError where `model.path` holds other weights than those that the checkpoint's run began with."""
+    of_run = checkpoint and run_config_of(checkpoint)
+    try:
+        record = of_run and json.loads(of_run.with_name("environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # of an older version, or damaged: nothing to compare with
+        record = None
+    began = (record or {}).get("model", {})
+    given = config.model.path
+    if "sha256" not in began or given == began.get("path"):
+        return
+    now = model_checksum(given)
+    if now.get("of") == began["of"] and now["sha256"] != began["sha256"]:
+        raise ConfigError(
+            f"model.path = {given!r} is another model than {began['path']}, from which {of_run.parent} began; a run "
+            "that continues has its checkpoint's weights: leave model.path as it was, or take another run.name"
+        )

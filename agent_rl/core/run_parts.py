@@ -55,10 +55,10 @@ def opened_parts(request: RunRequest) -> Iterator[dict[str, Any]]:
     config.check_functions()
     backend = Backend(config.run.device, timeout_s=config.run.timeout_s)
     backend.on_main(lambda: check_trackers(config.log.trackers))  # a large model would be read first
-    run = backend.on_main(lambda: RunFolder.open(config))
     with ExitStack() as opened:
         factory = opened.enter_context(open_environment(config, request.env_factory, given_tools=request.given_tools))
         train_tasks, eval_tasks = _tasks(request, factory)
+        run = backend.on_main(lambda: RunFolder.open(config))  # after what is wrong with a run of any name
         run = _with_record(run, request, train_tasks, eval_tasks)
         if run.resume_from is not None:
             check_same_environment(run.record or config, run.resume_from)

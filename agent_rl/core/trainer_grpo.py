@@ -28,6 +28,7 @@ from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, announce
 from agent_rl.core.run_parts import RunRequest, opened_parts
 from agent_rl.core.work_counters import WorkCounters
+from agent_rl.data.overlap import overlap_of
 from agent_rl.data.tasks import Task
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.stopping import AgreedInterrupt
@@ -133,6 +134,7 @@ class GRPOTrainer(Closing):
         rollout = make_rollout(config, policy, env_factory, backend)
         self._tally = rollout.tally
         self._evaluation = RunEvaluation(config, eval_tasks, rollout, run, backend)
+        self._overlap = overlap_of(train_tasks, eval_tasks)
         self.last_metrics: dict[str, float] = {}
         """Those of the last step; empty before there is one."""
         make_source = make_source or partial(make_rollout_source, config, train_tasks, env_factory, rollout)
@@ -257,8 +259,9 @@ class GRPOTrainer(Closing):
         environment = self._env_factory.describe()
         begun = self._backend.on_main(lambda: self._run.begin(self.config, environment, step=self.step))
         with RunOutput(self._run, self.config, step=self.step, is_main=self._backend.is_main_process) as output:
-            if summary := environment.get("summary"):
-                output.message(summary)
+            for sentence in (environment.get("summary"), self._overlap):
+                if sentence:
+                    output.message(sentence)
             announce(
                 output,
                 self._events,
@@ -289,6 +292,7 @@ class GRPOTrainer(Closing):
         self._work.start()
         with clock.stage("rollout"):
             batch = self._source.collect(step=self.step + 1)
+        self._run.refuse_another_working_folder()
         if self.step == 0:
             check_room(batch.groups, self.policy, "the first step")
         self._sync.offload()

@@ -57,6 +57,9 @@ class Backend(Processes):
         wanted = _parse(device)
         if wanted.type == "cuda":
             grow_blocks_on_gpu()
+        elif not torch.cuda.is_available():
+            # Accelerate imports DeepSpeed where it is installed; what DeepSpeed finds out by itself it warns about.
+            os.environ.setdefault("DS_ACCELERATOR", "cpu")
         self._plugin = zero.make_plugin() if zero.is_requested() else None
         self._accelerator = _accelerator(wanted, self._plugin, timeout_s)
         if self._accelerator.device.type != wanted.type:

@@ -75,8 +75,6 @@ def make_plugin() -> DeepSpeedPlugin:
 def _quiet() -> None:
     """Warnings and errors only, and on a CPU no compilation of collectives that gloo has as well."""
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
-    if not torch.cuda.is_available():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # found out by itself, it is announced as a warning
     import deepspeed
     from deepspeed.accelerator import get_accelerator
 

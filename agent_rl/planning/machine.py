@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from agent_rl.config import apply_override, read_yaml, validate_section
 from agent_rl.config.base import Positive, Section
@@ -31,7 +31,7 @@ class Machine(Section):
     """Launcher's file of configs/accelerate/; null: one process."""
     gpus: Positive | None = None
     """GPUs that exist; null: as many as the run needs."""
-    gpu: str = "H100"
+    gpu: Annotated[str, BeforeValidator(str)] = "H100"
     """Their name, such as H200 or A100."""
     gpu_memory_gib: Annotated[float, Field(ge=1.0)] | None = None
     """Of one GPU; null: as the name implies."""

@@ -12,6 +12,7 @@ import torch
 from agent_rl import resources
 from agent_rl.algorithms.logit_kernels import what_kernels_lack
 from agent_rl.config import Config
+from agent_rl.data.overlap import overlap_of
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.check_data import check_reference
 from agent_rl.envs.opening import open_environment
@@ -46,7 +47,7 @@ def all_checks(config: Config, run: PlannedRun | None, why_not: str = "") -> Ite
     if gpus:
         yield preflight.check_kernels(what_kernels_lack())
     if config.eval.temperatures:
-        yield preflight.attempt("held-out tasks", lambda: _tasks(config, "eval"))
+        yield _held_out(config)
     yield check_model(config)
     if run is None:
         yield failed("plan", why_not)
@@ -173,6 +174,16 @@ def driver_version() -> str | None:
 def _tasks(config: Config, split: Literal["train", "eval"]) -> str:
     factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
     return f"{len(factory.read_tasks(config.data, split)):,} in {factory.task_source(config.data, split)}"
+
+
+def _held_out(config: Config) -> MachineCheck:
+    check = preflight.attempt("held-out tasks", lambda: _tasks(config, "eval"))
+    try:
+        factory = make_env_factory(config.env.name, config.env.options, seed=config.run.seed)
+        overlap = overlap_of(factory.read_tasks(config.data, "train"), factory.read_tasks(config.data, "eval"))
+    except UserError:
+        return check  # which says it, or that of the training tasks
+    return warning("held-out tasks", overlap) if overlap else check
 
 
 def planned(run: PlannedRun) -> Iterator[MachineCheck]:

@@ -22,7 +22,18 @@ from pydantic import BaseModel
 from agent_rl.agent.messages import Message
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
-from agent_rl.errors import AgentRLError, ConfigError, DataError, UserError, defined_at, in_one_line, nearest, raised_at
+from agent_rl.errors import (
+    SAME_MEANING,
+    AgentRLError,
+    ConfigError,
+    DataError,
+    UserError,
+    defined_at,
+    exits_by_user,
+    in_one_line,
+    nearest,
+    raised_at,
+)
 from agent_rl.failures import FailedCall, note
 from agent_rl.loop_thread import shared_loop
 from agent_rl.registry import REWARDS
@@ -152,7 +163,8 @@ class RewardSum:
                         raise ConfigError(
                             f"the reward {each.name!r}{each.place} reads {key!r}, which nothing gives{hint}"
                         )
-                    hint = nearest(key, task) or "; add it to the row"
+                    columns = ", ".join(name for name in task if name != "task_id")
+                    hint = nearest(key, task, SAME_MEANING) or f"; the row has {columns:.200}; add it to the row"
                     raise DataError(f"{where}: the reward {each.name!r} needs the key {key!r}{hint}{each.place}")
             if taken := [key for key in reserved_columns(each.style) if key in task]:
                 raise DataError(
@@ -339,7 +351,9 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
             outcome = shared_loop("async rewards").result(_awaited(outcome))
     except AgentRLError:
         raise
-    except Exception as error:  # the reward boundary: the sentence has to name the function and the line
+    except (Exception, SystemExit) as error:  # the reward boundary: the sentence has to name the function and the line
+        if isinstance(error, SystemExit) and not exits_by_user(error):
+            raise
         place = raised_at(error) or each.place  # a call with wrong arguments runs no line of it
         raise RewardFailedError(f"the reward {each.name!r} raised {in_one_line(error)}{place}") from error
     if each.style is Style.BATCH:

@@ -19,7 +19,7 @@ from typing import Any
 from agent_rl.agent.message_dicts import to_dict
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
-from agent_rl.errors import ConfigError, nearest
+from agent_rl.errors import SAME_MEANING, ConfigError, nearest
 
 
 class Style(Enum):
@@ -100,7 +100,7 @@ def mistyped(name: str, style: Style, names: Collection[str]) -> str:
     Those of its own style; of any, where none of the function's `names` tells it.
     """
     own = _GIVEN_BY_EPISODE[style]
-    return nearest(name, own if any(each in own for each in names) else (*_TELLING, "task", "prompt"))
+    return nearest(name, own if any(each in own for each in names) else (*_TELLING, "task", "prompt"), SAME_MEANING)
 
 
 def reserved_columns(style: Style) -> tuple[str, ...]:

@@ -176,8 +176,8 @@ class EvaluationCommand:
 
         if self.num_left_out:
             print(
-                f"the first {len(self.tasks)} of {len(self.tasks) + self.num_left_out} tasks, as data.max_eval_tasks "
-                f"is {self.config.data.max_eval_tasks}; --max-tasks takes more"
+                f"the first {len(self.tasks)} of {len(self.tasks) + self.num_left_out} tasks; --max-tasks, or else "
+                "data.max_eval_tasks, says how many"
             )
         models = [self._prepare(each) for each in given]
         labels = labels_of([model.name for model, _ in models])

@@ -185,9 +185,9 @@ def test_names_that_are_registered_later_are_checked_at_the_start(tmp_path: Path
         config.check_functions()
 
 
-def test_an_error_in_a_plugin_is_raised_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / f"{MODULE}.py").write_text("1 / 0")
-    with pytest.raises(ZeroDivisionError):
+def test_an_error_in_a_plugin_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / f"{MODULE}.py").write_text("\n1 / 0")
+    with pytest.raises(ConfigError, match=rf"plugins: .*ZeroDivisionError.*{MODULE}\.py:2"):
         load(tmp_path, f"plugins=[{MODULE}]")
 
 

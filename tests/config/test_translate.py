@@ -160,6 +160,8 @@ def test_what_is_no_configuration_is_one_sentence(tmp_path: Path) -> None:
     assert "colour.red" in one_line_error(run_here("translate", tmp_path / "ours.yaml"))
     assert "cannot be read" in one_line_error(run_here("translate", tmp_path / "none.yaml"))
     assert "this library already" in one_line_error(run_here("translate", "configs/math_grpo.yaml"))
+    (tmp_path / "blank.yaml").write_text("\n")
+    assert "blank.yaml" in one_line_error(run_here("translate", tmp_path / "blank.yaml"))
     (tmp_path / "half.json").write_text('{"max_steps": ')
     assert "half.json: not valid" in one_line_error(run_here("translate", tmp_path / "half.json"))
     (tmp_path / "verl.yaml").write_text(VERL)

@@ -1,13 +1,14 @@
 """What a run does besides the plain loop: refills, greedy baselines, critics, references, alarms, best checkpoints."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from builders import make_trainer
-from fakes import LetterEnv, save_tiny_model
+from fakes import LETTER_TASKS, LetterEnv, save_tiny_model
 from torch import nn
 
 from agent_rl.agent.messages import Message
@@ -279,6 +280,25 @@ def test_a_checkpoint_of_another_algorithm_is_refused_in_a_sentence(folder: Path
     train(folder, train={"steps": 1})
     with pytest.raises(CheckpointError, match="the checkpoint's critic is none, this run's is own"):
         make_trainer(folder, train={"steps": 2}, algorithm={"advantage": "gae"}, checkpoint={"resume": "auto"})
+
+
+def test_a_run_that_continues_takes_no_other_model_but_the_same_one_from_elsewhere(folder: Path) -> None:
+    train(folder, train={"steps": 1})
+    save_tiny_model(folder / "other", seed=7)
+    shutil.copytree(folder / "model", folder / "moved")
+    more = {"train": {"steps": 2}, "checkpoint": {"resume": "auto"}}
+    with pytest.raises(ConfigError, match="is another model than"):
+        make_trainer(folder, model={"path": str(folder / "other")}, **more)
+    assert len(train(folder, model={"path": str(folder / "moved")}, **more)) == 2
+
+
+def test_held_out_tasks_that_are_trained_on_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "held-out tasks are training tasks too"
+    train(folder, train={"steps": 1})  # the builder holds out what it trains on
+    assert told in capsys.readouterr().out
+    others = [task | {"question": task["question"] + "b"} for task in LETTER_TASKS]
+    train(folder, tasks=others, train={"steps": 1}, run={"name": "apart"})
+    assert told not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["model/model.safetensors", "model/tokenizer.json", "critic.pt", "rng_00000.pt"])

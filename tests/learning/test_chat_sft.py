@@ -239,6 +239,7 @@ def test_adapters_alone_are_trained_and_saved(folder: Path, tmp_path: Path) -> N
         (["--model-path", "nowhere"], "nowhere"),
         (["--policy-type", "hugingface"], "did you mean 'huggingface'"),
         (["--epochs", "0"], "--epochs"),
+        (["--domain", "math"], "--domain: sft takes it without --data alone"),
     ],
 )
 def test_a_mistake_is_one_sentence(folder: Path, tmp_path: Path, words: list[str], complaint: str) -> None:

@@ -221,6 +221,15 @@ def test_what_is_missing_fails_by_name(tmp_path):
     assert failed == ["training tasks", "model", "plan", "environment nat_agent_creation"]
 
 
+def test_held_out_tasks_that_are_trained_on_are_a_warning():
+    path = "dataset/math_tasks/eval.jsonl"
+    result = CliRunner().invoke(
+        app, ["preflight", "--config", "configs/math_grpo.yaml", "run.device=cpu", f"data.train_path={path}"]
+    )
+    assert result.exit_code == 0, result.output
+    assert lines_of(result.output)["held-out tasks"] == "warning"
+
+
 def no_wandb_login(ask_service: bool) -> str:
     assert ask_service
     raise ConfigError("no login")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 from commands import ROOT, one_line_error, run_here
 
 from agent_rl.scripts import cli
@@ -168,21 +169,11 @@ def test_a_mistake_in_the_path_or_the_options_is_one_line(project: Path, words: 
     assert all(part in line for part in parts)
 
 
-@pytest.mark.parametrize(("line", "error"), [
-    ("import no_such_package", ModuleNotFoundError),
-    ("class Broken:\n    size = 1 / 0", ZeroDivisionError),
-])  # fmt: skip
-def test_a_bug_in_ones_own_module_shows_its_file_and_line(
-    project: Path, monkeypatch: pytest.MonkeyPatch, line: str, error: type[Exception]
-) -> None:
-    """`run_app` lets it through, so that Python prints its traceback."""
+@pytest.mark.parametrize("line", ["import no_such_package", "class Broken:\n    size = 1 / 0", "def broken(:"])
+def test_a_bug_in_ones_own_module_is_one_line_with_its_place(project: Path, line: str) -> None:
     text = f"{MY_ENV}\n{line}"
     (project / "my_env.py").write_text(text)
-    monkeypatch.setattr(sys, "argv", ["agent-rl", "train", "--config", "my.yaml", "env.name=my_env:ready"])
-    with pytest.raises(error) as raised:
-        cli.main()
-    place = raised.traceback[-1]
-    assert (Path(place.path).name, place.lineno + 1) == ("my_env.py", len(text.splitlines()))
+    assert f"my_env.py:{len(text.splitlines())}" in one_line_error(preview(project, "env.name=my_env:ready"))
 
 
 @pytest.mark.parametrize(
@@ -198,3 +189,10 @@ def test_help_has_a_short_option_everywhere(words: list[str], capsys: pytest.Cap
         texts.append(capsys.readouterr().out)
         assert ended.value.code in (0, None)
     assert texts[0] == texts[1] and "Usage" in texts[0] and "-h" in texts[0]
+
+
+@pytest.mark.parametrize("name", cli.EXAMPLES)
+def test_the_example_below_the_options_of_a_command_is_one_it_takes(name: str) -> None:
+    words = cli.EXAMPLES[name].split()
+    command = typer.main.get_command(cli.app).commands[name]
+    assert words[:2] == ["agent-rl", name] and command.make_context(name, words[2:]).params

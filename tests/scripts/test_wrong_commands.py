@@ -154,6 +154,10 @@ class MyEnv(AgentEnv):
 
 def my_reward(prediction, answer):
     return 1 / (len(answer) - len(answer))  # line 18
+
+
+def leaves(prediction, answer):
+    raise SystemExit(9)  # line 22
 """
 
 
@@ -164,6 +168,8 @@ def my_reward(prediction, answer):
         ("0.5", ["env.name=MINE:MyEnv"], "MyEnv.step"),
         ("StepResult(reward=float('nan'), terminated=True)", ["env.name=MINE:MyEnv"], "nan"),
         ("None", ["env.options.reward=MINE:my_reward"], "MINE:18 in my_reward"),
+        ("exit(5)", ["env.name=MINE:MyEnv"], "SystemExit: 5 at MINE:14 in step"),
+        ("None", ["env.options.reward=MINE:leaves"], "SystemExit: 9 at MINE:22 in leaves"),
     ],
 )
 def test_a_bug_of_ones_own_is_shown_with_file_and_line(tmp_path: Path, step: str, words: list[str], said: str) -> None:
@@ -176,6 +182,13 @@ def test_a_bug_of_ones_own_is_shown_with_file_and_line(tmp_path: Path, step: str
     assert said.replace("MINE", str(mine)) in line
     assert "Traceback" not in done.stderr
     assert (tmp_path / "runs/math_grpo/errors.jsonl").is_file()
+
+
+def test_code_that_changes_the_working_folder_ends_the_run_in_a_sentence(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("import os\n" + BUGGY.replace("{step}", "os.chdir('/') or StepResult(reward=0.0, terminated=True)"))
+    done = run_here(*ENV, f"env.name={mine}:MyEnv", f"run.output_dir={tmp_path}/runs")
+    assert "os.chdir" in one_line_error(done)
 
 
 OWN = """

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 from commands import ROOT, one_line_error, run_here
@@ -197,8 +198,19 @@ def test_a_call_that_fails_and_wrong_words_have_different_exit_codes(monkeypatch
         (["calculatr", "1"], "'calculator'"),
         (["file_write", "x"], "path, content"),
         (["pytest_run", "x"], "takes no argument"),
+        (["calculator", '{"expression": "1"'], "no JSON object"),
     ]:
         assert part in one_line_error(run_here("tools", "try", *words))
+
+
+def test_a_bug_of_ones_own_tool_is_shown_with_its_line(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        'from agent_rl import tool\n\n\n@tool\ndef lookup(key: str) -> str:\n    """Look up."""\n    return {}[key]\n'
+    )
+    done = run_here("tools", "try", f"{mine}:lookup", "z")
+    assert (done.returncode, done.stdout.strip()) == (1, "error: lookup: KeyError: 'z'")
+    assert f"{mine}:7 in lookup" in done.stderr
 
 
 def test_the_configuration_of_a_code_agent_with_other_tools_is_refused() -> None:

@@ -57,10 +57,10 @@ class NoSignal:
         if self._num_in_a_row & (self._num_in_a_row - 1):  # no power of two
             return None
         most = max(kinds, key=kinds.__getitem__)
-        why = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        why = f"of {len(groups)} groups " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         since = "" if self._num_in_a_row == 1 else f" for {self._num_in_a_row} steps"
         learned = "nothing was learned" if was_skipped else "the rewards taught nothing"
-        return f"step {step}: no group had a signal{since} ({why} of {len(groups)}), {learned}; {_remedy(str(most))}"
+        return f"step {step}: no group had a signal{since} ({why}), {learned}; {_remedy(str(most))}"
 
     def at_the_end(self, metrics_file: Path) -> str | None:
         """The sentence for a run, earlier starts included, in which no step had a signal."""

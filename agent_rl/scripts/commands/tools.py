@@ -9,6 +9,7 @@ Without a model: what is shown is what a model would read. Not here: the tools (
 """
 
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +20,7 @@ from agent_rl.agent.messages import ToolCall, ToolSpec
 from agent_rl.config import ToolsConfig, validate_section
 from agent_rl.config.load import apply_override, find_files, import_plugins, read_yaml
 from agent_rl.errors import ConfigError, SandboxError, UserError, nearest_or_all
+from agent_rl.failures import noting
 from agent_rl.registry import TOOLS
 from agent_rl.renamed import TOOL_ALIASES
 from agent_rl.resources import find
@@ -67,10 +69,15 @@ def try_tool(
         if name not in users:
             tools.pop(section, None)
     try:
-        result = _call(validate_section(ToolsConfig, tools, source=str(config or "tools"), prefix="tools"), name, given)
+        with noting() as failures:
+            result = _call(
+                validate_section(ToolsConfig, tools, source=str(config or "tools"), prefix="tools"), name, given
+            )
     except SandboxError as error:
         raise UserError(f"{name}: {error}") from None
     print(result.text)
+    for failed in failures:
+        print(f"raised at {failed.place}" if failed.place else failed.error, file=sys.stderr)
     if not result.ok:
         raise typer.Exit(1)
 
@@ -109,7 +116,9 @@ def read_arguments(tool: ToolSpec, given: str) -> dict[str, Any]:
     """
     try:
         read = json.loads(given)
-    except ValueError:
+    except ValueError as error:
+        if given.lstrip().startswith("{"):
+            raise ConfigError(f"the arguments {given!r:.60} are no JSON object: {error}") from None
         read = given
     if isinstance(read, dict):
         return read
