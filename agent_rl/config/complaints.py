@@ -24,6 +24,14 @@ _UNSPACED = re.compile(r"([A-Za-z_]\w*):(\S.*)", re.DOTALL)
 _WORDS = re.compile(r"[\w./:-]+(, ?[\w./:-]+)*")
 _EXPECTED = {
     "path_type": "expected a path",
+    "string_type": "expected a text",
+    "int_type": "expected a whole number",
+    "int_parsing": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_type": "expected a number",
+    "float_parsing": "expected a number",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
     "tuple_type": "expected a list",
     "list_type": "expected a list",
     "dict_type": "expected a mapping, {NAME: value}",

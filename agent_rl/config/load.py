@@ -3,6 +3,7 @@
 Not here: what the keys are.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ def load_config(path: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     for text in overrides:
         apply_override(raw, text)
     find_files(raw)
-    return parse_config(raw, source=str(path))
+    return parse_config(raw, source=str(path), overrides=overrides)
 
 
 def find_files(raw: dict[str, Any]) -> None:
@@ -68,13 +69,14 @@ def find_files(raw: dict[str, Any]) -> None:
                 node[name] = str(found)
 
 
-def parse_config(raw: dict[str, Any], *, source: str) -> Config:
-    """Import the plug-ins of a plain mapping and validate it; `source` names it in errors.
+def parse_config(raw: dict[str, Any], *, source: str, overrides: Sequence[str] = ()) -> Config:
+    """Import the plug-ins of a plain mapping and validate it; `source` names it in errors, of keys that came from one
+    of the `overrides` that override.
 
     An unknown estimator or loss may be registered later, so that `Config.check_functions` finds it at the start.
     """
     import_plugins(raw.get("plugins"), source)
-    config = validate_section(Config, raw, source=source, prefix="")
+    config = validate_section(Config, raw, source=source, prefix="", overrides=overrides)
     try:
         config.check_functions(are_all_registered=False)
     except ConfigError as error:
@@ -96,14 +98,28 @@ def import_plugins(plugins: Any, source: str) -> None:
                 raise ConfigError(f"{source}: plugins: {error}") from error
 
 
-def validate_section(model: type[ModelT], raw: dict[str, Any], *, source: str, prefix: str) -> ModelT:
+def validate_section(
+    model: type[ModelT], raw: dict[str, Any], *, source: str, prefix: str, overrides: Sequence[str] = ()
+) -> ModelT:
     """Validate a free-form sub-section (such as `env.options`) against `model`, with the same error sentences."""
     if complaint := misplaced(model, raw, prefix):
-        raise ConfigError(f"{source}: {complaint}")
+        raise ConfigError(f"{_origin(complaint.partition(' = ')[0], overrides) or source}: {complaint}")
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(sentence(error.errors()[0], source, root=model, prefix=prefix)) from None
+        detail = error.errors()[0]
+        key = ".".join(str(part) for part in detail["loc"] if "[" not in str(part))
+        origin = _origin(key, overrides, is_unknown=detail["type"] == "extra_forbidden") or source
+        raise ConfigError(sentence(detail, origin, root=model, prefix=prefix)) from None
+
+
+def _origin(key: str, overrides: Sequence[str], *, is_unknown: bool = False) -> str:
+    """The override that gave a key its value, or made an unknown section; empty for none."""
+    for text in reversed(overrides):
+        name, _, value = text.partition("=")
+        if f"{key}.".startswith(f"{name.strip()}.") or (is_unknown and name.startswith(f"{key}.")):
+            return f"override {name}={_redacted_at(name.strip().split('.'), value[:_SHOWN_CHARS])}"
+    return ""
 
 
 def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str, Any]:

@@ -58,6 +58,10 @@ def read_opening(returned: Any, env: Any) -> list[Message]:
     messages = _messages(returned, env, "reset", "")
     if not messages:
         raise refusal(env, "reset", f"returned {returned!r:.80}, no message at all; expected {_MESSAGE_FORMS}")
+    if messages[-1].role == "assistant":
+        raise refusal(
+            env, "reset", "ended with a message of the assistant, whose turn it is; expected a user's at the end"
+        )
     if not isinstance(env.tools, list | tuple) or not all(isinstance(tool, ToolSpec) for tool in env.tools):
         raise refusal(env, "reset", f"left {env.tools!r:.120} in self.tools; expected ToolSpecs, as tool.spec gives")
     return list(messages)

@@ -237,7 +237,7 @@ def test_flash_attention_goes_with_bfloat16(minimal: Path, half: str) -> None:
     [
         ("train.stepz=1", ["unknown key 'train.stepz'", "did you mean 'steps'"]),
         ("trian.steps=1", ["unknown key 'trian'", "did you mean 'train'"]),
-        ("train.steps=many", ["train.steps = 'many'", "integer"]),
+        ("train.steps=many", ["train.steps = 'many'", "whole number"]),
         ("train.steps=0", ["train.steps = 0", "greater than or equal to 1"]),
         ("rollout.group_size=1", ["rollout.group_size is 1", "compares episodes"]),
         ("policy.max_new_tokens=5000", ["policy.max_new_tokens is 5000", "leave room"]),
@@ -415,3 +415,19 @@ def test_every_key_has_a_line_of_help(module: ModuleType) -> None:
                     bare.append(f"{each.name}.{ast.unparse(field.target)}")
     assert bare == []
     assert num_keys >= 6
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.steps=abc", "override train.steps=abc: train.steps = 'abc': expected a whole number"),
+        ("train.steps=true", "override train.steps=true: train.steps = true"),
+        ("trian.steps=3", "override trian.steps=3: unknown key 'trian'"),
+        ("train.betas=[0.9, x]", "override train.betas=[0.9, x]: train.betas.1 = 'x': expected a number"),
+        ("model.path=", "override model.path=: model.path = None: expected a text"),
+    ],
+)
+def test_a_wrong_value_of_an_override_names_the_override(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(ROOT / "configs/math_grpo.yaml", ["train.steps=7", override])
+    assert str(caught.value).startswith(said)

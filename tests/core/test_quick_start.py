@@ -105,7 +105,7 @@ class Named(BaseTool):
         ({"args": {"trian.steps": 3}}, "^args: unknown key 'trian'; did you mean 'train'"),
         ({"args": {"steps": 3}}, "^args: unknown key 'steps'"),
         ({"args": {"train": 3}}, "^args: 'train'"),
-        ({"args": {"train.steps": "many"}}, "^args: train.steps = 'many': input should be a valid integer"),
+        ({"args": {"train.steps": "many"}}, "^args: train.steps = 'many': expected a whole number"),
         ({"args": {"train.steps": 0}}, "^args: train.steps = 0: input should be greater"),
         ({"args": {7: 3}}, "^args: the key 7"),
         ({"args": {"train..steps": 3}}, "^args: the key 'train..steps'"),

@@ -103,6 +103,7 @@ def test_what_the_model_reads_next_is_read_in_any_clear_form(answer: Any, reward
     [
         (None, "", "a NoneType"),
         ([], "", "no message"),
+        ([Message.user("hi"), {"role": "assistant", "content": "x"}], "", "whose turn it is"),
         (3, "", "an int"),
         (["hi"], "", "['hi']"),
         ([{"role": "usr", "content": "hi"}], "", "the role 'usr'"),
