@@ -96,3 +96,31 @@ def test_from_task_files_to_the_viewer(tmp_path: Path) -> None:
     assert "<html" in page
     (shown,) = json.loads(data)
     assert [each["step"] for each in shown["sets"] if each["temperature"] is None] == steps
+
+
+def test_the_flagship_from_task_files_to_an_agent_on_disk(tmp_path: Path) -> None:
+    made = ["--starter", "--num-samples", "20", "--hidden-cases", "sampled"]
+    run(tmp_path, "prepare-dataset", *made, "--output-dir", "tasks")
+    checked = run(tmp_path, "check-data", "--config", "configs/nat_grpo.yaml", "tasks/val.jsonl")
+    assert "2 of 2 (100.0 %)" in checked
+
+    last = f"runs/tiny/checkpoints/step_{2:05d}"
+    small = [word.replace("eval.jsonl", "val.jsonl") for word in SMALL if not word.startswith(("model", "train.steps"))]
+    words = ["model.path=model/nat_minimind_grpo", "train.steps=2", "train.learning_rate=1e-6"]
+    run(
+        tmp_path,
+        "train",
+        "--config",
+        "configs/nat_grpo.yaml",
+        *small,
+        *words,
+        "train.final_learning_rate=0",
+        "env.options.checkers=1",
+    )
+    run(tmp_path, "eval", "--config", "runs/tiny/config.yaml", "--checkpoint", last, "--output-dir", "evaluation")
+    episodes = (tmp_path / "evaluation/episodes.jsonl").read_text().splitlines()
+    assert len(episodes) == 2
+
+    (tmp_path / "plan.jsonl").write_text((tmp_path / "tasks/val.jsonl").read_text().splitlines()[0])
+    run(tmp_path, "create", "--spec", "plan.jsonl", "--checkpoint", last, "--output-dir", "agent")
+    run(tmp_path, "nat", "validate", "agent", "--spec", "plan.jsonl")
