@@ -114,12 +114,12 @@ def validate_section(
 
 
 def _origin(key: str, overrides: Sequence[str], *, is_unknown: bool = False) -> str:
-    """The override that gave a key its value, or made an unknown section; empty for none."""
-    for text in reversed(overrides):
-        name, _, value = text.partition("=")
-        if f"{key}.".startswith(f"{name.strip()}.") or (is_unknown and name.startswith(f"{key}.")):
-            return f"override {name}={_redacted_at(name.strip().split('.'), value[:_SHOWN_CHARS])}"
-    return ""
+    """The override that gave a key its value, or made an unknown section, without the value, which may hold secrets;
+    empty for none."""
+    names = [text.partition("=")[0].strip() for text in reversed(overrides)]
+    about = (name for name in names if f"{key}.".startswith(f"{name}.") or (is_unknown and name.startswith(f"{key}.")))
+    found = next(about, "")
+    return f"override of {found:.{_SHOWN_CHARS}}" if found else ""
 
 
 def read_yaml(path: Path, *, example: str = "configs/nat_grpo.yaml") -> dict[str, Any]:

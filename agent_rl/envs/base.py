@@ -170,6 +170,12 @@ class EnvFactory(Closing):
         """
         return iter(())
 
+    def demonstrations_of_levels(
+        self, seed: int, *, faulty_share: float, levels: Sequence[int]
+    ) -> Iterator[Demonstration]:
+        """The same of tasks of these levels of difficulty; none by default."""
+        return iter(())
+
     def reworded_demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
         """The same with requests in many wordings and names of any words (`--wordings any`); none by default."""
         return iter(())

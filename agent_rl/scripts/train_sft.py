@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,6 +46,10 @@ Recorded = Annotated[
 Wordings = Annotated[
     Literal["own", "any"], typer.Option(help="any: requests in many wordings and with names of any words (nat).")
 ]
+Levels = Annotated[
+    str | None,
+    typer.Option(help="Levels of the demonstrations, such as 1,2,3, of all families (nat); default: the starter's."),
+]
 NumCopied = Annotated[
     int,
     typer.Option(
@@ -71,6 +76,7 @@ def main(
     ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     wordings: Wordings = "own",
+    levels: Levels = None,
     recorded: Recorded = None,
     recorded_share: RecordedShare = 0.3,
     hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
@@ -95,9 +101,10 @@ def main(
 
     torch.manual_seed(seed)
     mix = (read_demonstrations(recorded) if recorded else [], recorded_share)
+    make_shown = partial(_demonstrations, domain, faulty_share, seed, wordings, _read_levels(levels, wordings), mix)
     if init_from is None:
         documents = min(num_demonstrations, TOKENIZER_DOCUMENTS)
-        read = list(itertools.islice(_demonstrations(domain, faulty_share, seed, wordings, mix), documents))
+        read = list(itertools.islice(make_shown(), documents))
         tokenizer = _train_tokenizer(read, agent_type)
         model = _new_model(len(tokenizer), hidden_size, num_layers)
     else:
@@ -109,13 +116,26 @@ def main(
     settings = SftSettings(
         num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
     )
-    shown, seen = _demonstrations(domain, faulty_share, seed, wordings, mix), _Seen()
+    shown, seen = make_shown(), _Seen()
     copied = _copied(tokenizer, itertools.islice(shown, num_copied), seed)
     train_sft(model, itertools.chain(copied, _conversations(chat, shown, num_read, seen)), settings, print_progress)
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     _trained_for(init_from, domain, seen).save(output_dir)
     print(f"saved {output_dir}", flush=True)
+
+
+def _read_levels(text: str | None, wordings: str) -> tuple[int, ...]:
+    if text is None:
+        return ()
+    if wordings == "any":
+        raise ConfigError(
+            "--levels and --wordings any: requests in any wording are of the starter's levels; leave one out"
+        )
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--levels {text!r}: expected numbers with commas between them, such as 1,2,3")
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> None:
@@ -138,7 +158,7 @@ def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
         num_attention_heads=hidden_size // 32,
         num_key_value_heads=2,
         intermediate_size=hidden_size * 11 // 4,
-        max_position_embeddings=2048,
+        max_position_embeddings=4096,
         rope_theta=10_000.0,  # conversations are short
     )
     return MiniMindForCausalLM(config)
@@ -169,19 +189,20 @@ def _demonstrations(
     faulty_share: float,
     seed: int,
     wordings: str,
-    recorded: tuple[Sequence[Demonstration], float] = ((), 0.0),
+    levels: Sequence[int],
+    recorded: tuple[Sequence[Demonstration], float],
 ) -> Iterator[Demonstration]:
     """Those of an environment, with a share of recorded ones; ConfigError where it has none."""
     factory = make_env_factory(domain)
-    generate = factory.reworded_demonstrations if wordings == "any" else factory.demonstrations
+    lack, generate = "; see EnvFactory.demonstrations", factory.demonstrations
+    if wordings == "any":
+        lack, generate = " in any wording; leave out --wordings", factory.reworded_demonstrations
+    if levels:
+        lack, generate = " by level; leave out --levels", partial(factory.demonstrations_of_levels, levels=levels)
     shown = generate(seed, faulty_share=faulty_share)
     first = next(shown, None)
-    if first is None and wordings == "any":
-        raise ConfigError(
-            f"--domain {domain}: its environment has no demonstrations in any wording; leave out --wordings"
-        )
     if first is None:
-        raise ConfigError(f"--domain {domain}: its environment has no demonstrations; see EnvFactory.demonstrations")
+        raise ConfigError(f"--domain {domain}: its environment has no demonstrations{lack}")
     shown = itertools.chain([first], shown)
     return mixed(shown, *recorded, seed) if recorded[0] else shown
 

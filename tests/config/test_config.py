@@ -420,11 +420,11 @@ def test_every_key_has_a_line_of_help(module: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("train.steps=abc", "override train.steps=abc: train.steps = 'abc': expected a whole number"),
-        ("train.steps=true", "override train.steps=true: train.steps = true"),
-        ("trian.steps=3", "override trian.steps=3: unknown key 'trian'"),
-        ("train.betas=[0.9, x]", "override train.betas=[0.9, x]: train.betas.1 = 'x': expected a number"),
-        ("model.path=", "override model.path=: model.path = None: expected a text"),
+        ("train.steps=abc", "override of train.steps: train.steps = 'abc': expected a whole number"),
+        ("train.steps=true", "override of train.steps: train.steps = true"),
+        ("trian.steps=3", "override of trian.steps: unknown key 'trian'"),
+        ("train.betas=[0.9, x]", "override of train.betas: train.betas.1 = 'x': expected a number"),
+        ("model.path=", "override of model.path: model.path = None: expected a text"),
     ],
 )
 def test_a_wrong_value_of_an_override_names_the_override(override: str, said: str) -> None:

@@ -8,7 +8,7 @@ module.
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
@@ -38,6 +38,17 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
         turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
         covers = _covers(spec, "own")
         yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
+
+
+def demonstrations_of_levels(seed: int, *, faulty_share: float, levels: Sequence[int]) -> Iterator[Demonstration]:
+    """Of every family that is not held out, at these levels, in turn in terse requests and in whole sentences."""
+    for each in endless_seeds(seed):
+        ways = [generate_specs(2 * each + terse, ["sft"], levels=levels, terse=bool(terse)) for terse in (1, 0)]
+        for spec in itertools.islice(itertools.chain.from_iterable(zip(*ways, strict=True)), SPECS_PER_SEED):
+            turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+            yield Demonstration(
+                initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=_covers(spec, "own")
+            )
 
 
 def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:

@@ -9,7 +9,7 @@ import random
 from agent_rl.envs.nat.factory.families.base import literal
 from agent_rl.envs.nat.factory.planner.plan import plan_of
 from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded
-from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.envs.nat.spec import Direct, NATSpec
 
 TOLD_SHARES = (1.0, 0.6, 0.3)
 """How much of what the tool does, takes and gives a request tells."""
@@ -26,8 +26,8 @@ def in_loose_words(spec: NATSpec, rng: random.Random) -> NATSpec:
 
 
 def tells_example(spec: NATSpec) -> bool:
-    """Whether the request of a spec of one tool tells what comes out for the example."""
-    return literal(spec.tools[0].example.output) in spec.request
+    """Whether the request tells what comes out for the example, as those of agents of several tools always do."""
+    return not isinstance(spec.workflow, Direct) or literal(spec.tools[0].example.output) in spec.request
 
 
 def _named_by_family(spec: NATSpec) -> NATSpec:
