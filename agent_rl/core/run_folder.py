@@ -49,7 +49,7 @@ class RunFolder:
     record: Config | None = None
     """What config.yaml will say, where that is not the configuration as it was given."""
     working_folder: str = field(default_factory=os.getcwd)
-    """From which its path counts."""
+    """Of this process, from which the path counts."""
 
     @classmethod
     def open(cls, config: Config) -> "RunFolder":
@@ -115,8 +115,8 @@ class RunFolder:
         if now != self.working_folder:
             os.chdir(self.working_folder)
             raise ConfigError(
-                f"the working folder is {now}, and was {self.working_folder}: an environment, a tool or a reward "
-                "called os.chdir, which holds for the whole run; give it absolute paths instead"
+                f"the working folder is {now}, and was {self.working_folder}: code of the run called os.chdir, which "
+                "holds for all of it; give it absolute paths instead"
             )
 
     def remove_later(self, step: int) -> None:

@@ -3,6 +3,7 @@
 What was opened is closed again where a later part fails. Not here: what is done with them (`trainer_grpo.py`).
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -96,7 +97,7 @@ def _with_record(
         train_rows=train_tasks if is_train_given else None,
         eval_rows=eval_tasks if is_eval_given else None,
     )
-    return replace(run, record=record)
+    return replace(run, record=record, working_folder=os.getcwd())
 
 
 def _tasks(request: RunRequest, factory: EnvFactory) -> tuple[list[Task], list[Task]]:

@@ -8,12 +8,14 @@ from agent_rl.data.tasks import Task
 
 def overlap_of(train: Iterable[Task], held_out: Iterable[Task]) -> str:
     """A sentence on how many held-out rows are equal to training rows, ids apart; empty for none."""
-    known = {_content(task) for task in train}
-    rows = [_content(task) in known for task in held_out]
-    if not any(rows):
+    rows = [_content(task) for task in held_out]
+    wanted = set(rows)
+    trained = {content for task in train if (content := _content(task)) in wanted}
+    count = sum(row in trained for row in rows)
+    if not count:
         return ""
     return (
-        f"{sum(rows):,} of {len(rows):,} held-out tasks are training tasks too, so success on them says nothing about "
+        f"{count:,} of {len(rows):,} held-out tasks are training tasks too, so success on them says nothing about "
         "new ones; hold others out"
     )
 
