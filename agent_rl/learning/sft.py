@@ -10,14 +10,18 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.errors import ConfigError
 from agent_rl.learning.muon import Muon
 from agent_rl.modeling.minimind import MiniMindForCausalLM
+from agent_rl.telemetry.files import whole_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,15 +107,24 @@ def train_sft(
     conversations: Iterator[Conversation],
     settings: SftSettings,
     report: Callable[[int, int, float, float], None],
+    *,
+    progress: "SftProgress | None" = None,
 ) -> None:
-    """Train in place; `report(step, num_steps, smoothed loss, tokens per second)` is called every 50 steps."""
+    """Train in place; `report(step, num_steps, smoothed loss, tokens per second)` is called every 50 steps.
+
+    With `progress`, a training that was cut off continues, to the bit, on the same `conversations` from their first.
+    """
     num_steps = settings.num_conversations // settings.batch_size
     optimizers = _optimizers(model, settings)
-    autocast = multiplies_bfloat16(model.device) if settings.autocast is None else settings.autocast
     peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    done, smoothed = progress.restore(model, optimizers) if progress else (0, 0.0)
+    autocast = multiplies_bfloat16(model.device) if settings.autocast is None else settings.autocast
     model.train()
-    smoothed, num_tokens, start = 0.0, 0, time.perf_counter()
+    num_tokens, start = 0, time.perf_counter()
     for step, batch in enumerate(_batches(conversations, settings), start=1):
+        if step <= done:
+            start = time.perf_counter()
+            continue
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
             group["lr"] = peak * schedule(step, num_steps, settings)
@@ -125,7 +138,64 @@ def train_sft(
         num_tokens += sum(len(item.token_ids) for item in batch)
         if step % 50 == 0 or step == num_steps:
             report(step, num_steps, smoothed, num_tokens / (time.perf_counter() - start))
+        if progress:
+            progress.save_if_due(model, optimizers, step, smoothed)
     model.eval()
+
+
+class SftProgress:
+    """`SftProgress(Path("out/unfinished.pt"), of="...")`: what a training that is cut off continues from.
+
+    The text `of` describes the training; a file of another one is refused.
+    """
+
+    def __init__(self, path: Path, *, of: str, every_s: float = 60.0) -> None:
+        self.path = path
+        self._of = of
+        self._every_s = every_s
+        self._saved = time.monotonic()
+
+    def is_there(self) -> bool:
+        """Whether a training was cut off here. ConfigError for another one than this."""
+        return self._read() is not None
+
+    def _read(self) -> dict[str, Any] | None:
+        if not self.path.exists():
+            return None
+        state = torch.load(self.path, map_location="cpu", weights_only=True)
+        if state["of"] != self._of:
+            raise ConfigError(
+                f"{self.path} is of a training that was cut off, {state['of']}, and this one is {self._of}; remove it, "
+                "or give another folder"
+            )
+        return state
+
+    def restore(self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[int, float]:
+        """Steps that are done, and the smoothed loss; 0 and 0.0 where there is no file. ConfigError as `is_there`."""
+        state = self._read()
+        if state is None:
+            return 0, 0.0
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        return state["step"], state["smoothed"]
+
+    def save_if_due(
+        self, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int, smoothed: float
+    ) -> None:
+        """Write the file, whole or not at all, where the last one is older than `every_s`."""
+        if time.monotonic() - self._saved < self._every_s:
+            return
+        state = {
+            "of": self._of,
+            "step": step,
+            "smoothed": smoothed,
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+        }
+        with whole_file(self.path) as file:
+            torch.save(state, file)
+        self._saved = time.monotonic()
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -15,10 +15,11 @@ if __name__ == "__main__":  # run by its path, where the package need not be ins
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Literal
 
 import typer
@@ -82,47 +83,110 @@ def main(
     hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
     num_layers: Annotated[int, typer.Option(min=1, help="Layers of the model.")] = 6,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate of embeddings and norms.")] = 2e-3,
+    muon_learning_rate: Annotated[float, typer.Option(help="Peak learning rate of the layers' matrices.")] = 0.02,
     batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 16,
     init_from: InitFrom = None,
     names_apart: NamesApart = False,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU where there is one.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
 ) -> None:
-    _check_sizes(num_demonstrations, batch_size, hidden_size)
-    if not 0.0 < learning_rate < math.inf:
-        raise ConfigError(f"--learning-rate is {learning_rate}, expected a finite number above 0; give another")
-    CHAT_FORMATS.get(agent_type)
-    make_folder(output_dir, "--output-dir")
+    _make(SimpleNamespace(**locals()))
+
+
+def _make(given: SimpleNamespace) -> None:
+    """Train by the options of the command."""
+    _check_sizes(given.num_demonstrations, given.batch_size, given.hidden_size)
+    _check_rates(given.learning_rate, given.muon_learning_rate)
+    place = _found(given.device)
+    CHAT_FORMATS.get(given.agent_type)
+    make_folder(given.output_dir, "--output-dir")
     import torch
 
-    from agent_rl.agent.phrase_bpe import split_blanks_before_names
-    from agent_rl.learning.sft import SftSettings, train_sft
-    from agent_rl.modeling.minimind import MiniMindForCausalLM
-    from agent_rl.policies.minimind_policy import load_tokenizer
+    from agent_rl.learning.sft import SftProgress, SftSettings, train_sft
 
-    torch.manual_seed(seed)
-    mix = (read_demonstrations(recorded) if recorded else [], recorded_share)
-    make_shown = partial(_demonstrations, domain, faulty_share, seed, wordings, _read_levels(levels, wordings), mix)
-    if init_from is None:
-        documents = min(num_demonstrations, TOKENIZER_DOCUMENTS)
-        read = list(itertools.islice(make_shown(), documents))
-        tokenizer = _train_tokenizer(read, agent_type)
-        model = _new_model(len(tokenizer), hidden_size, num_layers)
-    else:
-        tokenizer, model = load_tokenizer(init_from), MiniMindForCausalLM.from_pretrained(init_from, torch.float32)
-    if names_apart:
-        split_blanks_before_names(tokenizer.backend_tokenizer)
-    chat = make_chat_format(tokenizer, agent_type)
+    torch.manual_seed(given.seed)
+    mix = (read_demonstrations(given.recorded) if given.recorded else [], given.recorded_share)
+    make_shown = partial(
+        _demonstrations,
+        given.domain,
+        given.faulty_share,
+        given.seed,
+        given.wordings,
+        _read_levels(given.levels, given.wordings),
+        mix,
+    )
+    progress = SftProgress(given.output_dir / "unfinished.pt", of=_described(vars(given)))
+    if progress.is_there():
+        print(f"continuing from {progress.path}; demonstrations that were seen are made again first", flush=True)
+    read = itertools.islice(make_shown(), min(given.num_demonstrations, TOKENIZER_DOCUMENTS))
+    tokenizer = _tokenizer(
+        given.init_from, given.agent_type, read, given.output_dir if progress.is_there() else None, given.names_apart
+    )
+    tokenizer.save_pretrained(given.output_dir)  # a training that continues need not make it again
+    model = _model(given.init_from, len(tokenizer), given.hidden_size, given.num_layers)
+    chat = make_chat_format(tokenizer, given.agent_type)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
     settings = SftSettings(
-        num_conversations=num_demonstrations, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+        num_conversations=given.num_demonstrations,
+        batch_size=given.batch_size,
+        learning_rate=given.learning_rate,
+        muon_learning_rate=given.muon_learning_rate,
+        seed=given.seed,
     )
     shown, seen = make_shown(), _Seen()
-    copied = _copied(tokenizer, itertools.islice(shown, num_copied), seed)
-    train_sft(model, itertools.chain(copied, _conversations(chat, shown, num_read, seen)), settings, print_progress)
-    model.save_pretrained(output_dir)
-    tokenizer.save_pretrained(output_dir)
-    _trained_for(init_from, domain, seen).save(output_dir)
-    print(f"saved {output_dir}", flush=True)
+    copied = _copied(tokenizer, itertools.islice(shown, given.num_copied), given.seed)
+    conversations = itertools.chain(copied, _conversations(chat, shown, given.num_read, seen))
+    train_sft(model.to(place), conversations, settings, print_progress, progress=progress)
+    model.save_pretrained(given.output_dir)
+    _trained_for(given.init_from, given.domain, seen).save(given.output_dir)
+    progress.path.unlink(missing_ok=True)
+    print(f"saved {given.output_dir}", flush=True)
+
+
+def _tokenizer(
+    init_from: Path | None, agent_type: AgentType, read: Iterable[Demonstration], begun: Path | None, names_apart: bool
+):
+    """Of the folder where this training began; else of `init_from`; else a new one of what it reads."""
+    from agent_rl.agent.phrase_bpe import split_blanks_before_names
+    from agent_rl.policies.minimind_policy import load_tokenizer
+
+    if begun:
+        return load_tokenizer(begun)
+    tokenizer = load_tokenizer(init_from) if init_from else _train_tokenizer(list(read), agent_type)
+    if names_apart:
+        split_blanks_before_names(tokenizer.backend_tokenizer)
+    return tokenizer
+
+
+def _model(init_from: Path | None, vocab_size: int, hidden_size: int, num_layers: int):
+    import torch
+
+    from agent_rl.modeling.minimind import MiniMindForCausalLM
+
+    if init_from:
+        return MiniMindForCausalLM.from_pretrained(init_from, torch.float32)
+    return _new_model(vocab_size, hidden_size, num_layers)
+
+
+def _described(given: Mapping[str, object]) -> str:
+    """The options that a training is told apart by, as they would be typed."""
+    told = {name: value for name, value in given.items() if name not in ("output_dir", "device") and value is not None}
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in told.items())
+
+
+def _found(device: str) -> str:
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        raise ConfigError("--device cuda: PyTorch sees no GPU here; leave it out")
+    return "cuda" if has_gpu and device != "cpu" else "cpu"
+
+
+def _check_rates(learning_rate: float, muon_learning_rate: float) -> None:
+    for option, rate in (("--learning-rate", learning_rate), ("--muon-learning-rate", muon_learning_rate)):
+        if not 0.0 < rate < math.inf:
+            raise ConfigError(f"{option} is {rate}, expected a finite number above 0; give another")
 
 
 def _read_levels(text: str | None, wordings: str) -> tuple[int, ...]:

@@ -3,9 +3,11 @@
 import functools
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from fakes import END, ROLE_IDS, ByteChatFormat, save_tiny_model
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,16 @@ from agent_rl.envs.nat.demonstrations import demonstration_turns
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.learning.sft import Conversation, SftSettings, copy_task, render_conversation, schedule, train_sft
+from agent_rl.errors import ConfigError
+from agent_rl.learning.sft import (
+    Conversation,
+    SftProgress,
+    SftSettings,
+    copy_task,
+    render_conversation,
+    schedule,
+    train_sft,
+)
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 
 
@@ -49,6 +60,42 @@ def test_the_loss_falls_on_repeated_conversations(tmp_path: Path) -> None:
     train_sft(model, itertools.repeat(conversation), settings, lambda _step, _num, loss, _speed: losses.append(loss))
     assert len(losses) == 2
     assert losses[1] < 0.5 < losses[0]
+
+
+def random_conversations(stop_after: int | None = None) -> Iterator[Conversation]:
+    rng = random.Random(5)
+    for number in itertools.count():
+        if number == stop_after:
+            raise KeyboardInterrupt
+        ids = [rng.randrange(4, 20) for _ in range(rng.randint(6, 12))]
+        yield Conversation(token_ids=ids, loss_mask=[0, 0] + [1] * (len(ids) - 2))
+
+
+def test_a_training_that_was_cut_off_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    settings = SftSettings(num_conversations=80, batch_size=4, warmup_steps=10)
+    ends = []
+    for stop_after in (None, 50):  # batches are read 8 at a time, so that 8 steps are done
+        model = MiniMindForCausalLM.from_pretrained(folder)
+        progress = SftProgress(tmp_path / f"{stop_after}.pt", of="one", every_s=0.0)
+        if stop_after:
+            with pytest.raises(KeyboardInterrupt):
+                train_sft(model, random_conversations(50), settings, lambda *_: None, progress=progress)
+            with pytest.raises(ConfigError, match="another folder"):
+                SftProgress(progress.path, of="other").is_there()
+            model = MiniMindForCausalLM.from_pretrained(folder)
+            assert progress.is_there()
+        steps: list[tuple[int, float]] = []
+        train_sft(
+            model,
+            random_conversations(),
+            settings,
+            lambda n, _, loss, __, steps=steps: steps.append((n, loss)),
+            progress=progress,
+        )
+        ends.append((steps, model.state_dict()))
+    (straight, weights), (resumed, others) = ends
+    assert straight == resumed and all(torch.equal(weights[name], others[name]) for name in weights)
 
 
 @functools.cache

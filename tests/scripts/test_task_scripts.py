@@ -37,13 +37,13 @@ def test_a_warm_start_learns_the_configured_agent_type(
     seen: list[list[int]] = []
     really_train = sft.train_sft
 
-    def watched(model, conversations, settings, report) -> None:
+    def watched(model, conversations, settings, report, *, progress) -> None:
         def passed_on():
             for conversation in conversations:
                 seen.append(conversation.token_ids)
                 yield conversation
 
-        really_train(model, passed_on(), settings, report)
+        really_train(model, passed_on(), settings, report, progress=progress)
 
     monkeypatch.setattr(sft, "train_sft", watched)
     assert run_here("--output-dir", tmp_path, *SMALL, "--agent-type", agent_type, app=train_sft.app).returncode == 0
@@ -58,6 +58,31 @@ def test_a_warm_start_learns_the_configured_agent_type(
     assert read_trained_for(tmp_path) == TrainedFor(environment="math_qa", max_context=longest, tasks={})
 
 
+def test_a_warm_start_that_was_cut_off_continues_by_the_same_command_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--output-dir", tmp_path / "cut", *SMALL, "--num-demonstrations", "320"]
+    monkeypatch.setattr(sft.SftProgress.__init__, "__kwdefaults__", {"every_s": 0.0})
+    really_save, saved = sft.SftProgress.save_if_due, []
+
+    def cut(self, *given) -> None:
+        really_save(self, *given)
+        saved.append(self.path)
+        if len(saved) == 9:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sft.SftProgress, "save_if_due", cut)
+    assert run_here(*words, app=train_sft.app).returncode == 130
+    assert saved[0].is_file() and not (tmp_path / "cut/model.safetensors").exists()
+    assert "another folder" in refusal(run_here(*words, "--seed", "5", app=train_sft.app))
+    done = run_here(*words, app=train_sft.app)
+    assert done.returncode == 0 and "continuing from" in done.stdout and not saved[0].exists()
+    assert len(saved) == 20
+    assert run_here("--output-dir", tmp_path / "whole", *words[2:], app=train_sft.app).returncode == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("cut", "whole")]
+    assert weights[0] == weights[1]
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -66,6 +91,7 @@ def test_a_warm_start_learns_the_configured_agent_type(
         (["--num-demonstrations", "-3"], "'--num-demonstrations': Input should be greater than or equal to 1"),
         (["--num-demonstrations", "15"], "less than one batch (--batch-size 16)"),
         (["--domain", "math", "--levels", "1,2"], "no demonstrations by level; leave out --levels"),
+        (["--muon-learning-rate", "nan"], "--muon-learning-rate is nan"),
         (["--levels", "easy"], "--levels 'easy': expected numbers"),
         (["--levels", "1", "--wordings", "any"], "leave one out"),
         (["--domain", "nat", "--levels", "7"], "has a level in [7]"),
