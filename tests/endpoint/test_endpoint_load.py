@@ -126,7 +126,7 @@ def test_no_turn_is_lost_or_doubled_and_nothing_stays_behind() -> None:
     sizes = []
     with Endpoint(SlowPolicy()) as endpoint:
         for _ in range(3):
-            opened = open_all(endpoint, 100)
+            opened = open_all(endpoint, 200)
             asyncio.run(run_all([f"{endpoint.base_url(key)}/chat/completions" for key, _ in opened]))
             for key, _ in opened:
                 endpoint.sessions.conclude(key)

@@ -77,7 +77,7 @@ def sections_of(options: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.timeout(400)
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
 @given(options=st.fixed_dictionaries({name: st.sampled_from(values) for name, values in OPTIONS.items()}))
 def test_no_metric_depends_on_the_micro_batches_whatever_the_algorithm(folder: Path, options: dict[str, Any]) -> None:
     sections = sections_of(options)

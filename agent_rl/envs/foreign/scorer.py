@@ -17,7 +17,7 @@ class Scorer:
     """Starts the process with the first answer, and again after one that took too long. One answer at a time."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
 
     def score(self, dataset: str, parameters: dict[str, Any], answer: str | None, entry: dict[str, Any]) -> float:
@@ -30,9 +30,9 @@ class Scorer:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps([dataset, parameters, answer, entry]) + "\n")
         process.stdin.flush()
-        if not select.select([process.stdout], [], [], self.timeout_s)[0]:
+        if not select.select([process.stdout], [], [], self._timeout_s)[0]:
             self.close()
-            raise TimeoutError(f"no score within {self.timeout_s:g} s")
+            raise TimeoutError(f"no score within {self._timeout_s:g} s")
         line = process.stdout.readline()
         result = json.loads(line) if line else {"error": "the process ended"}
         if "error" in result:
