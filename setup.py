@@ -8,14 +8,13 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-MODELS = "model/*_minimind*/*"
 SHIPPED = (
     "configs/**/*.yaml",
     "configs/**/*.json",
     "dataset/**/*.jsonl*",
     "examples/*.*",
     "examples/*/*.*",
-    MODELS,
+    "model/*_minimind*/*",
     "requirements*.txt",
     "constraints.txt",
 )

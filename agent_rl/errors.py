@@ -129,7 +129,7 @@ def raised_at(error: BaseException) -> str:
     return f" at {frame.filename}:{frame.lineno} in {frame.name}"
 
 
-def exits_by_user(error: SystemExit) -> bool:
-    """Whether a user's code called `sys.exit`, not the handler of a signal in this package."""
+def ends_program(error: BaseException) -> bool:
+    """Whether it is the SystemExit of a signal's handler in this package, and not of a user's `sys.exit`."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and not frames[-1].filename.startswith(_OWN)
+    return isinstance(error, SystemExit) and (not frames or frames[-1].filename.startswith(_OWN))

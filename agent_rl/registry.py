@@ -22,7 +22,7 @@ from agent_rl.errors import (
     ConfigError,
     UserError,
     defined_at,
-    exits_by_user,
+    ends_program,
     in_one_line,
     nearest,
     nearest_or_all,
@@ -60,7 +60,7 @@ def import_module(name: str) -> ModuleType:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # the boundary to a user's module
-        if isinstance(error, SystemExit) and not exits_by_user(error):
+        if ends_program(error):
             raise
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(

@@ -29,7 +29,7 @@ from agent_rl.errors import (
     DataError,
     UserError,
     defined_at,
-    exits_by_user,
+    ends_program,
     in_one_line,
     nearest,
     raised_at,
@@ -352,7 +352,7 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
     except AgentRLError:
         raise
     except (Exception, SystemExit) as error:  # the reward boundary: the sentence has to name the function and the line
-        if isinstance(error, SystemExit) and not exits_by_user(error):
+        if ends_program(error):
             raise
         place = raised_at(error) or each.place  # a call with wrong arguments runs no line of it
         raise RewardFailedError(f"the reward {each.name!r} raised {in_one_line(error)}{place}") from error

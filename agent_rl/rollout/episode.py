@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from agent_rl.agent.messages import Message
 from agent_rl.envs.base import AgentEnv, StepResult, Task
 from agent_rl.envs.step_result import read_opening, read_step, refuse_async
-from agent_rl.errors import ClusterError, ConfigError, EnvLostError, defined_at, exits_by_user
+from agent_rl.errors import ClusterError, ConfigError, EnvLostError, defined_at, ends_program
 from agent_rl.failures import FailedCall, note, noting
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, Turn
@@ -223,7 +223,7 @@ def in_env(function: Callable[..., T], *arguments: Any, env: AgentEnv | None = N
     except EnvLostError:  # the episode runs again
         raise
     except (Exception, SystemExit) as error:  # the environment boundary: one failing environment must not end the run
-        if isinstance(error, SystemExit) and not exits_by_user(error):
+        if ends_program(error):
             raise
         raise EnvFailureError(FailedCall.of(error, ENVIRONMENT, env)) from error
 

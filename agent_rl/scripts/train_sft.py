@@ -116,11 +116,12 @@ def _make(given: SimpleNamespace) -> None:
         mix,
     )
     progress = SftProgress(given.output_dir / "unfinished.pt", of=_described(vars(given)))
-    if progress.is_there():
+    is_begun = progress.is_there()
+    if is_begun:
         print(f"continuing from {progress.path}; demonstrations that were seen are made again first", flush=True)
     read = itertools.islice(make_shown(), min(given.num_demonstrations, TOKENIZER_DOCUMENTS))
     tokenizer = _tokenizer(
-        given.init_from, given.agent_type, read, given.output_dir if progress.is_there() else None, given.names_apart
+        given.init_from, given.agent_type, read, given.output_dir if is_begun else None, given.names_apart
     )
     tokenizer.save_pretrained(given.output_dir)  # a training that continues need not make it again
     model = _model(given.init_from, len(tokenizer), given.hidden_size, given.num_layers)

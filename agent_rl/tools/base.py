@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_rl.agent.messages import ToolCall, ToolSpec
-from agent_rl.errors import SandboxError, exits_by_user, nearest
+from agent_rl.errors import SandboxError, ends_program, nearest
 from agent_rl.failures import FailedCall, note
 from agent_rl.tools.schema import check_arguments
 
@@ -126,7 +126,7 @@ class ToolRegistry:
         except _UnansweredError as error:
             text = str(error)
         except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
-            if isinstance(error, SystemExit) and not exits_by_user(error):
+            if ends_program(error):
                 raise
             text = f"{type(error).__name__}: {error}"
             note(FailedCall.of(error, f"tool {call.name}", tool))

@@ -86,6 +86,20 @@ def test_a_kl_that_is_switched_off_or_has_no_room_is_not_translated() -> None:
     assert not any(".kl." in key for key in made.settings) and not made.left_out
 
 
+def test_the_keys_below_init_args_are_known_too() -> None:
+    words = "data.train_batch_size=64 actor_rollout_ref.actor.ppo_mini_batch_size=64 trainer.total_training_steps=100 "
+    words += "agent.init_args.agent_type=hf agent.init_args.tools=[google_search,answer] agent.max_tokens_per_turn=256 "
+    words += "agent.init_args.reward_name=math_reward_string_equal agent.num_chains=8 trainer.nnodes=1 "
+    words += "actor_rollout_ref.actor.use_kl_loss=False actor_rollout_ref.actor.kl_loss_coef=0.001"
+    made = of_agentfly(*words.split())
+    assert made.library == "AgentFly"
+    assert made.settings["tools.use"] == ["search", "answer"]
+    assert made.settings["train.minibatches"] == 1 and made.settings["train.steps"] == 100
+    assert made.settings["env.options.reward"] == "math_reward_string_equal"
+    assert "algorithm.kl.coef" not in made.settings
+    assert list(made.left_out) == ["trainer.nnodes"]
+
+
 def test_what_means_something_else_here_is_a_note() -> None:
     made = of_agentfly("trainer.save_freq=-1", "trainer.test_freq=10")
     assert (made.settings["checkpoint.every"], made.settings["eval.every"]) == (0, 10)

@@ -40,7 +40,9 @@ print(megabytes() - before, round(time.perf_counter() - started, 3), said)
 
 def read_apart(path: Path) -> tuple[int, float, str]:
     """Megabytes that reading took, seconds, and the sentence, of a process of its own."""
-    done = subprocess.run([sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True)
+    untraced = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}  # it is timed
+    command = [sys.executable, "-c", READ, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=untraced)
     megabytes, seconds, said = done.stdout.split(" ", 2)
     return int(megabytes), float(seconds), said
 
@@ -134,7 +136,7 @@ def test_a_file_made_to_fill_memory_is_refused_at_once(tmp_path: Path, name: str
     megabytes, seconds, said = read_apart(path)
     assert "bomb" in said and said.count("\n") == 1, said[:500]
     assert megabytes < 3 * size + 220, (megabytes, size)
-    assert seconds < 30.0  # for hangs
+    assert seconds < 5.0
 
 
 def test_a_name_in_a_gzip_file_is_passed_over(tmp_path: Path) -> None:

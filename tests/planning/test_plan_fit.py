@@ -132,6 +132,7 @@ def test_gpus_are_found_by_the_names_that_drivers_give_them():
         "a100 40gb": 39,
     }
     assert {name: find_gpu(name).memory / GIB for name in names} == names
+    assert read_machine(None, ["gpu=4090"]).gpu == "4090"  # a number in YAML
 
 
 def test_an_unknown_gpu_is_offered_what_works():

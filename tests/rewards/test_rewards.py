@@ -127,10 +127,19 @@ def test_a_mistyped_parameter_is_the_functions_fault_and_a_missing_key_the_rows(
         assert "train.jsonl" not in text
     # A hint of another style would be refused next.
     rewards = make_reward(registered(lambda prediction, completion_of: 1.0))
-    for task, word in [(TASK, "add it"), ({**TASK, "completion_off": 1}, "did you mean 'completion_off'")]:
+    for task, word in [
+        (TASK, r"the row has .*answer.*; add it"),
+        ({**TASK, "completion_off": 1}, "did you mean 'completion_off'"),
+    ]:
         with pytest.raises(DataError, match=word) as refused:
             rewards.check_task(task, "train.jsonl:1")
         assert str(refused.value).startswith("train.jsonl:1: ")
+
+
+def test_a_column_that_no_row_has_is_not_taken_for_a_name_of_the_episode() -> None:
+    rewards = make_reward(registered(lambda completions, solution, **columns: [1.0]))
+    with pytest.raises(DataError, match=r"needs the key 'solution'; the row has prompt, answer"):
+        rewards.check_task({"prompt": "1+1", "answer": "2"}, "train.jsonl:1")
 
 
 @pytest.mark.parametrize(

@@ -205,11 +205,8 @@ class TestEnds:
         assert len(pids) == 2
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
-    def start(self, address: str, folder: Path, *words: str) -> subprocess.Popen[str]:
-        """A process on each node."""
-        return self.start_until(2, address, folder, *words)
-
-    def start_until(self, begun: int, address: str, folder: Path, *words: str) -> subprocess.Popen[str]:
+    def start(self, address: str, folder: Path, *words: str, begun: int = 2) -> subprocess.Popen[str]:
+        """A process on each node, so many of which have begun."""
         job = launch(address, "--cpus-per-process", "2", write(folder, WAIT), folder, *words)
         wait_for(lambda: len(self.logged(folder)) >= begun or job.poll() is not None, timeout_s=60)
         return job
@@ -239,7 +236,7 @@ class TestEnds:
     def test_a_signal_before_the_last_is_started_reaches_those_that_are(
         self, address: str, tmp_path: Path, number: int, code: int
     ) -> None:
-        job = self.start_until(1, address, tmp_path)
+        job = self.start(address, tmp_path, begun=1)
         job.send_signal(number)
         output, errors = job.communicate(timeout=400)
         assert job.returncode == code, output + errors

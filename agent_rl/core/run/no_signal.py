@@ -57,7 +57,7 @@ class NoSignal:
         if self._num_in_a_row & (self._num_in_a_row - 1):  # no power of two
             return None
         most = max(kinds, key=kinds.__getitem__)
-        why = f"of {len(groups)} groups " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        why = "groups: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         since = "" if self._num_in_a_row == 1 else f" for {self._num_in_a_row} steps"
         learned = "nothing was learned" if was_skipped else "the rewards taught nothing"
         return f"step {step}: no group had a signal{since} ({why}), {learned}; {_remedy(str(most))}"

@@ -44,7 +44,7 @@ def demonstrations_of_levels(seed: int, *, faulty_share: float, levels: Sequence
     """Of every family that is not held out, at these levels, in turn in terse requests and in whole sentences."""
     for each in endless_seeds(seed):
         ways = [generate_specs(2 * each + terse, ["sft"], levels=levels, terse=bool(terse)) for terse in (1, 0)]
-        for spec in itertools.islice(itertools.chain.from_iterable(zip(*ways, strict=True)), SPECS_PER_SEED):
+        for spec in itertools.islice(itertools.chain.from_iterable(zip(*ways, strict=True)), SPECS_PER_SEED // 2):
             turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
             yield Demonstration(
                 initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=_covers(spec, "own")

@@ -103,9 +103,9 @@ def test_evaluations_to_come_are_counted(tmp_path: Path, every: int, step: int, 
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("wrong", "of 2 groups"),
-        ("right", "of 2 groups 2 all right"),
-        ("equal", "of 2 groups"),
+        ("wrong", "groups: "),
+        ("right", "groups: 2 all right)"),
+        ("equal", "groups: "),
     ],  # why those fail is the model's
 )
 def test_steps_without_a_signal_are_told_with_the_reason_and_not_endlessly(folder: Path, kind: str, words: str) -> None:
@@ -125,16 +125,16 @@ FULL, TURNS = StopReason.CONTEXT_FULL, StopReason.MAX_TURNS
 @pytest.mark.parametrize(
     ("success", "reasons", "num_tokens", "said", "unsaid"),
     [
-        (0.0, [FINISHED, FINISHED], 3, "of 1 groups 1 all wrong", "raise"),
-        (0.0, [CUT, FINISHED], 8, "of 1 groups 1 all wrong", "raise"),
+        (0.0, [FINISHED, FINISHED], 3, "groups: 1 all wrong)", "raise"),
+        (0.0, [CUT, FINISHED], 8, "groups: 1 all wrong)", "raise"),
         (0.0, [CUT, CUT, FINISHED], 8, "raise policy.max_new_tokens", "too hard"),
         (0.0, [CUT, CUT], 6, "raise policy.max_context", "too hard"),
-        (0.0, [CUT, CUT], 3, "of 1 groups 1 all wrong", "raise"),
+        (0.0, [CUT, CUT], 3, "groups: 1 all wrong)", "raise"),
         (None, [CUT, CUT], 8, "raise policy.max_new_tokens", "tell these episodes apart"),
         (0.0, [FULL, FULL], 3, "raise policy.max_context", "too hard"),
         (0.0, [TURNS, FULL, TURNS], 3, "raise rollout.max_turns", "too hard"),
-        (1.0, [CUT, CUT], 8, "of 1 groups 1 all right", "raise"),
-        (None, [FINISHED, FINISHED], 3, "of 1 groups 1 all equal", "raise"),
+        (1.0, [CUT, CUT], 8, "groups: 1 all right)", "raise"),
+        (None, [FINISHED, FINISHED], 3, "groups: 1 all equal)", "raise"),
     ],
 )
 def test_the_reason_of_a_step_without_a_signal_is_what_ended_its_episodes(
