@@ -8,7 +8,7 @@ module.
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
@@ -34,21 +34,19 @@ FREE_SHARE = 0.12
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
     """Of specs of the starter's families and levels, without end."""
-    for spec in _endless_specs(seed):
-        turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
-        covers = _covers(spec, "own")
-        yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
+    return _in_own_words(_endless_specs(seed), seed, faulty_share)
 
 
 def demonstrations_of_levels(seed: int, *, faulty_share: float, levels: Sequence[int]) -> Iterator[Demonstration]:
     """Of every family that is not held out, at these levels, in turn in terse requests and in whole sentences."""
-    for each in endless_seeds(seed):
-        ways = [generate_specs(2 * each + terse, ["sft"], levels=levels, terse=bool(terse)) for terse in (1, 0)]
-        for spec in itertools.islice(itertools.chain.from_iterable(zip(*ways, strict=True)), SPECS_PER_SEED // 2):
-            turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
-            yield Demonstration(
-                initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=_covers(spec, "own")
-            )
+    return _in_own_words(_specs_of_levels(seed, levels), seed, faulty_share)
+
+
+def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> Iterator[Demonstration]:
+    for spec in specs:
+        turns = demonstration_turns(spec, faulty_share=faulty_share, seed=seed)
+        covers = _covers(spec, "own")
+        yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
 def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
@@ -67,6 +65,12 @@ def _endless_specs(seed: int) -> Iterator[NATSpec]:
     for each in endless_seeds(seed):
         specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
         yield from itertools.islice(specs, SPECS_PER_SEED)
+
+
+def _specs_of_levels(seed: int, levels: Sequence[int]) -> Iterator[NATSpec]:
+    for each in endless_seeds(seed):
+        ways = [generate_specs(2 * each + terse, ["sft"], levels=levels, terse=bool(terse)) for terse in (1, 0)]
+        yield from itertools.islice(itertools.chain.from_iterable(zip(*ways, strict=True)), SPECS_PER_SEED // 2)
 
 
 def _covers(spec: NATSpec, *wordings: str) -> dict[str, tuple[str | int, ...]]:
