@@ -37,7 +37,7 @@ from agent_rl.telemetry.files import write_json, write_text
 PROGRAMS = {True: "run_trl.py", False: "run_ours.py"}
 FIXED = (
     "minutes", "points", "prompts", "group_size", "learning_rate", "num_train", "num_eval", "demonstrations",
-    "data_seed", "threads", "device",
+    "data_seed", "temperature", "threads", "device",
 )  # fmt: skip
 """What must stay as it was when a race goes on; tasks, models and seeds may become more."""
 
@@ -65,8 +65,9 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--learning-rate", type=float, help="of both sides; by default the model's")
     add("--num-train", type=int, default=1000)
     add("--num-eval", type=int, default=200)
-    add("--demonstrations", type=int, default=4000, help="conversations of the warm start")
+    add("--demonstrations", type=int, help="conversations of the warm start; by default the task's")
     add("--data-seed", type=int, default=0, help="seed of the rows and of the warm start")
+    add("--temperature", type=float, default=1.0, help="of evaluations; training samples at 1, 0 is greedy")
     add("--trl-python", type=Path, default=Path(".venv-trl/bin/python"))
     add("--threads", type=int, default=os.cpu_count())
     add("--device", default="cpu", choices=["cpu", "cuda"])
@@ -119,7 +120,7 @@ class Race:
             shutil.rmtree(folder, ignore_errors=True)  # wall time cannot be continued
             self._train(turn, start_model, folder)
         for checkpoint in sorted((folder / CHECKPOINTS).iterdir()):
-            rate = evaluate(config, checkpoint, folder / "evals" / checkpoint.name)
+            rate = evaluate(config, checkpoint, folder / "evals" / checkpoint.name, self.options.temperature)
             print(f"  {checkpoint.name}: {rate:.1%}", flush=True)
         (folder / "finished").touch()
         shutil.rmtree(folder / CHECKPOINTS)
@@ -129,12 +130,13 @@ class Race:
         task, model, options = self.tasks[turn.task], self.models[turn.model], self.options
         data = self.folder / "data" / task.slug
         if not (data / "demonstrations.jsonl").is_file():
-            counts = {"eval": options.num_eval, "train": options.num_train, "demonstrations": options.demonstrations}
+            shown = task.demonstrations if options.demonstrations is None else options.demonstrations
+            counts = {"eval": options.num_eval, "train": options.num_train, "demonstrations": shown}
             write_rows(task, data, counts, options.data_seed)
         folder = self._pair_folder(turn)
         config = write_config(task, model, data, folder / "eval.yaml", num_eval=options.num_eval, device=options.device)
         begun = warm_start(model, task, data, folder / "sft", seed=options.data_seed, device=options.device)
-        evaluate(config, begun, folder / "start")
+        evaluate(config, begun, folder / "start", options.temperature)
         return begun, config
 
     def _train(self, turn: Turn, model: Path, folder: Path) -> None:

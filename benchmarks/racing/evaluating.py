@@ -1,4 +1,4 @@
-"""Held-out success of a model's folder, whoever wrote it: greedy, by `agent-rl eval`, apart from any training.
+"""Held-out success of a model's folder, whoever wrote it: by `agent-rl eval`, apart from any training.
 
 Not here: which folders, and what becomes of them.
 """
@@ -41,11 +41,12 @@ def write_config(task: RaceTask, model: RaceModel, data: Path, path: Path, *, nu
     return path
 
 
-def evaluate(config: Path, checkpoint: Path, output: Path) -> float:
+def evaluate(config: Path, checkpoint: Path, output: Path, temperature: float) -> float:
     """Success of a model's folder; an evaluation in `output` that has ended is read, one that was stopped goes on."""
     report = output / "report.json"
     if not report.is_file():
         words = ["eval", "--config", str(config), "--checkpoint", str(checkpoint), "--output-dir", str(output)]
+        words += ["--temperature", str(temperature)]
         agent_rl_command(*words, log=output.with_suffix(".log"))
     return json.loads(report.read_text(encoding="utf-8"))["summary"]["success"]["rate"]
 

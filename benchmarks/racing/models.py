@@ -44,7 +44,7 @@ MODELS = {
     "small": RaceModel(
         name="small",
         policy="minimind",
-        learning_rate=2e-4,
+        learning_rate=1e-4,
         trl_rows=64,
         sft_learning_rate=1e-3,
         sft_epochs=4,
