@@ -65,7 +65,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     add("--learning-rate", type=float, help="of both sides; by default the model's")
     add("--num-train", type=int, default=1000)
     add("--num-eval", type=int, default=200)
-    add("--demonstrations", type=int, help="conversations of the warm start; by default the task's")
+    add("--demonstrations", type=int, default=4000, help="conversations of the warm start")
     add("--data-seed", type=int, default=0, help="seed of the rows and of the warm start")
     add("--temperature", type=float, default=1.0, help="of evaluations; training samples at 1, 0 is greedy")
     add("--trl-python", type=Path, default=Path(".venv-trl/bin/python"))
@@ -130,8 +130,7 @@ class Race:
         task, model, options = self.tasks[turn.task], self.models[turn.model], self.options
         data = self.folder / "data" / task.slug
         if not (data / "demonstrations.jsonl").is_file():
-            shown = task.demonstrations if options.demonstrations is None else options.demonstrations
-            counts = {"eval": options.num_eval, "train": options.num_train, "demonstrations": shown}
+            counts = {"eval": options.num_eval, "train": options.num_train, "demonstrations": options.demonstrations}
             write_rows(task, data, counts, options.data_seed)
         folder = self._pair_folder(turn)
         config = write_config(task, model, data, folder / "eval.yaml", num_eval=options.num_eval, device=options.device)

@@ -42,8 +42,6 @@ class RaceTask:
     reward: str
     max_new_tokens: int
     max_context: int
-    demonstrations: int = 4000
-    """Conversations of the warm start, so many that it solves some of the held-out tasks."""
 
     @property
     def slug(self) -> str:
@@ -54,9 +52,7 @@ class RaceTask:
 def find_task(name: str) -> RaceTask:
     """ConfigError for a name that is no task."""
     if name == "reverse_text":
-        return RaceTask(
-            name=name, reward="racing.rewards:reverse_text", max_new_tokens=64, max_context=256, demonstrations=3000
-        )
+        return RaceTask(name=name, reward="racing.rewards:reverse_text", max_new_tokens=64, max_context=256)
     if name == "countdown":
         return RaceTask(name=name, reward="racing.rewards:countdown", max_new_tokens=64, max_context=384)
     if name.startswith(REASONING_GYM):
