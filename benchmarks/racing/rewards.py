@@ -1,8 +1,9 @@
 """Rewards of the raced tasks, the same function for both trainers: `f(completions, **columns) -> [float, ...]`, 1 is
 solved.
 
-The style is TRL's, which agent_rl takes too. Standard library only, as TRL's interpreter imports this; Reasoning Gym is
-imported for its own data sets. Not here: rows (`tasks.py`).
+The style is TRL's, which agent_rl takes too. The tags have to end the reply: where writing on costs nothing, a model
+unlearns to stop, and a reply that is cut off is no success. Standard library only, as TRL's interpreter imports this;
+Reasoning Gym is imported for its own data sets. Not here: rows (`tasks.py`).
 """
 
 import ast
@@ -36,7 +37,9 @@ def reverse_text(completions: Sequence[Any], answer: Sequence[str], **_: Any) ->
 
 def _alike(text: str, right: str) -> float:
     tagged = _REVERSED.findall(text)
-    return SequenceMatcher(None, tagged[-1].strip(), right).ratio() if tagged else 0.0
+    if not tagged or not text.rstrip().endswith("</reversed_text>"):
+        return 0.0
+    return SequenceMatcher(None, tagged[-1].strip(), right).ratio()
 
 
 def countdown(
@@ -49,7 +52,7 @@ def countdown(
 
 def _equation_score(text: str, numbers: Sequence[int], target: int) -> float:
     tagged = _ANSWER.findall(text)
-    if not tagged:
+    if not tagged or not text.rstrip().endswith("</answer>"):
         return 0.0
     equation = tagged[-1].strip()
     try:
