@@ -14,6 +14,7 @@ Not here: what the runs do (`racing/run_trl.py`, `racing/run_ours.py`), the time
 
 import argparse
 import json
+import math
 import os
 import shutil
 import sys
@@ -85,6 +86,8 @@ class Race:
         self.models = {name: find_model(name) for name in options.models}
         if not options.trl_python.is_file():
             raise ConfigError(f"--trl-python: there is no {options.trl_python}; run `make setup-trl`")
+        if not 0.0 <= options.temperature < math.inf:
+            raise ConfigError(f"--temperature is {options.temperature}, expected a number from 0 on; give another")
         episodes = options.prompts * options.group_size
         for model in self.models.values():
             rows = min(model.trl_rows, episodes)

@@ -1,4 +1,4 @@
-"""Held-out success of a model's folder, whoever wrote it: by `agent-rl eval`, apart from any training.
+"""Held-out success of a model's folder, whoever wrote it, by `agent-rl eval`, apart from any training.
 
 Not here: which folders, and what becomes of them.
 """

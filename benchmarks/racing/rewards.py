@@ -36,10 +36,14 @@ def reverse_text(completions: Sequence[Any], answer: Sequence[str], **_: Any) ->
 
 
 def _alike(text: str, right: str) -> float:
-    tagged = _REVERSED.findall(text)
-    if not tagged or not text.rstrip().endswith("</reversed_text>"):
-        return 0.0
-    return SequenceMatcher(None, tagged[-1].strip(), right).ratio()
+    answer = _ending(text, _REVERSED)
+    return 0.0 if answer is None else SequenceMatcher(None, answer, right).ratio()
+
+
+def _ending(text: str, tags: re.Pattern[str]) -> str | None:
+    """What the last tags hold, if they end the text."""
+    found = list(tags.finditer(text))
+    return found[-1][1].strip() if found and not text[found[-1].end() :].strip() else None
 
 
 def countdown(
@@ -51,10 +55,9 @@ def countdown(
 
 
 def _equation_score(text: str, numbers: Sequence[int], target: int) -> float:
-    tagged = _ANSWER.findall(text)
-    if not tagged or not text.rstrip().endswith("</answer>"):
+    equation = _ending(text, _ANSWER)
+    if equation is None:
         return 0.0
-    equation = tagged[-1].strip()
     try:
         value = value_of(equation)
     except (ValueError, ZeroDivisionError):

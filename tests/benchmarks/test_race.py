@@ -146,6 +146,7 @@ def test_a_workload_is_read_as_it_was_written(tmp_path: Path) -> None:
         (["--models", "smol"], "smollm2"),
         (["--prompts", "3", "--models", "smollm2"], "16 episodes"),
         (["--trl-python", "nowhere/python"], "make setup-trl"),
+        (["--temperature", "-1"], "--temperature is -1.0"),
     ],
 )
 def test_what_cannot_be_raced_is_refused_before_anything_runs(tmp_path: Path, words: list[str], expected: str) -> None:
@@ -209,6 +210,8 @@ def test_a_race_of_one_step_each_goes_on_where_it_was_stopped(
         assert not (pair / f"{side}-0/checkpoints").exists()
     race = json.loads((tmp_path / "race.json").read_text(encoding="utf-8"))
     assert [(run["side"], run["steps"], len(run["curve"])) for run in race["runs"]] == [(TRL, 1, 2), (OURS, 1, 2)]
+    for report in (*pair.glob("*/evals/*/report.json"), pair / "start/report.json"):
+        assert json.loads(report.read_text(encoding="utf-8"))["settings"]["protocol"]["temperature"] == 1.0
     first = {path: path.stat().st_mtime_ns for path in pair.rglob("clock.jsonl")}
     capsys.readouterr()
     main(words)

@@ -23,7 +23,8 @@ def test_reversed_text_counts_by_likeness_inside_its_tags() -> None:
 def test_a_reply_that_goes_on_behind_its_tags_earns_nothing() -> None:
     right, equation = "<reversed_text>cba</reversed_text>", "<answer>(1 + 2) * 3</answer>"
     assert reverse_text([right + "\n", right + " cb", right + right], ["cba"] * 3) == [1.0, 0.0, 1.0]
-    assert countdown([equation + " ", equation + " (1 +"], [[1, 2, 3]] * 2, [9, 9]) == [1.0, 0.0]
+    replies = [equation + " ", equation + " (1 +", equation + " 1 </answer>"]
+    assert countdown(replies, [[1, 2, 3]] * 3, [9] * 3) == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
