@@ -1,0 +1,238 @@
+"""New combinations learned from rewards alone, beside other methods in equal minutes, all from model/nat_minimind_grpo:
+`python benchmarks/recipes/combinations.py --output-dir runs/combinations`.
+
+Tasks of held-out combinations of operations, which no demonstration and no training task of the model had, are sampled
+anew, without any that dataset/nat_tasks/starter/test_generalisation.jsonl has. Reinforcement learning trains on them,
+and for comparison on the model's own training tasks; rejection sampling trains on its own successes at the same new
+tasks; supervised learning goes on with the teacher's demonstrations, which have no new combination. Minutes are those
+of the first side's steps, seed by seed. Every result is evaluated on test_generalisation.jsonl, greedily and at
+temperature 1; the model that all begin with has `--samples` episodes a task, for its pass@k.
+
+`--tune` instead tries the settings of the two controls on 100 more new tasks, with the first seed; `--rounds`,
+`--rejection-rate` and `--demonstrations-rate` are what it finds. The same command goes on where it was stopped.
+
+Not here: what the methods do (`controls.py`, `agent-rl train`, `agent-rl sft`).
+"""
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+if __name__ == "__main__":  # run by its path: the package, and this folder's parent
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
+
+from over_seeds import TEMPERATURES, episodes_of
+from over_seeds import table as table_over_seeds
+from pass_at_k import table as table_of_k
+from racing.commands import start
+
+from agent_rl.data.tasks import read_tasks, write_tasks
+from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
+from agent_rl.envs.nat.factory.task_sets import with_telling_inputs
+from agent_rl.envs.nat.judge.parse import parse_spec
+from agent_rl.errors import ConfigError, UserError
+from agent_rl.reports.run.data import read_run
+from agent_rl.reports.summary import percent, success_of
+from agent_rl.telemetry.files import write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ROOT / "model/nat_minimind_grpo"
+CONFIG = ROOT / "configs/nat_grpo.yaml"
+TEST = ROOT / "dataset/nat_tasks/starter/test_generalisation.jsonl"
+NEW, KNOWN, REJECTION, DEMONSTRATIONS = "new", "known", "rejection", "demonstrations"
+SIDES = {
+    NEW: "rewards, new combinations",
+    KNOWN: "rewards, known combinations",
+    REJECTION: "rejection sampling, new combinations",
+    DEMONSTRATIONS: "more demonstrations",
+}
+FIXED = ("steps", "num_train", "num_tune", "data_seed", "samples", "overrides")
+"""What must stay as it was when a study goes on; sides and seeds may become more."""
+TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3)
+BEFORE = "the model before"
+TRAINED = "trained.json"
+PACE_DEMONSTRATIONS = (64, 320)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--output-dir", type=lambda path: Path(path).resolve(), required=True)
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    add("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), metavar="SIDE", help=", ".join(SIDES))
+    add("--steps", type=int, default=60, help="of reinforcement learning")
+    add("--num-train", type=int, default=560, help="new tasks to train on")
+    add("--num-tune", type=int, default=100, help="new tasks for --tune")
+    add("--data-seed", type=int, default=4, help="of the new tasks")
+    add("--samples", type=int, default=8, help="episodes a task of the model that all begin with, at temperature 1")
+    add("--tune", action="store_true")
+    add("--rounds", type=int, default=1, help="of rejection sampling")
+    add("--rejection-rate", type=float, default=1e-3)
+    add("--demonstrations-rate", type=float, default=1e-3)
+    add("overrides", nargs="*", help="section.key=value for reinforcement learning and evaluations")
+    study = Combinations(parser.parse_intermixed_args(words))
+    print(study.tuned() if study.options.tune else study.compared())
+
+
+class Combinations:
+    """The study's folder, and what is done in it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.folder: Path = options.output_dir
+        self.data = self.folder / "data"
+        self._check_settings()
+        self._make_tasks()
+
+    def compared(self) -> str:
+        """Train and evaluate all sides; the tables."""
+        base = self.folder / "base"
+        self._evaluate(BASE, base, TEST, samples=self.options.samples)
+        sides = dict.fromkeys((NEW, *self.options.sides))  # the minutes of the others are those of the first
+        folders: dict[str, list[Path]] = {side: [] for side in sides}
+        for seed in self.options.seeds:
+            for side in sides:
+                folder = self.folder / f"{side}-{seed}"
+                self._evaluate(self._train(side, seed, folder), folder, TEST)
+                folders[side].append(folder)
+        named = {SIDES[side]: each for side, each in folders.items()}
+        first = {BEFORE: [base] * len(self.options.seeds)}
+        reach = {
+            name: tuple(episodes_of(each, t) for t in TEMPERATURES) for name, each in ({BEFORE: [base]} | named).items()
+        }
+        minutes = [f"{name}: {', '.join(f'{_minutes(each):.1f}' for each in group)}" for name, group in named.items()]
+        tables = [table_over_seeds(first | named), table_over_seeds(named), table_of_k(reach)]
+        return "\n\n".join([*tables, f"minutes by seed: {'; '.join(minutes)}"])
+
+    def tuned(self) -> str:
+        """Try the controls' settings on the tasks for tuning; a line for each."""
+        seed = self.options.seeds[0]
+        tries = [(REJECTION, rate, rounds) for rate in TUNED_RATES for rounds in TUNED_ROUNDS]
+        tries += [(DEMONSTRATIONS, rate, 1) for rate in TUNED_RATES]
+        self._train(NEW, seed, self.folder / f"{NEW}-{seed}")
+        lines = ["| | rate | rounds | solved %, T=0 | T=1 |", "| --- " * 5 + "|"]
+        for side, rate, rounds in tries:
+            folder = self.folder / f"tune/{side}-{rate:g}-{rounds}"
+            self._evaluate(self._train(side, seed, folder, rate, rounds), folder, self.data / "tune.jsonl")
+            rates = [percent(success_of(episodes_of([folder], t))) for t in TEMPERATURES]
+            cells = [SIDES[side], f"{rate:g}", str(rounds), *rates]
+            lines.append(f"| {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+    def _check_settings(self) -> None:
+        """ConfigError where the folder holds a study of other settings."""
+        path, given = self.folder / "settings.json", {name: getattr(self.options, name) for name in FIXED}
+        if not path.is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, given)
+        before = json.loads(path.read_bytes())
+        if changed := [name for name in FIXED if before[name] != given[name]]:
+            option = f"--{changed[0].replace('_', '-')}" if changed[0] != "overrides" else "section.key=value"
+            raise ConfigError(
+                f"{option}: {self.folder} was begun with {before[changed[0]]}, and this is {given[changed[0]]}; give "
+                "the same, or another --output-dir"
+            )
+
+    def _make_tasks(self) -> None:
+        counts = {"train": self.options.num_train, "tune": self.options.num_tune}
+        if all((self.data / f"{name}.jsonl").is_file() for name in counts):
+            return
+        tested = {spec.fingerprint for spec in (parse_spec(row, str(TEST)) for row in read_tasks(TEST))}
+        stream = generate_specs(
+            self.options.data_seed,
+            ["test_generalisation"],
+            families=STARTER_FAMILIES,
+            levels=STARTER_LEVELS,
+            terse=True,
+        )
+        fresh = (spec for spec in stream if spec.fingerprint not in tested)
+        specs = with_telling_inputs(list(itertools.islice(fresh, sum(counts.values()))))
+        rows = iter([spec.model_dump(mode="json") for spec in specs])
+        self.data.mkdir(parents=True, exist_ok=True)
+        for name, count in counts.items():
+            write_tasks(self.data / f"{name}.jsonl", list(itertools.islice(rows, count)))
+
+    def _train(self, side: str, seed: int, folder: Path, rate: float | None = None, rounds: int | None = None) -> Path:
+        """The folder of a model, trained unless it is there."""
+        is_rl = side in (NEW, KNOWN)
+        made = folder / (f"checkpoints/step_{self.options.steps:05d}" if is_rl else "model")
+        mark = folder / TRAINED
+        if mark.is_file():
+            return made
+        started = time.monotonic()
+        if is_rl:
+            self._reinforce(side, seed, folder)
+        elif side == REJECTION:
+            self._reject(seed, folder, rate or self.options.rejection_rate, rounds or self.options.rounds)
+        else:
+            self._demonstrate(seed, folder, rate or self.options.demonstrations_rate)
+        write_json(mark, {"minutes": (time.monotonic() - started) / 60})
+        return made
+
+    def _reinforce(self, side: str, seed: int, folder: Path) -> None:
+        tasks = [f"data.train_path={self.data / 'train.jsonl'}"] if side == NEW else []
+        settings = [f"model.path={BASE}", f"train.steps={self.options.steps}", "eval.temperatures=[]", *tasks]
+        settings += ["checkpoint.resume=auto", "checkpoint.keep=1", "log.trackers=[]", *self._run(folder, seed)]
+        self._start("train", "--config", str(CONFIG), *settings, log=folder)
+
+    def _reject(self, seed: int, folder: Path, rate: float, rounds: int) -> None:
+        script = str(ROOT / "benchmarks/controls.py")
+        settings = [f"model.path={BASE}", f"data.train_path={self.data / 'train.jsonl'}", *self.options.overrides]
+        words = ["--minutes", str(self._limit(seed)), "--rounds", str(rounds), "--learning-rate", str(rate)]
+        words += ["--config", str(CONFIG), "--output-dir", str(folder), f"run.seed={seed}"]
+        start([sys.executable, script, REJECTION, *words, *settings], log=folder / "output.log")
+
+    def _demonstrate(self, seed: int, folder: Path, rate: float) -> None:
+        """As many demonstrations as the minutes take at the pace of a first few."""
+        few, more = PACE_DEMONSTRATIONS
+        short, long = (self._seconds_of(num, seed, rate) for num in PACE_DEMONSTRATIONS)
+        left = 60 * self._limit(seed) - short
+        num = max(few, few + int(left * (more - few) / (long - short)))
+        self._start(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder)
+
+    def _seconds_of(self, num: int, seed: int, rate: float) -> float:
+        folder = self.folder / f"pace/{num}-{time.time_ns()}"
+        started = time.monotonic()
+        self._start(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder)
+        return time.monotonic() - started
+
+    def _sft(self, num: int, seed: int, rate: float) -> list[str]:
+        # the seeds of the warm start's own stages are small numbers
+        words = ["sft", "--init-from", str(BASE), "--faulty-share", "0", "--seed", str(100 + seed)]
+        words += ["--num-demonstrations", str(num), "--learning-rate", str(rate)]
+        return [*words, "--muon-learning-rate", str(10 * rate)]
+
+    def _limit(self, seed: int) -> float:
+        """Minutes of the steps on new combinations, loading and checkpoints aside."""
+        return read_run(self.folder / f"{NEW}-{seed}").wall_s / 60
+
+    def _evaluate(self, checkpoint: Path, folder: Path, tasks: Path, samples: int = 1) -> None:
+        for temperature in TEMPERATURES:
+            target = folder / f"t{temperature}"
+            if (target / "report.json").is_file():
+                continue
+            words = ["eval", "--config", str(CONFIG), "--checkpoint", str(checkpoint), "--tasks", str(tasks)]
+            words += ["--temperature", str(temperature), "--samples", str(samples if temperature else 1)]
+            self._start(*words, "--output-dir", str(target), *self.options.overrides, log=folder)
+
+    def _run(self, folder: Path, seed: int) -> list[str]:
+        place = [f"run.output_dir={folder.parent}", f"run.name={folder.name}", f"run.seed={seed}"]
+        return [*place, *self.options.overrides]
+
+    def _start(self, *words: str, log: Path) -> None:
+        start([sys.executable, "-m", "agent_rl.scripts.cli", *words], log=log / "output.log")
+
+
+def _minutes(folder: Path) -> float:
+    return json.loads((folder / TRAINED).read_bytes())["minutes"]
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(str(error))
