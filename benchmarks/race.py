@@ -1,12 +1,12 @@
 """TRL against agent_rl: held-out success over the wall time of training, on tasks that are neither's.
 
-    python benchmarks/race.py --minutes 10 --seeds 3 --tasks reverse_text countdown --output runs/race
+    python benchmarks/race.py --minutes 8 --seeds 3 --tasks countdown reasoning_gym:spell_backward --output runs/race
 
 Both sides begin with one warm-started folder and have the same prompts, reward function, batch, learning rate and
 minutes. A run is a turn: nothing else of the race runs beside it. Checkpoints are saved with the clock standing still,
 and evaluated after the run, by one evaluator. The table is in OUTPUT/race.md, all figures in race.json, the plot in
 race.svg. The same command goes on where it was stopped: runs that have ended are read, the one that was cut off begins
-anew. Tasks: reverse_text, countdown, reasoning_gym:DATA_SET. Models: small, smollm2 (`make smollm2`).
+anew. Tasks: countdown, reverse_text, reasoning_gym:DATA_SET. Models: small, smollm2 (`make smollm2`).
 Needs `make setup-trl` and `pip install -r requirements-envs.txt`.
 
 Not here: what the runs do (`racing/run_trl.py`, `racing/run_ours.py`), the time of a single step (`train_step.py`).
@@ -56,7 +56,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=Path, required=True, help="folder of the race")
-    add("--tasks", nargs="+", default=["reverse_text", "countdown"], metavar="TASK")
+    add("--tasks", nargs="+", default=["countdown", "reasoning_gym:spell_backward"], metavar="TASK")
     add("--models", nargs="+", default=["small"], metavar="MODEL", help=", ".join(MODELS))
     add("--seeds", type=int, default=3, help="runs of each side, with the seeds 0, 1, ...")
     add("--minutes", type=float, default=10.0, help="wall time of each training")

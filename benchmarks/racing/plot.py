@@ -27,7 +27,7 @@ def save_plot(results: Sequence[Result], path: Path) -> None:
         axes.set(ylim=(0, 100), xlim=(0, None))
         axes.grid(axis="y", color=FAINT)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
+        axes.legend(frameon=False, fontsize=8, loc="best")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
 
