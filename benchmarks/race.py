@@ -1,6 +1,6 @@
 """TRL against agent_rl: held-out success over the wall time of training, on tasks that are neither's.
 
-    python benchmarks/race.py --minutes 8 --seeds 3 --tasks countdown reasoning_gym:spell_backward --output runs/race
+    python benchmarks/race.py --minutes 8 --seeds 3 --tasks countdown --output runs/race
 
 Both sides begin with one warm-started folder and have the same prompts, reward function, batch, learning rate and
 minutes. A run is a turn: nothing else of the race runs beside it. Checkpoints are saved with the clock standing still,
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from racing.commands import BENCHMARKS, start
+from racing.commands import BENCHMARKS, keep_settings, start
 from racing.evaluating import episodes_in, evaluate, write_config
 from racing.figures import TRL, Result, Turn, summarize, table, turns
 from racing.models import MODELS, find_model, warm_start
@@ -56,7 +56,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--output", type=Path, required=True, help="folder of the race")
-    add("--tasks", nargs="+", default=["countdown", "reasoning_gym:spell_backward"], metavar="TASK")
+    add("--tasks", nargs="+", default=["countdown"], metavar="TASK")
     add("--models", nargs="+", default=["small"], metavar="MODEL", help=", ".join(MODELS))
     add("--seeds", type=int, default=3, help="runs of each side, with the seeds 0, 1, ...")
     add("--minutes", type=float, default=10.0, help="wall time of each training")
@@ -96,21 +96,7 @@ class Race:
                     f"--prompts {options.prompts} --group-size {options.group_size}: TRL trains on {rows} episodes of "
                     f"{model.name} at once, which must be whole groups and divide {episodes}; give other numbers"
                 )
-        self._check_settings()
-
-    def _check_settings(self) -> None:
-        path = self.folder / "settings.json"
-        now = {name: getattr(self.options, name) for name in FIXED}
-        if path.is_file():
-            earlier = json.loads(path.read_text(encoding="utf-8"))
-            if other := [name for name in FIXED if earlier.get(name) != now[name]]:
-                raise ConfigError(
-                    f"{self.folder} holds a race with {other[0]} = {earlier.get(other[0])}, not {now[other[0]]}; name "
-                    "another --output"
-                )
-        else:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, now)
+        keep_settings(self.folder, {name: getattr(options, name) for name in FIXED})
 
     def run(self, turn: Turn) -> None:
         """Run a turn, evaluate its checkpoints and remove their weights; nothing where that was done before."""

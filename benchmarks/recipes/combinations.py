@@ -3,10 +3,10 @@
 
 Tasks of held-out combinations of operations, which no demonstration and no training task of the model had, are sampled
 anew, without any that dataset/nat_tasks/starter/test_generalisation.jsonl has. Reinforcement learning trains on them,
-and for comparison on the model's own training tasks; rejection sampling trains on its own successes at the same new
-tasks; supervised learning goes on with the teacher's demonstrations, which have no new combination. Minutes are those
-of the first side's steps, seed by seed. Every result is evaluated on test_generalisation.jsonl, greedily and at
-temperature 1; the model that all begin with has `--samples` episodes a task, for its pass@k.
+and for as many steps on the model's own training tasks; rejection sampling trains on its own successes at the same new
+tasks; supervised learning goes on with the teacher's demonstrations, which have no new combination. The last two have
+the minutes of the first side's steps, seed by seed. Every result is evaluated on test_generalisation.jsonl, greedily
+and at temperature 1; the model that all begin with has `--samples` episodes a task, for its pass@k.
 
 `--tune` instead tries the settings of the two controls on 100 more new tasks, with the first seed; `--rounds`,
 `--rejection-rate` and `--demonstrations-rate` are what it finds. The same command goes on where it was stopped.
@@ -17,9 +17,11 @@ Not here: what the methods do (`controls.py`, `agent-rl train`, `agent-rl sft`).
 import argparse
 import itertools
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":  # run by its path: the package, and this folder's parent
@@ -28,13 +30,13 @@ if __name__ == "__main__":  # run by its path: the package, and this folder's pa
 from over_seeds import TEMPERATURES, episodes_of
 from over_seeds import table as table_over_seeds
 from pass_at_k import table as table_of_k
-from racing.commands import start
+from racing.commands import agent_rl_command, keep_settings, start
 
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.task_sets import with_telling_inputs
 from agent_rl.envs.nat.judge.parse import parse_spec
-from agent_rl.errors import ConfigError, UserError
+from agent_rl.errors import UserError
 from agent_rl.reports.run.data import read_run
 from agent_rl.reports.summary import percent, success_of
 from agent_rl.telemetry.files import write_json
@@ -85,7 +87,7 @@ class Combinations:
         self.options = options
         self.folder: Path = options.output_dir
         self.data = self.folder / "data"
-        self._check_settings()
+        keep_settings(self.folder, {name: getattr(options, name) for name in FIXED})
         self._make_tasks()
 
     def compared(self) -> str:
@@ -96,8 +98,8 @@ class Combinations:
         folders: dict[str, list[Path]] = {side: [] for side in sides}
         for seed in self.options.seeds:
             for side in sides:
-                folder = self.folder / f"{side}-{seed}"
-                self._evaluate(self._train(side, seed, folder), folder, TEST)
+                folder, model = self._train(side, seed)
+                self._evaluate(model, folder, TEST)
                 folders[side].append(folder)
         named = {SIDES[side]: each for side, each in folders.items()}
         first = {BEFORE: [base] * len(self.options.seeds)}
@@ -113,29 +115,15 @@ class Combinations:
         seed = self.options.seeds[0]
         tries = [(REJECTION, rate, rounds) for rate in TUNED_RATES for rounds in TUNED_ROUNDS]
         tries += [(DEMONSTRATIONS, rate, 1) for rate in TUNED_RATES]
-        self._train(NEW, seed, self.folder / f"{NEW}-{seed}")
+        self._train(NEW, seed)
         lines = ["| | rate | rounds | solved %, T=0 | T=1 |", "| --- " * 5 + "|"]
         for side, rate, rounds in tries:
-            folder = self.folder / f"tune/{side}-{rate:g}-{rounds}"
-            self._evaluate(self._train(side, seed, folder, rate, rounds), folder, self.data / "tune.jsonl")
-            rates = [percent(success_of(episodes_of([folder], t))) for t in TEMPERATURES]
+            folder, model = self._train(side, seed, rate, rounds)
+            self._evaluate(model, folder / "tune", self.data / "tune.jsonl")
+            rates = [percent(success_of(episodes_of([folder / "tune"], t))) for t in TEMPERATURES]
             cells = [SIDES[side], f"{rate:g}", str(rounds), *rates]
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
-
-    def _check_settings(self) -> None:
-        """ConfigError where the folder holds a study of other settings."""
-        path, given = self.folder / "settings.json", {name: getattr(self.options, name) for name in FIXED}
-        if not path.is_file():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, given)
-        before = json.loads(path.read_bytes())
-        if changed := [name for name in FIXED if before[name] != given[name]]:
-            option = f"--{changed[0].replace('_', '-')}" if changed[0] != "overrides" else "section.key=value"
-            raise ConfigError(
-                f"{option}: {self.folder} was begun with {before[changed[0]]}, and this is {given[changed[0]]}; give "
-                "the same, or another --output-dir"
-            )
 
     def _make_tasks(self) -> None:
         counts = {"train": self.options.num_train, "tune": self.options.num_tune}
@@ -156,48 +144,53 @@ class Combinations:
         for name, count in counts.items():
             write_tasks(self.data / f"{name}.jsonl", list(itertools.islice(rows, count)))
 
-    def _train(self, side: str, seed: int, folder: Path, rate: float | None = None, rounds: int | None = None) -> Path:
-        """The folder of a model, trained unless it is there."""
-        is_rl = side in (NEW, KNOWN)
-        made = folder / (f"checkpoints/step_{self.options.steps:05d}" if is_rl else "model")
-        mark = folder / TRAINED
-        if mark.is_file():
-            return made
-        started = time.monotonic()
-        if is_rl:
-            self._reinforce(side, seed, folder)
+    def _train(self, side: str, seed: int, rate: float | None = None, rounds: int | None = None) -> tuple[Path, Path]:
+        """The folder of one side and seed and the model in it, trained unless it is there."""
+        if side in (NEW, KNOWN):
+            name, made = f"{side}-{seed}", f"checkpoints/step_{self.options.steps:05d}"
+            train = partial(self._reinforce, side, seed)
         elif side == REJECTION:
-            self._reject(seed, folder, rate or self.options.rejection_rate, rounds or self.options.rounds)
+            rate, rounds = rate or self.options.rejection_rate, rounds or self.options.rounds
+            name, made = f"{side}-{rate:g}-{rounds}-{seed}", "model"
+            train = partial(self._reject, seed, rate, rounds)
         else:
-            self._demonstrate(seed, folder, rate or self.options.demonstrations_rate)
-        write_json(mark, {"minutes": (time.monotonic() - started) / 60})
-        return made
+            rate = rate or self.options.demonstrations_rate
+            name, made = f"{side}-{rate:g}-{seed}", "model"
+            train = partial(self._demonstrate, seed, rate)
+        folder = self.folder / name
+        if not (folder / TRAINED).is_file():
+            shutil.rmtree(folder / "model", ignore_errors=True)  # minutes cannot be continued
+            started = time.monotonic()
+            train(folder)
+            write_json(folder / TRAINED, {"minutes": (time.monotonic() - started) / 60})
+        return folder, folder / made
 
     def _reinforce(self, side: str, seed: int, folder: Path) -> None:
         tasks = [f"data.train_path={self.data / 'train.jsonl'}"] if side == NEW else []
-        settings = [f"model.path={BASE}", f"train.steps={self.options.steps}", "eval.temperatures=[]", *tasks]
-        settings += ["checkpoint.resume=auto", "checkpoint.keep=1", "log.trackers=[]", *self._run(folder, seed)]
-        self._start("train", "--config", str(CONFIG), *settings, log=folder)
+        settings = [f"run.output_dir={folder.parent}", f"run.name={folder.name}", f"run.seed={seed}", *tasks]
+        settings += [f"model.path={BASE}", f"train.steps={self.options.steps}", "eval.temperatures=[]"]
+        settings += ["checkpoint.resume=auto", "checkpoint.keep=1", "log.trackers=[]", *self.options.overrides]
+        agent_rl_command("train", "--config", str(CONFIG), *settings, log=folder / "output.log")
 
-    def _reject(self, seed: int, folder: Path, rate: float, rounds: int) -> None:
+    def _reject(self, seed: int, rate: float, rounds: int, folder: Path) -> None:
         script = str(ROOT / "benchmarks/controls.py")
         settings = [f"model.path={BASE}", f"data.train_path={self.data / 'train.jsonl'}", *self.options.overrides]
         words = ["--minutes", str(self._limit(seed)), "--rounds", str(rounds), "--learning-rate", str(rate)]
         words += ["--config", str(CONFIG), "--output-dir", str(folder), f"run.seed={seed}"]
         start([sys.executable, script, REJECTION, *words, *settings], log=folder / "output.log")
 
-    def _demonstrate(self, seed: int, folder: Path, rate: float) -> None:
+    def _demonstrate(self, seed: int, rate: float, folder: Path) -> None:
         """As many demonstrations as the minutes take at the pace of a first few."""
         few, more = PACE_DEMONSTRATIONS
         short, long = (self._seconds_of(num, seed, rate) for num in PACE_DEMONSTRATIONS)
         left = 60 * self._limit(seed) - short
         num = max(few, few + int(left * (more - few) / (long - short)))
-        self._start(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder)
+        agent_rl_command(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder / "output.log")
 
     def _seconds_of(self, num: int, seed: int, rate: float) -> float:
         folder = self.folder / f"pace/{num}-{time.time_ns()}"
         started = time.monotonic()
-        self._start(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder)
+        agent_rl_command(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder / "output.log")
         return time.monotonic() - started
 
     def _sft(self, num: int, seed: int, rate: float) -> list[str]:
@@ -217,14 +210,7 @@ class Combinations:
                 continue
             words = ["eval", "--config", str(CONFIG), "--checkpoint", str(checkpoint), "--tasks", str(tasks)]
             words += ["--temperature", str(temperature), "--samples", str(samples if temperature else 1)]
-            self._start(*words, "--output-dir", str(target), *self.options.overrides, log=folder)
-
-    def _run(self, folder: Path, seed: int) -> list[str]:
-        place = [f"run.output_dir={folder.parent}", f"run.name={folder.name}", f"run.seed={seed}"]
-        return [*place, *self.options.overrides]
-
-    def _start(self, *words: str, log: Path) -> None:
-        start([sys.executable, "-m", "agent_rl.scripts.cli", *words], log=log / "output.log")
+            agent_rl_command(*words, "--output-dir", str(target), *self.options.overrides, log=folder / "output.log")
 
 
 def _minutes(folder: Path) -> float:
@@ -235,4 +221,5 @@ if __name__ == "__main__":
     try:
         main()
     except UserError as error:
-        sys.exit(str(error))
+        print(f"combinations: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

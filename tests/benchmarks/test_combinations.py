@@ -5,10 +5,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from racing import commands
 from recipes import combinations
-from recipes.combinations import main
+from recipes.combinations import TEST, main
 
 from agent_rl.data.tasks import read_tasks
+from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.errors import ConfigError
 
 MINUTES = 2.0
@@ -54,6 +56,7 @@ def option(words: list[str], name: str) -> str:
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     fake = Programs()
+    monkeypatch.setattr(commands, "start", fake)  # what `agent_rl_command` calls
     monkeypatch.setattr(combinations, "start", fake)
     monkeypatch.setattr(combinations, "with_telling_inputs", lambda specs: specs)
     clock = SimpleNamespace(monotonic=lambda: fake.seconds, time_ns=lambda: len(fake.started))
@@ -65,11 +68,12 @@ def study(folder: Path, *words: str) -> list[str]:
     return ["--output-dir", str(folder), "--num-train", "4", "--num-tune", "2", "--seeds", "0", *words]
 
 
-def test_tasks_are_new_and_those_for_tuning_others_than_those_to_train_on(tmp_path: Path, programs: Programs) -> None:
-    main(study(tmp_path))
-    sets = {name: {row["task_id"] for row in read_tasks(tmp_path / f"data/{name}.jsonl")} for name in ("train", "tune")}
-    assert (len(sets["train"]), len(sets["tune"])) == (4, 2)
-    assert not sets["train"] & sets["tune"]
+def test_no_task_of_the_test_is_trained_on_and_none_is_in_two_files(tmp_path: Path, programs: Programs) -> None:
+    main(study(tmp_path, "--data-seed", "0"))  # the seed of the test itself, whose first tasks these would be
+    files = [tmp_path / "data/train.jsonl", tmp_path / "data/tune.jsonl", TEST]
+    train, tune, test = ({parse_spec(row, "here").fingerprint for row in read_tasks(path)} for path in files)
+    assert (len(train), len(tune)) == (4, 2)
+    assert not (train & tune or train & test or tune & test)
 
 
 def test_controls_have_the_minutes_of_the_steps_on_new_combinations(tmp_path: Path, programs: Programs) -> None:
@@ -103,7 +107,14 @@ def test_tuning_never_touches_the_test_tasks(tmp_path: Path, programs: Programs)
     assert len(programs.of("controls.py")) == 4
 
 
+def test_other_settings_of_a_control_are_another_training(tmp_path: Path, programs: Programs) -> None:
+    main(study(tmp_path))
+    main(study(tmp_path, "--rounds", "3", "--rejection-rate", "5e-4"))
+    assert [option(words, "--rounds") for words in programs.of("controls.py")] == ["1", "3"]
+    assert len(programs.of("train")) == 2
+
+
 def test_a_study_of_other_settings_is_not_gone_on_with(tmp_path: Path, programs: Programs) -> None:
     main(study(tmp_path))
-    with pytest.raises(ConfigError, match="--steps"):
+    with pytest.raises(ConfigError, match="steps = 60, not 7"):
         main(study(tmp_path, "--steps", "7"))
