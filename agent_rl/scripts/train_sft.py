@@ -33,6 +33,7 @@ from agent_rl.registry import CHAT_FORMATS
 from agent_rl.scripts.common import Domain, make_app, run_app
 from agent_rl.telemetry.files import make_folder
 
+MAX_POSITIONS = 4096
 TOKENIZER_DOCUMENTS = 3000
 """At most; fewer demonstrations are all read."""
 PHRASE_SHARE_OF_KIND = 0.3
@@ -60,6 +61,12 @@ NumCopied = Annotated[
     ),
 ]
 InitFrom = Annotated[Path | None, typer.Option(help="Model folder to continue, tokenizer included.")]
+NewTokenizer = Annotated[
+    bool,
+    typer.Option(
+        help="With --init-from: train another tokenizer on these demonstrations; what both have keeps its embeddings."
+    ),
+]
 NamesApart = Annotated[
     bool, typer.Option(help="Give names that the tokenizer does not know the same tokens wherever they stand.")
 ]
@@ -86,6 +93,7 @@ def main(
     muon_learning_rate: Annotated[float, typer.Option(help="Peak learning rate of the layers' matrices.")] = 0.02,
     batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 16,
     init_from: InitFrom = None,
+    new_tokenizer: NewTokenizer = False,
     names_apart: NamesApart = False,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU where there is one.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
@@ -99,6 +107,7 @@ def _make(given: SimpleNamespace) -> None:
     _check_rates(given.learning_rate, given.muon_learning_rate)
     place = _found(given.device)
     CHAT_FORMATS.get(given.agent_type)
+    _check_new_tokenizer(given.new_tokenizer, given.init_from)
     make_folder(given.output_dir, "--output-dir")
     import torch
 
@@ -120,11 +129,10 @@ def _make(given: SimpleNamespace) -> None:
     if is_begun:
         print(f"continuing from {progress.path}; demonstrations that were seen are made again first", flush=True)
     read = itertools.islice(make_shown(), min(given.num_demonstrations, TOKENIZER_DOCUMENTS))
-    tokenizer = _tokenizer(
-        given.init_from, given.agent_type, read, given.output_dir if is_begun else None, given.names_apart
-    )
+    kept = given.output_dir if is_begun else None if given.new_tokenizer else given.init_from
+    tokenizer = _tokenizer(kept, given.agent_type, read, given.names_apart and not is_begun)
     tokenizer.save_pretrained(given.output_dir)  # a training that continues need not make it again
-    model = _model(given.init_from, len(tokenizer), given.hidden_size, given.num_layers)
+    model = _model(given, tokenizer)
     chat = make_chat_format(tokenizer, given.agent_type)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
     settings = SftSettings(
@@ -144,29 +152,30 @@ def _make(given: SimpleNamespace) -> None:
     print(f"saved {given.output_dir}", flush=True)
 
 
-def _tokenizer(
-    init_from: Path | None, agent_type: AgentType, read: Iterable[Demonstration], begun: Path | None, names_apart: bool
-):
-    """Of the folder where this training began; else of `init_from`; else a new one of what it reads."""
+def _tokenizer(kept: Path | None, agent_type: AgentType, read: Iterable[Demonstration], names_apart: bool):
+    """That of the folder `kept`; else a new one of what it reads."""
     from agent_rl.agent.phrase_bpe import split_blanks_before_names
     from agent_rl.policies.minimind_policy import load_tokenizer
 
-    if begun:
-        return load_tokenizer(begun)
-    tokenizer = load_tokenizer(init_from) if init_from else _train_tokenizer(list(read), agent_type)
+    tokenizer = load_tokenizer(kept) if kept else _train_tokenizer(list(read), agent_type)
     if names_apart:
         split_blanks_before_names(tokenizer.backend_tokenizer)
     return tokenizer
 
 
-def _model(init_from: Path | None, vocab_size: int, hidden_size: int, num_layers: int):
+def _model(given: SimpleNamespace, tokenizer):
     import torch
 
+    from agent_rl.learning.new_vocabulary import with_vocabulary
     from agent_rl.modeling.minimind import MiniMindForCausalLM
+    from agent_rl.policies.minimind_policy import load_tokenizer
 
-    if init_from:
-        return MiniMindForCausalLM.from_pretrained(init_from, torch.float32)
-    return _new_model(vocab_size, hidden_size, num_layers)
+    if not given.init_from:
+        return _new_model(len(tokenizer), given.hidden_size, given.num_layers)
+    model = MiniMindForCausalLM.from_pretrained(given.init_from, torch.float32)
+    if not given.new_tokenizer:
+        return model
+    return with_vocabulary(model, load_tokenizer(given.init_from), tokenizer, max_positions=MAX_POSITIONS)
 
 
 def _described(given: Mapping[str, object]) -> str:
@@ -213,6 +222,18 @@ def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> 
         raise ConfigError(f"--hidden-size is {hidden_size}; give a multiple of 64, which heads of 32 in pairs need")
 
 
+def _check_new_tokenizer(is_new: bool, init_from: Path | None) -> None:
+    """Before minutes are spent on the new one."""
+    from agent_rl.learning.new_vocabulary import check_vocabulary
+    from agent_rl.policies.minimind_policy import load_tokenizer
+
+    if not is_new:
+        return
+    if not init_from:
+        raise ConfigError("--new-tokenizer without --init-from: a new model has a new tokenizer; leave it out")
+    check_vocabulary(load_tokenizer(init_from), str(init_from))
+
+
 def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
     from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
 
@@ -223,7 +244,7 @@ def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
         num_attention_heads=hidden_size // 32,
         num_key_value_heads=2,
         intermediate_size=hidden_size * 11 // 4,
-        max_position_embeddings=4096,
+        max_position_embeddings=MAX_POSITIONS,
         rope_theta=10_000.0,  # conversations are short
     )
     return MiniMindForCausalLM(config)

@@ -4,7 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 from commands import ROOT, one_line_error, run_here
+from safetensors.torch import load_file
 
 from agent_rl.data.tasks import read_tasks
 from agent_rl.learning import sft
@@ -90,6 +92,7 @@ def test_a_warm_start_that_was_cut_off_continues_by_the_same_command_alone(
         (["--num-demonstrations", "0"], "'--num-demonstrations': Input should be greater than or equal to 1"),
         (["--num-demonstrations", "-3"], "'--num-demonstrations': Input should be greater than or equal to 1"),
         (["--num-demonstrations", "15"], "less than one batch (--batch-size 16)"),
+        (["--new-tokenizer"], "--new-tokenizer without --init-from"),
         (["--domain", "math", "--levels", "1,2"], "no demonstrations by level; leave out --levels"),
         (["--muon-learning-rate", "nan"], "--muon-learning-rate is nan"),
         (["--levels", "easy"], "--levels 'easy': expected numbers"),
@@ -108,6 +111,22 @@ def test_options_that_no_model_can_be_made_of_are_one_line(
 ) -> None:
     done = run_here("--output-dir", tmp_path / "model", *options, app=train_sft.app)
     assert expected in refusal(done)
+
+
+def test_a_model_goes_on_with_another_tokenizer(tmp_path: Path) -> None:
+    math = ROOT / "model/math_minimind"
+    words = ["--init-from", math, "--new-tokenizer", "--agent-type", "react", "--learning-rate", "1e-9"]
+    done = run_here("--output-dir", tmp_path, *SMALL, *words, "--muon-learning-rate", "1e-9", app=train_sft.app)
+    assert done.returncode == 0, done.stderr
+    old, new = load_tokenizer(math), load_tokenizer(tmp_path)
+    assert old.get_vocab() != new.get_vocab() and len(new.encode('Action Input: {"expression": "')) == 1
+    weights = [load_file(folder / "model.safetensors") for folder in (math, tmp_path)]
+    name = "model.layers.0.self_attn.q_proj.weight"
+    torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=0)
+    embedded = [
+        weights[side]["model.embed_tokens.weight"][each.get_vocab()["a"]] for side, each in enumerate((old, new))
+    ]
+    torch.testing.assert_close(*embedded, atol=1e-5, rtol=0)
 
 
 def test_an_unknown_agent_type_is_one_line_before_any_demonstration_is_made(
