@@ -1,4 +1,4 @@
-"""benchmarks/recipes/combinations.py: what each side is started with; the programs are stand-ins."""
+"""benchmarks/recipes/by_rewards.py: what each side is started with; the programs are stand-ins."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 from racing import commands
-from recipes import combinations
-from recipes.combinations import TEST, main
+from recipes import by_rewards, studies
+from recipes.by_rewards import main
+from recipes.studies import Repairs, Sizes
 
-from agent_rl.data.tasks import read_tasks
-from agent_rl.envs.nat.judge.parse import parse_spec
+from agent_rl.data.tasks import read_tasks, write_tasks
+from agent_rl.envs.nat.repair.faults import HELD_OUT, SHOWN
 from agent_rl.errors import ConfigError
 
 MINUTES = 2.0
@@ -57,22 +58,22 @@ def option(words: list[str], name: str) -> str:
 def programs(monkeypatch: pytest.MonkeyPatch) -> Programs:
     fake = Programs()
     monkeypatch.setattr(commands, "start", fake)  # what `agent_rl_command` calls
-    monkeypatch.setattr(combinations, "start", fake)
-    monkeypatch.setattr(combinations, "with_telling_inputs", lambda specs: specs)
+    monkeypatch.setattr(by_rewards, "start", fake)
+    monkeypatch.setattr(studies, "with_telling_inputs", lambda specs: specs)
     clock = SimpleNamespace(monotonic=lambda: fake.seconds, time_ns=lambda: len(fake.started))
-    monkeypatch.setattr(combinations, "time", clock)
+    monkeypatch.setattr(by_rewards, "time", clock)
     return fake
 
 
 def study(folder: Path, *words: str) -> list[str]:
-    return ["--output-dir", str(folder), "--num-train", "4", "--num-tune", "2", "--seeds", "0", *words]
+    return ["combinations", "--output-dir", str(folder), "--num-train", "4", "--num-tune", "2", "--seeds", "0", *words]
 
 
 def test_no_task_of_the_test_is_trained_on_and_none_is_in_two_files(tmp_path: Path, programs: Programs) -> None:
     main(study(tmp_path, "--data-seed", "0"))  # the seed of the test itself, whose first tasks these would be
-    files = [tmp_path / "data/train.jsonl", tmp_path / "data/tune.jsonl", TEST]
-    train, tune, test = ({parse_spec(row, "here").fingerprint for row in read_tasks(path)} for path in files)
-    assert (len(train), len(tune)) == (4, 2)
+    files = [tmp_path / f"data/{name}.jsonl" for name in ("train", "tune", "test")]
+    train, tune, test = ({row["fingerprint"] for row in read_tasks(path)} for path in files)
+    assert (len(train), len(tune), len(test)) == (4, 2, 300)
     assert not (train & tune or train & test or tune & test)
 
 
@@ -118,3 +119,33 @@ def test_a_study_of_other_settings_is_not_gone_on_with(tmp_path: Path, programs:
     main(study(tmp_path))
     with pytest.raises(ConfigError, match="steps = 60, not 7"):
         main(study(tmp_path, "--steps", "7"))
+
+
+def test_repairs_train_on_new_faults_or_on_known_ones_and_no_project_is_in_two_files(
+    tmp_path: Path, programs: Programs
+) -> None:
+    Repairs().make(tmp_path, Sizes(train=3, tune=1, test=2, seed=0))
+    rows = {name: list(read_tasks(tmp_path / f"{name}.jsonl")) for name in ("train", "tune", "test", "known")}
+    assert {name: len(each) for name, each in rows.items()} == {"train": 3, "tune": 1, "test": 2, "known": 3}
+    for name, each in rows.items():
+        assert {row["fault"] for row in each} <= {*(SHOWN if name == "known" else HELD_OUT)}
+    fingerprints = [row["fingerprint"] for each in rows.values() for row in each]
+    assert len({*fingerprints}) == 9
+    (recorded,) = programs.of("prepare-dataset")
+    assert option(recorded, "--output-dir") == str(tmp_path / "recorded")
+
+
+def test_the_other_side_of_repairs_trains_on_known_faults(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(_study: Repairs, folder: Path, _sizes: Sizes) -> None:
+        folder.mkdir()
+        for name in ("train", "tune", "test", "known"):
+            write_tasks(folder / f"{name}.jsonl", [{"task_id": name}])
+
+    monkeypatch.setattr(Repairs, "make", make)
+    main(["repairs", *study(tmp_path)[1:]])
+    paths = [next(word for word in words if word.startswith("data.train_path")) for words in programs.of("train")]
+    assert paths == [f"data.train_path={tmp_path}/data/{name}.jsonl" for name in ("train", "known")]
+    shown = {option(words, "--recorded") for words in programs.of("sft")}
+    assert shown == {str(tmp_path / "data/recorded/demonstrations.jsonl")}

@@ -1,26 +1,25 @@
-"""New combinations learned from rewards alone, beside other methods in equal minutes, all from model/nat_minimind_grpo:
-`python benchmarks/recipes/combinations.py --output-dir runs/combinations`.
+"""What a model learns from rewards alone that no demonstration showed it, beside other methods in equal minutes:
+`python benchmarks/recipes/by_rewards.py combinations --output-dir runs/combinations` (or `repairs`; `studies.py`).
 
-Tasks of held-out combinations of operations, which no demonstration and no training task of the model had, are sampled
-anew, without any that dataset/nat_tasks/starter/test_generalisation.jsonl has. Reinforcement learning trains on them,
-and for as many steps on the model's own training tasks; rejection sampling trains on its own successes at the same new
-tasks; supervised learning goes on with the teacher's demonstrations, which have no new combination. The last two have
-the minutes of the first side's steps, seed by seed. Every result is evaluated on test_generalisation.jsonl, greedily
-and at temperature 1; the model that all begin with has `--samples` episodes a task, for its pass@k.
+Reinforcement learning trains on tasks that are new to the model, and for as many steps on tasks of the kinds that it
+knows; rejection sampling trains on its own successes at the same new tasks; supervised learning goes on with the
+teacher's demonstrations, which have nothing new. The last two have the minutes of the first side's steps, seed by seed.
+Every result is evaluated on held-out tasks of the new kinds, greedily and at temperature 1; the model that all begin
+with has `--samples` episodes a task, for its pass@k.
 
-`--tune` instead tries the settings of the two controls on 100 more new tasks, with the first seed; `--rounds`,
+`--tune` instead tries the settings of the two controls on new tasks apart from these, with the first seed; `--rounds`,
 `--rejection-rate` and `--demonstrations-rate` are what it finds. The same command goes on where it was stopped.
 
-Not here: what the methods do (`controls.py`, `agent-rl train`, `agent-rl sft`).
+Not here: the tasks (`studies.py`); what the methods do (`controls.py`, `agent-rl train`, `agent-rl sft`).
 """
 
 import argparse
-import itertools
 import json
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -31,44 +30,33 @@ from over_seeds import TEMPERATURES, episodes_of
 from over_seeds import table as table_over_seeds
 from pass_at_k import table as table_of_k
 from racing.commands import agent_rl_command, keep_settings, start
+from recipes.studies import ROOT, STUDIES, Sizes
 
-from agent_rl.data.tasks import read_tasks, write_tasks
-from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
-from agent_rl.envs.nat.factory.task_sets import with_telling_inputs
-from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.errors import UserError
 from agent_rl.reports.run.data import read_run
 from agent_rl.reports.summary import percent, success_of
 from agent_rl.telemetry.files import write_json
 
-ROOT = Path(__file__).resolve().parents[2]
-BASE = ROOT / "model/nat_minimind_grpo"
-CONFIG = ROOT / "configs/nat_grpo.yaml"
-TEST = ROOT / "dataset/nat_tasks/starter/test_generalisation.jsonl"
-NEW, KNOWN, REJECTION, DEMONSTRATIONS = "new", "known", "rejection", "demonstrations"
-SIDES = {
-    NEW: "rewards, new combinations",
-    KNOWN: "rewards, known combinations",
-    REJECTION: "rejection sampling, new combinations",
-    DEMONSTRATIONS: "more demonstrations",
-}
-FIXED = ("steps", "num_train", "num_tune", "data_seed", "samples", "overrides")
+NEW, KNOWN, REJECTION, DEMONSTRATIONS = SIDES = ("new", "known", "rejection", "demonstrations")
+FIXED = ("study", "steps", "num_train", "num_tune", "num_test", "data_seed", "samples", "overrides")
 """What must stay as it was when a study goes on; sides and seeds may become more."""
 TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3)
 BEFORE = "the model before"
-TRAINED = "trained.json"
+TRAINED, MADE = "trained.json", "made.json"
 PACE_DEMONSTRATIONS = (64, 320)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
+    add("study", choices=list(STUDIES))
     add("--output-dir", type=lambda path: Path(path).resolve(), required=True)
     add("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    add("--sides", nargs="+", choices=list(SIDES), default=list(SIDES), metavar="SIDE", help=", ".join(SIDES))
+    add("--sides", nargs="+", choices=SIDES, default=SIDES, metavar="SIDE", help=", ".join(SIDES))
     add("--steps", type=int, default=60, help="of reinforcement learning")
     add("--num-train", type=int, default=560, help="new tasks to train on")
     add("--num-tune", type=int, default=100, help="new tasks for --tune")
+    add("--num-test", type=int, default=300, help="new tasks to evaluate on")
     add("--data-seed", type=int, default=4, help="of the new tasks")
     add("--samples", type=int, default=8, help="episodes a task of the model that all begin with, at temperature 1")
     add("--tune", action="store_true")
@@ -76,32 +64,39 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--rejection-rate", type=float, default=1e-3)
     add("--demonstrations-rate", type=float, default=1e-3)
     add("overrides", nargs="*", help="section.key=value for reinforcement learning and evaluations")
-    study = Combinations(parser.parse_intermixed_args(words))
+    study = ByRewards(parser.parse_intermixed_args(words))
     print(study.tuned() if study.options.tune else study.compared())
 
 
-class Combinations:
-    """The study's folder, and what is done in it."""
+class ByRewards:
+    """A study's folder, and what is done in it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.folder: Path = options.output_dir
         self.data = self.folder / "data"
+        self.study = STUDIES[options.study]
+        self.names = {
+            NEW: f"rewards, {self.study.new}",
+            KNOWN: f"rewards, {self.study.known}",
+            REJECTION: f"rejection sampling, {self.study.new}",
+            DEMONSTRATIONS: "more demonstrations",
+        }
         keep_settings(self.folder, {name: getattr(options, name) for name in FIXED})
         self._make_tasks()
 
     def compared(self) -> str:
         """Train and evaluate all sides; the tables."""
         base = self.folder / "base"
-        self._evaluate(BASE, base, TEST, samples=self.options.samples)
+        self._evaluate(self.study.base, base, self._tasks("test"), samples=self.options.samples)
         sides = dict.fromkeys((NEW, *self.options.sides))  # the minutes of the others are those of the first
         folders: dict[str, list[Path]] = {side: [] for side in sides}
         for seed in self.options.seeds:
             for side in sides:
                 folder, model = self._train(side, seed)
-                self._evaluate(model, folder, TEST)
+                self._evaluate(model, folder, self._tasks("test"))
                 folders[side].append(folder)
-        named = {SIDES[side]: each for side, each in folders.items()}
+        named = {self.names[side]: each for side, each in folders.items()}
         first = {BEFORE: [base] * len(self.options.seeds)}
         reach = {
             name: tuple(episodes_of(each, t) for t in TEMPERATURES) for name, each in ({BEFORE: [base]} | named).items()
@@ -119,30 +114,22 @@ class Combinations:
         lines = ["| | rate | rounds | solved %, T=0 | T=1 |", "| --- " * 5 + "|"]
         for side, rate, rounds in tries:
             folder, model = self._train(side, seed, rate, rounds)
-            self._evaluate(model, folder / "tune", self.data / "tune.jsonl")
+            self._evaluate(model, folder / "tune", self._tasks("tune"))
             rates = [percent(success_of(episodes_of([folder / "tune"], t))) for t in TEMPERATURES]
-            cells = [SIDES[side], f"{rate:g}", str(rounds), *rates]
+            cells = [self.names[side], f"{rate:g}", str(rounds), *rates]
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 
     def _make_tasks(self) -> None:
-        counts = {"train": self.options.num_train, "tune": self.options.num_tune}
-        if all((self.data / f"{name}.jsonl").is_file() for name in counts):
+        if (self.data / MADE).is_file():
             return
-        tested = {spec.fingerprint for spec in (parse_spec(row, str(TEST)) for row in read_tasks(TEST))}
-        stream = generate_specs(
-            self.options.data_seed,
-            ["test_generalisation"],
-            families=STARTER_FAMILIES,
-            levels=STARTER_LEVELS,
-            terse=True,
-        )
-        fresh = (spec for spec in stream if spec.fingerprint not in tested)
-        specs = with_telling_inputs(list(itertools.islice(fresh, sum(counts.values()))))
-        rows = iter([spec.model_dump(mode="json") for spec in specs])
-        self.data.mkdir(parents=True, exist_ok=True)
-        for name, count in counts.items():
-            write_tasks(self.data / f"{name}.jsonl", list(itertools.islice(rows, count)))
+        given = self.options
+        sizes = Sizes(given.num_train, given.num_tune, given.num_test, given.data_seed)
+        self.study.make(self.data, sizes)
+        write_json(self.data / MADE, asdict(sizes))
+
+    def _tasks(self, name: str) -> Path:
+        return self.data / f"{name}.jsonl"
 
     def _train(self, side: str, seed: int, rate: float | None = None, rounds: int | None = None) -> tuple[Path, Path]:
         """The folder of one side and seed and the model in it, trained unless it is there."""
@@ -166,17 +153,18 @@ class Combinations:
         return folder, folder / made
 
     def _reinforce(self, side: str, seed: int, folder: Path) -> None:
-        tasks = [f"data.train_path={self.data / 'train.jsonl'}"] if side == NEW else []
+        path = self._tasks("train" if side == NEW else "known")
+        tasks = [f"data.train_path={path}"] if path.is_file() else []  # else those of the configuration
         settings = [f"run.output_dir={folder.parent}", f"run.name={folder.name}", f"run.seed={seed}", *tasks]
-        settings += [f"model.path={BASE}", f"train.steps={self.options.steps}", "eval.temperatures=[]"]
+        settings += [f"model.path={self.study.base}", f"train.steps={self.options.steps}", "eval.temperatures=[]"]
         settings += ["checkpoint.resume=auto", "checkpoint.keep=1", "log.trackers=[]", *self.options.overrides]
-        agent_rl_command("train", "--config", str(CONFIG), *settings, log=folder / "output.log")
+        agent_rl_command("train", "--config", str(self.study.config), *settings, log=folder / "output.log")
 
     def _reject(self, seed: int, rate: float, rounds: int, folder: Path) -> None:
         script = str(ROOT / "benchmarks/controls.py")
-        settings = [f"model.path={BASE}", f"data.train_path={self.data / 'train.jsonl'}", *self.options.overrides]
+        settings = [f"model.path={self.study.base}", f"data.train_path={self._tasks('train')}", *self.options.overrides]
         words = ["--minutes", str(self._limit(seed)), "--rounds", str(rounds), "--learning-rate", str(rate)]
-        words += ["--config", str(CONFIG), "--output-dir", str(folder), f"run.seed={seed}"]
+        words += ["--config", str(self.study.config), "--output-dir", str(folder), f"run.seed={seed}"]
         start([sys.executable, script, REJECTION, *words, *settings], log=folder / "output.log")
 
     def _demonstrate(self, seed: int, rate: float, folder: Path) -> None:
@@ -195,9 +183,9 @@ class Combinations:
 
     def _sft(self, num: int, seed: int, rate: float) -> list[str]:
         # the seeds of the warm start's own stages are small numbers
-        words = ["sft", "--init-from", str(BASE), "--faulty-share", "0", "--seed", str(100 + seed)]
+        words = ["sft", "--init-from", str(self.study.base), "--faulty-share", "0", "--seed", str(100 + seed)]
         words += ["--num-demonstrations", str(num), "--learning-rate", str(rate)]
-        return [*words, "--muon-learning-rate", str(10 * rate)]
+        return [*words, "--muon-learning-rate", str(10 * rate), *self.study.demonstrations(self.data)]
 
     def _limit(self, seed: int) -> float:
         """Minutes of the steps on new combinations, loading and checkpoints aside."""
@@ -208,7 +196,7 @@ class Combinations:
             target = folder / f"t{temperature}"
             if (target / "report.json").is_file():
                 continue
-            words = ["eval", "--config", str(CONFIG), "--checkpoint", str(checkpoint), "--tasks", str(tasks)]
+            words = ["eval", "--config", str(self.study.config), "--checkpoint", str(checkpoint), "--tasks", str(tasks)]
             words += ["--temperature", str(temperature), "--samples", str(samples if temperature else 1)]
             agent_rl_command(*words, "--output-dir", str(target), *self.options.overrides, log=folder / "output.log")
 
@@ -221,5 +209,5 @@ if __name__ == "__main__":
     try:
         main()
     except UserError as error:
-        print(f"combinations: {error}", file=sys.stderr)
+        print(f"by_rewards: {error}", file=sys.stderr)
         raise SystemExit(2) from None
