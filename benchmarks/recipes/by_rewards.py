@@ -3,7 +3,8 @@
 
 Reinforcement learning trains on tasks that are new to the model, and for as many steps on tasks of the kinds that it
 knows; rejection sampling trains on its own successes at the same new tasks; supervised learning goes on with the
-teacher's demonstrations, which have nothing new. The last two have the minutes of the first side's steps, seed by seed.
+teacher's demonstrations, which have nothing new, and where there are demonstrations of a wider kind, which have nothing
+new either, with these. All but the first two have the minutes of the first side's steps, seed by seed.
 Every result is evaluated on held-out tasks of the new kinds, greedily and at temperature 1; the model that all begin
 with has `--samples` episodes a task, for its pass@k.
 
@@ -37,7 +38,7 @@ from agent_rl.reports.run.data import read_run
 from agent_rl.reports.summary import percent, success_of
 from agent_rl.telemetry.files import write_json
 
-NEW, KNOWN, REJECTION, DEMONSTRATIONS = SIDES = ("new", "known", "rejection", "demonstrations")
+NEW, KNOWN, REJECTION, DEMONSTRATIONS, WIDER = SIDES = ("new", "known", "rejection", "demonstrations", "wider")
 FIXED = ("study", "steps", "num_train", "num_tune", "num_test", "data_seed", "samples", "overrides")
 """What must stay as it was when a study goes on; sides and seeds may become more."""
 TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3)
@@ -81,6 +82,7 @@ class ByRewards:
             KNOWN: f"rewards, {self.study.known}",
             REJECTION: f"rejection sampling, {self.study.new}",
             DEMONSTRATIONS: "more demonstrations",
+            WIDER: f"demonstrations with {self.study.wider}",
         }
         keep_settings(self.folder, {name: getattr(options, name) for name in FIXED})
         self._make_tasks()
@@ -90,6 +92,8 @@ class ByRewards:
         base = self.folder / "base"
         self._evaluate(self.study.base, base, self._tasks("test"), samples=self.options.samples)
         sides = dict.fromkeys((NEW, *self.options.sides))  # the minutes of the others are those of the first
+        if not self.study.wider:
+            sides.pop(WIDER, None)
         folders: dict[str, list[Path]] = {side: [] for side in sides}
         for seed in self.options.seeds:
             for side in sides:
@@ -143,7 +147,7 @@ class ByRewards:
         else:
             rate = rate or self.options.demonstrations_rate
             name, made = f"{side}-{rate:g}-{seed}", "model"
-            train = partial(self._demonstrate, seed, rate)
+            train = partial(self._demonstrate, side, seed, rate)
         folder = self.folder / name
         if not (folder / TRAINED).is_file():
             shutil.rmtree(folder / "model", ignore_errors=True)  # minutes cannot be continued
@@ -167,25 +171,26 @@ class ByRewards:
         words += ["--config", str(self.study.config), "--output-dir", str(folder), f"run.seed={seed}"]
         start([sys.executable, script, REJECTION, *words, *settings], log=folder / "output.log")
 
-    def _demonstrate(self, seed: int, rate: float, folder: Path) -> None:
+    def _demonstrate(self, side: str, seed: int, rate: float, folder: Path) -> None:
         """As many demonstrations as the minutes take at the pace of a first few."""
+        shown = self.study.demonstrations(self.data, side == WIDER)
         few, more = PACE_DEMONSTRATIONS
-        short, long = (self._seconds_of(num, seed, rate) for num in PACE_DEMONSTRATIONS)
+        short, long = (self._seconds_of(num, seed, rate, shown) for num in PACE_DEMONSTRATIONS)
         left = 60 * self._limit(seed) - short
         num = max(few, few + int(left * (more - few) / (long - short)))
-        agent_rl_command(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder / "output.log")
+        self._sft(num, seed, rate, shown, folder)
 
-    def _seconds_of(self, num: int, seed: int, rate: float) -> float:
-        folder = self.folder / f"pace/{num}-{time.time_ns()}"
+    def _seconds_of(self, num: int, seed: int, rate: float, shown: list[str]) -> float:
         started = time.monotonic()
-        agent_rl_command(*self._sft(num, seed, rate), "--output-dir", str(folder / "model"), log=folder / "output.log")
+        self._sft(num, seed, rate, shown, self.folder / f"pace/{num}-{time.time_ns()}")
         return time.monotonic() - started
 
-    def _sft(self, num: int, seed: int, rate: float) -> list[str]:
+    def _sft(self, num: int, seed: int, rate: float, shown: list[str], folder: Path) -> None:
         # the seeds of the warm start's own stages are small numbers
         words = ["sft", "--init-from", str(self.study.base), "--faulty-share", "0", "--seed", str(100 + seed)]
-        words += ["--num-demonstrations", str(num), "--learning-rate", str(rate)]
-        return [*words, "--muon-learning-rate", str(10 * rate), *self.study.demonstrations(self.data)]
+        words += ["--num-demonstrations", str(num), "--learning-rate", str(rate), *shown]
+        words += ["--muon-learning-rate", str(10 * rate), "--output-dir", str(folder / "model")]
+        agent_rl_command(*words, log=folder / "output.log")
 
     def _limit(self, seed: int) -> float:
         """Minutes of the steps on new combinations, loading and checkpoints aside."""

@@ -26,6 +26,7 @@ from agent_rl.envs.nat.repair.task import NATTask
 ROOT = Path(__file__).resolve().parents[2]
 STARTER_TEST = ROOT / "dataset/nat_tasks/starter/test_generalisation.jsonl"
 NUM_RECORDED = 3200
+RECORDED, WIDER = "recorded", "recorded_wider"
 RECORDED_SHARE = 0.9
 """The rest are projects that are written from nothing."""
 RECORDED_SEED = 5
@@ -49,12 +50,14 @@ class Study(Protocol):
     config: Path
     new: str
     known: str
+    wider: str
+    """What demonstrations of a wider kind show; empty where there are none."""
 
     def make(self, folder: Path, sizes: Sizes) -> None:
         """Write `train`, `tune`, `test` and, where the configuration's own tasks are not known ones, `known`."""
 
-    def demonstrations(self, folder: Path) -> list[str]:
-        """Options of `agent-rl sft`; `folder` is where `make` wrote."""
+    def demonstrations(self, folder: Path, is_wider: bool) -> list[str]:
+        """Options of `agent-rl sft`, which shows what the model was shown before, or more; `folder` as for `make`."""
 
 
 class Combinations:
@@ -62,7 +65,7 @@ class Combinations:
 
     base = ROOT / "model/nat_minimind_grpo"
     config = ROOT / "configs/nat_grpo.yaml"
-    new, known = "new combinations", "known combinations"
+    new, known, wider = "new combinations", "known combinations", ""
 
     def make(self, folder: Path, sizes: Sizes) -> None:
         test = list(read_tasks(STARTER_TEST))
@@ -75,7 +78,7 @@ class Combinations:
         rows = iter([spec.model_dump(mode="json") for spec in specs])
         _write(folder, {"train": itertools.islice(rows, sizes.train), "tune": rows, "test": test[: sizes.test]})
 
-    def demonstrations(self, folder: Path) -> list[str]:
+    def demonstrations(self, folder: Path, is_wider: bool) -> list[str]:
         return []
 
 
@@ -84,7 +87,7 @@ class Repairs:
 
     base = ROOT / "model/nat_minimind_words"
     config = ROOT / "configs/nat_repair_grpo.yaml"
-    new, known = "new kinds of faults", "known kinds of faults"
+    new, known, wider = "new kinds of faults", "known kinds of faults", "small edits among the faults"
 
     def make(self, folder: Path, sizes: Sizes) -> None:
         splits = {"train": "train", "tune": "train", "test": "val", "known": "train"}
@@ -97,12 +100,13 @@ class Repairs:
                 tasks: Iterable[NATTask] = repair_tasks(toolkit, sizes.seed, specs[splits[name]], classes)
                 made[name] = [task.to_row() for task in itertools.islice(tasks, count)]
         _write(folder, made)
-        words = ["prepare-dataset", "--kind", "demonstrations", "--num-samples", str(NUM_RECORDED)]
-        words += ["--seed", str(RECORDED_SEED), "--output-dir", str(folder / "recorded")]
-        agent_rl_command(*words, log=folder / "recorded.log")
+        for name, edits in ((RECORDED, "--no-edits"), (WIDER, "--edits")):
+            words = ["prepare-dataset", "--kind", "demonstrations", "--num-samples", str(NUM_RECORDED), edits]
+            words += ["--seed", str(RECORDED_SEED), "--output-dir", str(folder / name)]
+            agent_rl_command(*words, log=folder / "recorded.log")
 
-    def demonstrations(self, folder: Path) -> list[str]:
-        recorded = str(folder / "recorded/demonstrations.jsonl")
+    def demonstrations(self, folder: Path, is_wider: bool) -> list[str]:
+        recorded = str(folder / (WIDER if is_wider else RECORDED) / "demonstrations.jsonl")
         return ["--wordings", "any", "--names-apart", "--recorded", recorded, "--recorded-share", str(RECORDED_SHARE)]
 
 

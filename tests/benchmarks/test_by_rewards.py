@@ -131,8 +131,12 @@ def test_repairs_train_on_new_faults_or_on_known_ones_and_no_project_is_in_two_f
         assert {row["fault"] for row in each} <= {*(SHOWN if name == "known" else HELD_OUT)}
     fingerprints = [row["fingerprint"] for each in rows.values() for row in each]
     assert len({*fingerprints}) == 9
-    (recorded,) = programs.of("prepare-dataset")
-    assert option(recorded, "--output-dir") == str(tmp_path / "recorded")
+    narrow, wider = programs.of("prepare-dataset")
+    assert (option(narrow, "--output-dir"), option(wider, "--output-dir")) == (
+        str(tmp_path / "recorded"),
+        str(tmp_path / "recorded_wider"),
+    )
+    assert "--no-edits" in narrow and "--no-edits" not in wider
 
 
 def test_the_other_side_of_repairs_trains_on_known_faults(
@@ -147,5 +151,6 @@ def test_the_other_side_of_repairs_trains_on_known_faults(
     main(["repairs", *study(tmp_path)[1:]])
     paths = [next(word for word in words if word.startswith("data.train_path")) for words in programs.of("train")]
     assert paths == [f"data.train_path={tmp_path}/data/{name}.jsonl" for name in ("train", "known")]
-    shown = {option(words, "--recorded") for words in programs.of("sft")}
-    assert shown == {str(tmp_path / "data/recorded/demonstrations.jsonl")}
+    shown = [option(words, "--recorded") for words in programs.of("sft")]
+    files = [str(tmp_path / f"data/{name}/demonstrations.jsonl") for name in ("recorded", "recorded_wider")]
+    assert shown == [each for each in files for _ in range(3)]

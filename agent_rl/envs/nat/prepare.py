@@ -72,6 +72,13 @@ Submissions = Annotated[
         "taken, instead of projects with planted faults."
     ),
 ]
+Edits = Annotated[
+    bool,
+    typer.Option(
+        help="demonstrations: small edits anywhere in the code among the planted faults, beside the named classes of "
+        "faults that the tasks have too."
+    ),
+]
 HiddenCases = Annotated[
     Literal["chosen", "sampled"],
     typer.Option(
@@ -94,6 +101,7 @@ def main(
     wordings: Wordings = "own",
     kind: Kind = "create",
     submissions: Submissions = None,
+    edits: Edits = True,
     hidden_cases: HiddenCases = "chosen",
     requests_file: Annotated[
         Path | None, typer.Option(help="planner: one request a line, instead of the built-in library.")
@@ -112,12 +120,17 @@ def main(
         model=planner_model, base_url=base_url, key_name=api_key_env, max_tools=max_tools, price_in=price_in,
         price_out=price_out, requests_per_minute=requests_per_minute,
     )  # fmt: skip
+    if not edits and (kind != "demonstrations" or submissions):
+        raise ConfigError("--no-edits is for faults that --kind demonstrations plants; leave it out")
     if kind != "create":
         is_chosen = source != "offline" or families or levels or starter or wordings != "own"
         _refuse_beside_kind(kind, is_chosen, settings or requests_file or exact_split)
         episodes = _episodes(kind, submissions)
         make_folder(output_dir, "--output-dir")
-        num = write_other_kind(kind, output_dir, num_samples, seed, episodes, has_telling=hidden_cases == "chosen")
+        if kind == "demonstrations":
+            num = write_demonstrations(output_dir, num_samples, seed, episodes, has_edits=edits)
+        else:
+            num = write_started(kind, output_dir, num_samples, seed, has_telling=hidden_cases == "chosen")
         print(f"{num} rows in {time.monotonic() - start:.1f} s")
         return
     if source == "offline":
@@ -172,17 +185,13 @@ def _episodes(kind: str, folder: Path | None) -> tuple[Path, Path] | None:
     return folder / "episodes.jsonl", tasks
 
 
-def write_other_kind(
-    kind: str, folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None, *, has_telling: bool
-) -> int:
-    """Files of tasks that begin with files, or of demonstrations; how many rows there are."""
-    if kind == "demonstrations":
-        return write_demonstrations(folder, num, seed, episodes)
+def write_started(kind: Literal["repair", "extend"], folder: Path, num: int, seed: int, *, has_telling: bool) -> int:
+    """Files of tasks that begin with files; how many rows there are."""
     from agent_rl.envs.nat.judge.toolkit import NatToolkit
     from agent_rl.envs.nat.repair.generate import started_sets
 
     with NatToolkit.open(processes=2) as toolkit:
-        sets = started_sets(toolkit, "repair" if kind == "repair" else "extend", num - num // 10, num // 10, seed)
+        sets = started_sets(toolkit, kind, num - num // 10, num // 10, seed)
     for name, tasks in sets.items():
         specs = [task.spec for task in tasks]
         told = with_telling_inputs(specs) if has_telling else specs
@@ -193,16 +202,19 @@ def write_other_kind(
     return sum(map(len, sets.values()))
 
 
-def write_demonstrations(folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None = None) -> int:
+def write_demonstrations(
+    folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None = None, *, has_edits: bool = True
+) -> int:
     """demonstrations.jsonl, of planted faults or of the submissions of a model; how many there are."""
     from agent_rl.envs.nat.env import NATEnvFactory, NATEnvOptions
     from agent_rl.envs.nat.repair.demonstrations import REPAIR_TURNS, mended_submissions, recorded_demonstrations
+    from agent_rl.envs.nat.repair.faults import PRACTISED, SHOWN
     from agent_rl.envs.nat.repair.task import read_task
 
     with NATEnvFactory(NATEnvOptions(repair_turns=REPAIR_TURNS), seed) as factory:
         factory.start()
         if episodes is None:
-            made = recorded_demonstrations(factory, seed)
+            made = recorded_demonstrations(factory, seed, PRACTISED if has_edits else SHOWN)
         else:
             rows = read_tasks(episodes[1], factory.check_task)
             specs = {row["task_id"]: read_task(row, str(episodes[1])).spec for row in rows}

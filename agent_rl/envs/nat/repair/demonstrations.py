@@ -33,18 +33,22 @@ BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
 """Of the repairs, those that run both checks in the first turn, and those that run a check again after the repair."""
 
 
-def recorded_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demonstration]:
+def recorded_demonstrations(
+    factory: NATEnvFactory, seed: int, classes: Sequence[str] = PRACTISED
+) -> Iterator[Demonstration]:
     """Endless, of the starter's specs for warm starts; classes of faults take turns. The factory was started, with
     `repair_turns` above 0."""
-    return tried(lambda each: _recorded(factory, seed, *each), enumerate(starter_specs(seed, ["sft"])))
+    return tried(lambda each: _recorded(factory, seed, classes, *each), enumerate(starter_specs(seed, ["sft"])))
 
 
-def _recorded(factory: NATEnvFactory, seed: int, number: int, spec: NATSpec) -> Demonstration | None:
+def _recorded(
+    factory: NATEnvFactory, seed: int, classes: Sequence[str], number: int, spec: NATSpec
+) -> Demonstration | None:
     """Of the fault whose turn it is, or the next one that goes with the spec and that a tool shows."""
     rng = random.Random(f"recorded-{seed}-{spec.task_id}")
     is_mended = rng.random() < MENDED_SHARE
-    for offset in range(len(PRACTISED)):
-        name = PRACTISED[(number + offset) % len(PRACTISED)]
+    for offset in range(len(classes)):
+        name = classes[(number + offset) % len(classes)]
         files = plant(name, spec, random.Random(f"{name}-{seed}-{spec.task_id}"))
         found = visible_checks(factory.get_toolkit(), spec, files) if files else None
         if files is None or found is None or found.all_passed:

@@ -1,21 +1,26 @@
 """Demonstrations that call tools are recorded in the environment: what is shown is what an episode gives."""
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import one_line_error, run_here
 from nat_projects import SharedFactory, spec_of
 
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.demonstrations import Demonstration, mixed, read_demonstrations, to_conversation
+from agent_rl.envs.nat.env import NATEnvFactory
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.repair import demonstrations as recording
 from agent_rl.envs.nat.repair.demonstrations import recorded_demonstrations, suspects
+from agent_rl.envs.nat.repair.faults import PRACTISED, SHOWN, plant
 from agent_rl.envs.nat.tools import TOOL_SPECS
 from agent_rl.envs.nat.visible import VisibleChecks
 from agent_rl.errors import DataError
+from agent_rl.scripts import prepare_dataset
 
 SPEC = spec_of("unit_converter", 2)
 NUM = 5
@@ -60,6 +65,16 @@ def test_every_call_but_the_last_message_s_has_a_real_reply(shown: list[Demonstr
 def test_they_are_the_same_for_the_same_seed(shown: list[Demonstration], nat_toolkit: NatToolkit) -> None:
     factory = SharedFactory(nat_toolkit, repair_turns=recording.REPAIR_TURNS)
     assert list(itertools.islice(recorded_demonstrations(factory, seed=1), 2)) == shown[:2]
+
+
+def test_only_the_classes_that_are_asked_for_are_planted(
+    nat_toolkit: NatToolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted: list[str] = []
+    monkeypatch.setattr(recording, "plant", lambda name, *given: planted.append(name) or plant(name, *given))
+    factory = SharedFactory(nat_toolkit, repair_turns=recording.REPAIR_TURNS)
+    assert len(list(itertools.islice(recorded_demonstrations(factory, 1, ["lost check", "no yield"]), 4))) == 4
+    assert {*planted} == {"lost check", "no yield"}
 
 
 def conversation(files: dict[str, str], last: str = "submit") -> list[dict]:
@@ -157,3 +172,26 @@ def test_a_share_of_recorded_ones_is_mixed_in_and_begins_again() -> None:
     ]
     assert {each.kind for each in itertools.islice(mixed(iter([]), recorded, 1.0, seed=0), 9)} == {"a", "b"}
     assert [each.kind for each in mixed(iter([of("own")]), recorded, 0.0, seed=0)] == ["own"]
+
+
+@pytest.mark.parametrize(("words", "classes"), [([], PRACTISED), (["--no-edits"], SHOWN)])
+def test_edits_are_among_the_faults_unless_they_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], classes: tuple[str, ...]
+) -> None:
+    given: list[tuple[str, ...]] = []
+
+    def recorded(_factory: NATEnvFactory, _seed: int, chosen: tuple[str, ...]) -> Iterator[Demonstration]:
+        given.append(chosen)
+        yield Demonstration([Message.user("a")], [(Message.assistant("b"), ())], ())
+
+    monkeypatch.setattr(NATEnvFactory, "start", lambda _self: None)
+    monkeypatch.setattr(recording, "recorded_demonstrations", recorded)
+    done = run_here("--kind", "demonstrations", "--output-dir", tmp_path, *words, app=prepare_dataset.app)
+    assert (done.returncode, given) == (0, [classes])
+
+
+@pytest.mark.parametrize("words", [["--kind", "repair"], ["--kind", "demonstrations", "--submissions", "x"], []])
+def test_edits_are_left_out_of_planted_faults_alone(tmp_path: Path, words: list[str]) -> None:
+    done = run_here("--output-dir", tmp_path / "new", "--no-edits", *words, app=prepare_dataset.app)
+    assert "--no-edits" in one_line_error(done)
+    assert not (tmp_path / "new").exists()
