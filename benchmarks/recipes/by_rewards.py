@@ -202,6 +202,7 @@ class ByRewards:
             if (target / "report.json").is_file():
                 continue
             words = ["eval", "--config", str(self.study.config), "--checkpoint", str(checkpoint), "--tasks", str(tasks)]
+            words += ["--max-tasks", str(max(self.options.num_test, self.options.num_tune))]  # all, whatever the config
             words += ["--temperature", str(temperature), "--samples", str(samples if temperature else 1)]
             agent_rl_command(*words, "--output-dir", str(target), *self.options.overrides, log=folder / "output.log")
 

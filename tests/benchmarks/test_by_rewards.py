@@ -89,8 +89,11 @@ def test_controls_have_the_minutes_of_the_steps_on_new_combinations(tmp_path: Pa
     assert whole == 4 * (60 * MINUTES - 10)
 
 
-def test_the_model_before_alone_has_several_samples(tmp_path: Path, programs: Programs) -> None:
-    main(study(tmp_path, "--samples", "5"))
+def test_the_model_before_alone_has_several_samples_and_all_tasks_are_evaluated(
+    tmp_path: Path, programs: Programs
+) -> None:
+    main(study(tmp_path, "--samples", "5", "--num-test", "301"))
+    assert {option(words, "--max-tasks") for words in programs.of("eval")} == {"301"}
     assert [option(words, "--samples") for words in programs.of("eval")] == ["1", "5", *["1"] * 8]
 
 
