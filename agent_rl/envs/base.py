@@ -15,7 +15,7 @@ from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.closing import Closing
 from agent_rl.config import DataConfig
 from agent_rl.data.tasks import Check, Task, read_split
-from agent_rl.envs.demonstrations import Demonstration
+from agent_rl.envs.demonstrations import Choice, Demonstration
 from agent_rl.envs.failure_modes import OUT_OF_TURNS, FailureRule
 from agent_rl.envs.step_result import StepResult, read_step
 from agent_rl.errors import ConfigError, defined_at
@@ -170,14 +170,8 @@ class EnvFactory(Closing):
         """
         return iter(())
 
-    def demonstrations_of_levels(
-        self, seed: int, *, faulty_share: float, levels: Sequence[int]
-    ) -> Iterator[Demonstration]:
-        """The same of tasks of these levels of difficulty; none by default."""
-        return iter(())
-
-    def reworded_demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
-        """The same with requests in many wordings and names of any words (`--wordings any`); none by default."""
+    def chosen_demonstrations(self, seed: int, *, faulty_share: float, choice: Choice) -> Iterator[Demonstration]:
+        """The same of a choice (`--wordings`, `--levels`, `--families` of `agent-rl sft`); none by default."""
         return iter(())
 
     def covers(self, task: Task) -> Mapping[str, tuple[str | int, ...]]:

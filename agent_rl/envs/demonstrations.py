@@ -7,9 +7,10 @@ too, and mixed in. Does not: hold any teacher (`demonstrations.py` in an environ
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agent_rl.agent.message_dicts import read_chat, read_tools, to_dict
 from agent_rl.agent.messages import Message, ToolSpec
@@ -34,6 +35,17 @@ class Demonstration(NamedTuple):
     """Turns that a model reads and does not learn, by number: what a teacher did wrong to show how it is mended."""
     covers: Mapping[str, tuple[str | int, ...]] = {}
     """What it is of, such as `{"families": ("calculator",)}`, for the model's `agent_rl.json`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which demonstrations are wanted, where an environment has a choice; the default is what it shows by itself."""
+
+    wordings: Literal["own", "any"] = "own"
+    """any: requests in many wordings and with names of any words."""
+    levels: tuple[int, ...] = ()
+    families: tuple[str, ...] = ()
+    """In turn; one that stands several times is shown more often."""
 
 
 def to_conversation(shown: Demonstration, task_id: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ import typer
 
 from agent_rl.agent.chat_format import make_chat_format
 from agent_rl.config import AgentType
-from agent_rl.envs.demonstrations import Demonstration, mixed, read_demonstrations
+from agent_rl.envs.demonstrations import Choice, Demonstration, mixed, read_demonstrations
 from agent_rl.envs.registry import DOMAINS, make_env_factory
 from agent_rl.errors import ConfigError
 from agent_rl.registry import CHAT_FORMATS
@@ -51,6 +51,13 @@ Wordings = Annotated[
 Levels = Annotated[
     str | None,
     typer.Option(help="Levels of the demonstrations, such as 1,2,3, of all families (nat); default: the starter's."),
+]
+Families = Annotated[
+    str | None,
+    typer.Option(
+        help="Families of the demonstrations, such as note_search,api_client, in turn (nat); one that stands twice is "
+        "shown twice as often."
+    ),
 ]
 NumCopied = Annotated[
     int,
@@ -85,6 +92,7 @@ def main(
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     wordings: Wordings = "own",
     levels: Levels = None,
+    families: Families = None,
     recorded: Recorded = None,
     recorded_share: RecordedShare = 0.3,
     hidden_size: Annotated[int, typer.Option(min=64, help="Width of the model, a multiple of 64.")] = 192,
@@ -115,15 +123,8 @@ def _make(given: SimpleNamespace) -> None:
 
     torch.manual_seed(given.seed)
     mix = (read_demonstrations(given.recorded) if given.recorded else [], given.recorded_share)
-    make_shown = partial(
-        _demonstrations,
-        given.domain,
-        given.faulty_share,
-        given.seed,
-        given.wordings,
-        _read_levels(given.levels, given.wordings),
-        mix,
-    )
+    choice = _choice(given.wordings, given.levels, given.families)
+    make_shown = partial(_demonstrations, given.domain, given.faulty_share, given.seed, choice, mix)
     progress = SftProgress(given.output_dir / "unfinished.pt", of=_described(vars(given)))
     is_begun = progress.is_there()
     if is_begun:
@@ -199,17 +200,19 @@ def _check_rates(learning_rate: float, muon_learning_rate: float) -> None:
             raise ConfigError(f"{option} is {rate}, expected a finite number above 0; give another")
 
 
-def _read_levels(text: str | None, wordings: str) -> tuple[int, ...]:
-    if text is None:
-        return ()
-    if wordings == "any":
+def _choice(wordings: Literal["own", "any"], levels: str | None, families: str | None) -> Choice:
+    if levels and wordings == "any":
         raise ConfigError(
             "--levels and --wordings any: requests in any wording are of the starter's levels; leave one out"
         )
-    parts = [part.strip() for part in text.split(",")]
+    parts = _parts(levels)
     if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--levels {text!r}: expected numbers with commas between them, such as 1,2,3")
-    return tuple(dict.fromkeys(map(int, parts)))
+        raise ConfigError(f"--levels {levels!r}: expected numbers with commas between them, such as 1,2,3")
+    return Choice(wordings=wordings, levels=tuple(dict.fromkeys(map(int, parts))), families=_parts(families))
+
+
+def _parts(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",")) if text is not None else ()
 
 
 def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> None:
@@ -271,23 +274,18 @@ def _train_tokenizer(shown: Sequence[Demonstration], agent_type: AgentType):
 
 
 def _demonstrations(
-    domain: str,
-    faulty_share: float,
-    seed: int,
-    wordings: str,
-    levels: Sequence[int],
-    recorded: tuple[Sequence[Demonstration], float],
+    domain: str, faulty_share: float, seed: int, choice: Choice, recorded: tuple[Sequence[Demonstration], float]
 ) -> Iterator[Demonstration]:
     """Those of an environment, with a share of recorded ones; ConfigError where it has none."""
     factory = make_env_factory(domain)
-    lack, generate = "; see EnvFactory.demonstrations", factory.demonstrations
-    if wordings == "any":
-        lack, generate = " in any wording; leave out --wordings", factory.reworded_demonstrations
-    if levels:
-        lack, generate = " by level; leave out --levels", partial(factory.demonstrations_of_levels, levels=levels)
-    shown = generate(seed, faulty_share=faulty_share)
+    given = [f"--{name}" for name, value in asdict(choice).items() if value != getattr(Choice(), name)]
+    if given:
+        shown = factory.chosen_demonstrations(seed, faulty_share=faulty_share, choice=choice)
+    else:
+        shown = factory.demonstrations(seed, faulty_share=faulty_share)
     first = next(shown, None)
     if first is None:
+        lack = f" to choose from; leave out {', '.join(given)}" if given else "; see EnvFactory.demonstrations"
         raise ConfigError(f"--domain {domain}: its environment has no demonstrations{lack}")
     shown = itertools.chain([first], shown)
     return mixed(shown, *recorded, seed) if recorded[0] else shown

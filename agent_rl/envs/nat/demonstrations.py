@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from agent_rl.agent.messages import Message, ToolCall
-from agent_rl.envs.demonstrations import Demonstration, Turns, endless_seeds
+from agent_rl.envs.demonstrations import Choice, Demonstration, Turns, endless_seeds
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
@@ -34,12 +34,18 @@ FREE_SHARE = 0.12
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
     """Of specs of the starter's families and levels, without end."""
-    return _in_own_words(_endless_specs(seed), seed, faulty_share)
+    return chosen_demonstrations(seed, faulty_share=faulty_share, choice=Choice())
 
 
-def demonstrations_of_levels(seed: int, *, faulty_share: float, levels: Sequence[int]) -> Iterator[Demonstration]:
-    """Of every family that is not held out, at these levels, in turn in terse requests and in whole sentences."""
-    return _in_own_words(_specs_of_levels(seed, levels), seed, faulty_share)
+def chosen_demonstrations(seed: int, *, faulty_share: float, choice: Choice) -> Iterator[Demonstration]:
+    """Of a choice, without end. With levels they are of every family that is not held out unless families are chosen,
+    in turn in terse requests and in whole sentences; without, of the starter's levels."""
+    if choice.levels:
+        specs = _specs_of_levels(seed, choice.levels, choice.families or None)
+    else:
+        specs = _endless_specs(seed, choice.families or STARTER_FAMILIES)
+    in_words = _in_any_words if choice.wordings == "any" else _in_own_words
+    return in_words(specs, seed, faulty_share)
 
 
 def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> Iterator[Demonstration]:
@@ -49,9 +55,9 @@ def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> I
         yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
-def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
-    """The same with requests in many wordings and names of any words, some of them without a plan; without end."""
-    for spec in _endless_specs(seed):
+def _in_any_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> Iterator[Demonstration]:
+    """With requests in many wordings and names of any words, some of them without a plan."""
+    for spec in specs:
         is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < FREE_SHARE
         change = in_loose_words if is_free else in_any_words
         changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
@@ -61,15 +67,18 @@ def reworded_demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demon
         yield Demonstration(messages, turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
-def _endless_specs(seed: int) -> Iterator[NATSpec]:
+def _endless_specs(seed: int, families: Sequence[str]) -> Iterator[NATSpec]:
     for each in endless_seeds(seed):
-        specs = generate_specs(each, ["sft"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
+        specs = generate_specs(each, ["sft"], families=families, levels=STARTER_LEVELS, terse=True)
         yield from itertools.islice(specs, SPECS_PER_SEED)
 
 
-def _specs_of_levels(seed: int, levels: Sequence[int]) -> Iterator[NATSpec]:
+def _specs_of_levels(seed: int, levels: Sequence[int], families: Sequence[str] | None) -> Iterator[NATSpec]:
     for each in endless_seeds(seed):
-        ways = [generate_specs(2 * each + terse, ["sft"], levels=levels, terse=bool(terse)) for terse in (1, 0)]
+        ways = [
+            generate_specs(2 * each + terse, ["sft"], families=families, levels=levels, terse=bool(terse))
+            for terse in (1, 0)
+        ]
         yield from itertools.islice(itertools.chain.from_iterable(zip(*ways, strict=True)), SPECS_PER_SEED // 2)
 
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import validate_section
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult, Task, ToolEnv
-from agent_rl.envs.demonstrations import Demonstration
-from agent_rl.envs.nat.demonstrations import demonstrations, demonstrations_of_levels, reworded_demonstrations
+from agent_rl.envs.demonstrations import Choice, Demonstration
+from agent_rl.envs.nat.demonstrations import chosen_demonstrations, demonstrations
 from agent_rl.envs.nat.factory.negative_solutions import negative_solutions
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.task_sets import offline, with_telling_inputs
@@ -242,13 +242,8 @@ class NATEnvFactory(EnvFactory):
     def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
         return demonstrations(seed, faulty_share=faulty_share)
 
-    def demonstrations_of_levels(
-        self, seed: int, *, faulty_share: float, levels: Sequence[int]
-    ) -> Iterator[Demonstration]:
-        return demonstrations_of_levels(seed, faulty_share=faulty_share, levels=levels)
-
-    def reworded_demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
-        return reworded_demonstrations(seed, faulty_share=faulty_share)
+    def chosen_demonstrations(self, seed: int, *, faulty_share: float, choice: Choice) -> Iterator[Demonstration]:
+        return chosen_demonstrations(seed, faulty_share=faulty_share, choice=choice)
 
     def covers(self, task: Task) -> Mapping[str, tuple[str | int, ...]]:
         return covered(task)

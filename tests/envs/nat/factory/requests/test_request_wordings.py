@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from agent_rl.envs.demonstrations import Choice
 from agent_rl.envs.nat import tools
-from agent_rl.envs.nat.demonstrations import demonstration_turns, reworded_demonstrations
+from agent_rl.envs.nat.demonstrations import chosen_demonstrations, demonstration_turns
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, generate_specs
 from agent_rl.envs.nat.factory.oracle import answer
@@ -23,6 +24,7 @@ from agent_rl.envs.nat.prompts import first_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.visible import visible_checks
 
+ANY = Choice(wordings="any")
 FACT = re.compile(r"`([^`]*)`|(\d+)")
 
 
@@ -140,7 +142,10 @@ def test_synonyms_and_words_are_plain() -> None:
 
 def test_demonstrations_are_the_same_for_the_same_seed() -> None:
     first, second = (
-        [each.messages[-1].content for each in itertools.islice(reworded_demonstrations(5, faulty_share=0.5), 6)]
+        [
+            each.messages[-1].content
+            for each in itertools.islice(chosen_demonstrations(5, faulty_share=0.5, choice=ANY), 6)
+        ]
         for _ in range(2)
     )
     assert first == second
@@ -202,7 +207,7 @@ def test_every_family_of_the_starter_has_an_opening(specs: list[NATSpec]) -> Non
 
 
 def test_some_demonstrations_have_the_opening_that_a_request_without_a_plan_gets() -> None:
-    shown = list(itertools.islice(reworded_demonstrations(5, faulty_share=0), 150))
+    shown = list(itertools.islice(chosen_demonstrations(5, faulty_share=0, choice=ANY), 150))
     free = [each for each in shown if "free" in each.covers["wordings"]]
     assert 8 < len(free) < 35
     for each in shown:
