@@ -41,7 +41,7 @@ from agent_rl.telemetry.files import write_json
 NEW, KNOWN, REJECTION, DEMONSTRATIONS, WIDER = SIDES = ("new", "known", "rejection", "demonstrations", "wider")
 FIXED = ("study", "steps", "num_train", "num_tune", "num_test", "data_seed", "samples", "overrides")
 """What must stay as it was when a study goes on; sides and seeds may become more."""
-TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3)
+TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3, 4e-3)
 BEFORE = "the model before"
 TRAINED, MADE = "trained.json", "made.json"
 PACE_DEMONSTRATIONS = (64, 320)

@@ -108,7 +108,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, programs: Programs, caps
 def test_tuning_never_touches_the_test_tasks(tmp_path: Path, programs: Programs) -> None:
     main(study(tmp_path, "--tune"))
     assert {option(words, "--tasks") for words in programs.of("eval")} == {str(tmp_path / "data/tune.jsonl")}
-    assert len(programs.of("controls.py")) == 4
+    assert len(programs.of("controls.py")) == 6
 
 
 def test_other_settings_of_a_control_are_another_training(tmp_path: Path, programs: Programs) -> None:
