@@ -94,6 +94,7 @@ def test_a_warm_start_that_was_cut_off_continues_by_the_same_command_alone(
         (["--num-demonstrations", "15"], "less than one batch (--batch-size 16)"),
         (["--new-tokenizer"], "--new-tokenizer without --init-from"),
         (["--domain", "math", "--levels", "1,2"], "no demonstrations to choose from; leave out --levels"),
+        (["--domain", "nat", "--families", "calculator,date_tool"], "the family date_tool is held out"),
         (["--domain", "nat", "--families", "note_serch"], "no task family 'note_serch'; did you mean 'note_search'?"),
         (["--muon-learning-rate", "nan"], "--muon-learning-rate is nan"),
         (["--levels", "easy"], "--levels 'easy': expected numbers"),

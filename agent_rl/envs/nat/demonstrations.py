@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Choice, Demonstration, Turns, endless_seeds
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
-from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, generate_specs
+from agent_rl.envs.nat.factory.generate import HELD_OUT_FAMILY, STARTER_FAMILIES, STARTER_LEVELS, generate_specs
 from agent_rl.envs.nat.factory.render import render_logic, render_project
 from agent_rl.envs.nat.factory.requests.loose import in_loose_words, tells_example
 from agent_rl.envs.nat.factory.requests.reword import in_any_words
 from agent_rl.envs.nat.prompts import first_messages, initial_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import TOOL_SPECS, test_report
+from agent_rl.errors import ConfigError
 from agent_rl.tools.file_tools import wrote
 
 SPECS_PER_SEED = 6000
@@ -39,7 +40,10 @@ def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]
 
 def chosen_demonstrations(seed: int, *, faulty_share: float, choice: Choice) -> Iterator[Demonstration]:
     """Of a choice, without end. With levels they are of every family that is not held out unless families are chosen,
-    in turn in terse requests and in whole sentences; without, of the starter's levels."""
+    in turn in terse requests and in whole sentences; without, of the starter's levels. ConfigError for what there is
+    not, and for the family that is held out."""
+    if HELD_OUT_FAMILY in choice.families:
+        raise ConfigError(f"the family {HELD_OUT_FAMILY} is held out, so no demonstration is of it; leave it out")
     if choice.levels:
         specs = _specs_of_levels(seed, choice.levels, choice.families or None)
     else:
