@@ -125,12 +125,8 @@ def main(
     if kind != "create":
         is_chosen = source != "offline" or families or levels or starter or wordings != "own"
         _refuse_beside_kind(kind, is_chosen, settings or requests_file or exact_split)
-        episodes = _episodes(kind, submissions)
-        make_folder(output_dir, "--output-dir")
-        if kind == "demonstrations":
-            num = write_demonstrations(output_dir, num_samples, seed, episodes, has_edits=edits)
-        else:
-            num = write_started(kind, output_dir, num_samples, seed, has_telling=hidden_cases == "chosen")
+        made = (output_dir, num_samples, seed)
+        num = _write_other_kind(kind, made, submissions, edits, has_telling=hidden_cases == "chosen")
         print(f"{num} rows in {time.monotonic() - start:.1f} s")
         return
     if source == "offline":
@@ -183,6 +179,22 @@ def _episodes(kind: str, folder: Path | None) -> tuple[Path, Path] | None:
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"--submissions {folder}: give the --output-dir of an `agent-rl eval --tasks`") from None
     return folder / "episodes.jsonl", tasks
+
+
+def _write_other_kind(
+    kind: Literal["repair", "extend", "demonstrations"],
+    made: tuple[Path, int, int],
+    submissions: Path | None,
+    has_edits: bool,
+    *,
+    has_telling: bool,
+) -> int:
+    """Into a folder, so many, of a seed; how many rows there are."""
+    episodes = _episodes(kind, submissions)
+    make_folder(made[0], "--output-dir")
+    if kind == "demonstrations":
+        return write_demonstrations(*made, episodes, has_edits=has_edits)
+    return write_started(kind, *made, has_telling=has_telling)
 
 
 def write_started(kind: Literal["repair", "extend"], folder: Path, num: int, seed: int, *, has_telling: bool) -> int:
