@@ -19,8 +19,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -33,7 +32,9 @@ from pass_at_k import table as table_of_k
 from racing.commands import agent_rl_command, keep_settings, start
 from recipes.studies import ROOT, STUDIES, Sizes
 
+from agent_rl.data.tasks import read_tasks
 from agent_rl.errors import UserError
+from agent_rl.reports.episodes import Episode
 from agent_rl.reports.run.data import read_run
 from agent_rl.reports.summary import percent, success_of
 from agent_rl.telemetry.files import write_json
@@ -43,7 +44,7 @@ FIXED = ("study", "steps", "num_train", "num_tune", "num_test", "data_seed", "sa
 """What must stay as it was when a study goes on; sides and seeds may become more."""
 TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3, 4e-3)
 BEFORE = "the model before"
-TRAINED, MADE = "trained.json", "made.json"
+TRAINED, MADE = "trained.json", "made"
 PACE_DEMONSTRATIONS = (64, 320)
 
 
@@ -107,20 +108,23 @@ class ByRewards:
         }
         minutes = [f"{name}: {', '.join(f'{_minutes(each):.1f}' for each in group)}" for name, group in named.items()]
         tables = [table_over_seeds(first | named), table_over_seeds(named), table_of_k(reach)]
+        faults = {row["task_id"]: row["fault"] for row in read_tasks(self._tasks("test")) if "fault" in row}
+        if faults:
+            tables.append(table_by_fault(reach, faults))
         return "\n\n".join([*tables, f"minutes by seed: {'; '.join(minutes)}"])
 
     def tuned(self) -> str:
-        """Try the controls' settings on the tasks for tuning; a line for each."""
+        """Try the controls' settings on the tasks for tuning; a line for each, and one for rewards as they are."""
         seed = self.options.seeds[0]
-        tries = [(REJECTION, rate, rounds) for rate in TUNED_RATES for rounds in TUNED_ROUNDS]
-        tries += [(DEMONSTRATIONS, rate, 1) for rate in TUNED_RATES]
-        self._train(NEW, seed)
+        tries: list[tuple[str, float | None, int | None]] = [(NEW, None, None)]
+        tries += [(REJECTION, rate, rounds) for rate in TUNED_RATES for rounds in TUNED_ROUNDS]
+        tries += [(DEMONSTRATIONS, rate, None) for rate in TUNED_RATES]
         lines = ["| | rate | rounds | solved %, T=0 | T=1 |", "| --- " * 5 + "|"]
         for side, rate, rounds in tries:
             folder, model = self._train(side, seed, rate, rounds)
             self._evaluate(model, folder / "tune", self._tasks("tune"))
             rates = [percent(success_of(episodes_of([folder / "tune"], t))) for t in TEMPERATURES]
-            cells = [self.names[side], f"{rate:g}", str(rounds), *rates]
+            cells = [self.names[side], f"{rate:g}" if rate else "", str(rounds or ""), *rates]
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)
 
@@ -128,9 +132,8 @@ class ByRewards:
         if (self.data / MADE).is_file():
             return
         given = self.options
-        sizes = Sizes(given.num_train, given.num_tune, given.num_test, given.data_seed)
-        self.study.make(self.data, sizes)
-        write_json(self.data / MADE, asdict(sizes))
+        self.study.make(self.data, Sizes(given.num_train, given.num_tune, given.num_test, given.data_seed))
+        (self.data / MADE).touch()
 
     def _tasks(self, name: str) -> Path:
         return self.data / f"{name}.jsonl"
@@ -205,6 +208,19 @@ class ByRewards:
             words += ["--max-tasks", str(max(self.options.num_test, self.options.num_tune))]  # all, whatever the config
             words += ["--temperature", str(temperature), "--samples", str(samples if temperature else 1)]
             agent_rl_command(*words, "--output-dir", str(target), *self.options.overrides, log=folder / "output.log")
+
+
+def table_by_fault(sides: Mapping[str, Sequence[Sequence[Episode]]], faults: Mapping[str, str]) -> str:
+    """Markdown of `sides`, name -> greedy and sampled episodes: how many are solved, by the fault of their task."""
+    classes = sorted(set(faults.values()))
+    lines = [f"| solved, T=0; T=1 | {' | '.join(classes)} |", "| --- " * (1 + len(classes)) + "|"]
+    for name, both in sides.items():
+        counts = []
+        for each in classes:
+            groups = [[e.is_success for e in episodes if faults[e.task_id] == each] for episodes in both]
+            counts.append("; ".join(f"{sum(group)} of {len(group)}" for group in groups))
+        lines.append(f"| {name} | {' | '.join(counts)} |")
+    return "\n".join(lines)
 
 
 def _minutes(folder: Path) -> float:

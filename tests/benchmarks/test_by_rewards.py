@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 from racing import commands
 from recipes import by_rewards, studies
-from recipes.by_rewards import main
+from recipes.by_rewards import main, table_by_fault
 from recipes.studies import Repairs, Sizes
 
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.nat.repair.faults import HELD_OUT, SHOWN
 from agent_rl.errors import ConfigError
+from agent_rl.reports.episodes import Episode
 
 MINUTES = 2.0
 
@@ -108,6 +109,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, programs: Programs, caps
 def test_tuning_never_touches_the_test_tasks(tmp_path: Path, programs: Programs) -> None:
     main(study(tmp_path, "--tune"))
     assert {option(words, "--tasks") for words in programs.of("eval")} == {str(tmp_path / "data/tune.jsonl")}
+    assert len(programs.of("eval")) == 2 * (1 + 6 + 3)  # rewards as they are, and every setting of the controls
     assert len(programs.of("controls.py")) == 6
 
 
@@ -142,18 +144,31 @@ def test_repairs_train_on_new_faults_or_on_known_ones_and_no_project_is_in_two_f
     assert "--no-edits" in narrow and "--no-edits" not in wider
 
 
-def test_the_other_side_of_repairs_trains_on_known_faults(
-    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+def test_the_other_side_of_repairs_trains_on_known_faults_and_classes_are_counted(
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def make(_study: Repairs, folder: Path, _sizes: Sizes) -> None:
         folder.mkdir()
         for name in ("train", "tune", "test", "known"):
-            write_tasks(folder / f"{name}.jsonl", [{"task_id": name}])
+            write_tasks(folder / f"{name}.jsonl", [{"task_id": "a", "fault": "lost check"}])
 
     monkeypatch.setattr(Repairs, "make", make)
-    main(["repairs", *study(tmp_path)[1:]])
+    main(["repairs", *study(tmp_path, "--samples", "4")[1:]])
+    lines = capsys.readouterr().out.splitlines()
+    assert "| solved, T=0; T=1 | lost check |" in lines and "| the model before | 1 of 1; 4 of 4 |" in lines
     paths = [next(word for word in words if word.startswith("data.train_path")) for words in programs.of("train")]
     assert paths == [f"data.train_path={tmp_path}/data/{name}.jsonl" for name in ("train", "known")]
     shown = [option(words, "--recorded") for words in programs.of("sft")]
     files = [str(tmp_path / f"data/{name}/demonstrations.jsonl") for name in ("recorded", "recorded_wider")]
     assert shown == [each for each in files for _ in range(3)]
+
+
+def test_solved_episodes_are_counted_by_class_of_fault() -> None:
+    def episodes(*solved: tuple[str, float]) -> list[Episode]:
+        scored = {"reward": 0.0, "stop_reason": "done"}
+        return [Episode.from_record(scored | {"task_id": t, "reward_parts": {"success": s}}, "x") for t, s in solved]
+
+    greedy, sampled = episodes(("a", 1.0), ("b", 0.0), ("c", 1.0)), episodes(("a", 0.0), ("a", 1.0), ("c", 1.0))
+    table = table_by_fault({"x": (greedy, sampled)}, {"a": "not async", "b": "not async", "c": "lost check"})
+    assert table.splitlines()[0] == "| solved, T=0; T=1 | lost check | not async |"
+    assert table.splitlines()[2] == "| x | 1 of 1; 1 of 1 | 1 of 2; 1 of 2 |"
