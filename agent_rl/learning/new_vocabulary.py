@@ -31,10 +31,12 @@ def _lacks_bytes(old: PreTrainedTokenizerFast) -> bool:
 
 @torch.no_grad()
 def with_vocabulary(
-    model: MiniMindForCausalLM, old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, *, max_positions: int
+    model: MiniMindForCausalLM, old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, *, min_positions: int
 ) -> MiniMindForCausalLM:
-    """A new model with the layers of `model`, for the ids of the byte-level BPE `new`; `old` is of the model's own."""
-    config = replace(model.config, vocab_size=len(new), max_position_embeddings=max_positions)
+    """A new model with the layers of `model`, for the ids of the byte-level BPE `new`; `old` is the model's own. Its
+    window is at least `min_positions` tokens: rotary positions have no weights."""
+    positions = max(model.config.max_position_embeddings, min_positions)
+    config = replace(model.config, vocab_size=len(new), max_position_embeddings=positions)
     made = MiniMindForCausalLM(config).to(device=model.device, dtype=model.dtype)
     state, pieces = model.state_dict(), _pieces(old, new)
     for name in (EMBEDDING_KEY, HEAD_KEY):

@@ -176,7 +176,7 @@ def _model(given: SimpleNamespace, tokenizer):
     model = MiniMindForCausalLM.from_pretrained(given.init_from, torch.float32)
     if not given.new_tokenizer:
         return model
-    return with_vocabulary(model, load_tokenizer(given.init_from), tokenizer, max_positions=MAX_POSITIONS)
+    return with_vocabulary(model, load_tokenizer(given.init_from), tokenizer, min_positions=MAX_POSITIONS)
 
 
 def _described(given: Mapping[str, object]) -> str:
@@ -227,13 +227,13 @@ def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> 
 
 def _check_new_tokenizer(is_new: bool, init_from: Path | None) -> None:
     """Before minutes are spent on the new one."""
-    from agent_rl.learning.new_vocabulary import check_vocabulary
-    from agent_rl.policies.minimind_policy import load_tokenizer
-
     if not is_new:
         return
     if not init_from:
         raise ConfigError("--new-tokenizer without --init-from: a new model has a new tokenizer; leave it out")
+    from agent_rl.learning.new_vocabulary import check_vocabulary
+    from agent_rl.policies.minimind_policy import load_tokenizer
+
     check_vocabulary(load_tokenizer(init_from), str(init_from))
 
 

@@ -30,7 +30,7 @@ def model(vocab_size: int, is_tied: bool) -> MiniMindForCausalLM:
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_known_token_keeps_its_embedding_and_another_is_the_mean_of_its_parts(is_tied: bool) -> None:
     before = model(len(OLD), is_tied)
-    after = with_vocabulary(before, OLD, NEW, max_positions=64)
+    after = with_vocabulary(before, OLD, NEW, min_positions=64)
     assert (after.config.vocab_size, after.config.max_position_embeddings) == (len(NEW), 64)
     for old, new in (
         (before.model.embed_tokens.weight, after.model.embed_tokens.weight),
@@ -44,9 +44,14 @@ def test_a_known_token_keeps_its_embedding_and_another_is_the_mean_of_its_parts(
     assert (after.lm_head.weight is after.model.embed_tokens.weight) == is_tied
 
 
+def test_a_window_never_gets_smaller() -> None:
+    after = with_vocabulary(model(len(OLD), is_tied=True), OLD, NEW, min_positions=8)
+    assert after.config.max_position_embeddings == 32
+
+
 def test_the_layers_stay_and_a_text_of_known_tokens_has_the_same_hidden_states() -> None:
     before = model(len(OLD), is_tied=True)
-    after = with_vocabulary(before, OLD, NEW, max_positions=64)
+    after = with_vocabulary(before, OLD, NEW, min_positions=64)
     layers = [name for name, _ in before.named_parameters() if "layers" in name]
     assert layers and all(torch.equal(before.state_dict()[name], after.state_dict()[name]) for name in layers)
     known = ["amber", "<tool_call>", "a", "m"]
