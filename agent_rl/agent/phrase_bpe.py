@@ -17,7 +17,7 @@ This module knows no model and no task; turning messages into ids is `chat_forma
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import pairwise
@@ -197,14 +197,14 @@ def _phrase_merges(
 
     Within a round no token is part of two merges, so applying them at once is what BPE does one rank after the other.
     """
-    current = {line: list(line) for document in documents for line in document}
+    pairs = _Pairs(documents, kinds)
     merges: list[Pair] = []
     while budget > 0:
-        shares = _largest_shares(documents, kinds, {line: set(pairwise(tokens)) for line, tokens in current.items()})
+        shares = pairs.shares(min_document_share)
         chosen: dict[Pair, str] = {}
         taken: set[str] = set()
-        for pair, share in sorted(shares.items(), key=lambda item: (-item[1], item[0])):
-            if share < min_document_share or len(chosen) == min(_MERGES_PER_ROUND, budget):
+        for pair in sorted(shares, key=lambda pair: (-shares[pair], pair)):
+            if len(chosen) == min(_MERGES_PER_ROUND, budget):
                 break
             if taken.isdisjoint(pair) and not _has_digit(pair):
                 chosen[pair] = pair[0] + pair[1]
@@ -213,22 +213,65 @@ def _phrase_merges(
             break
         merges += chosen
         budget -= len(chosen)
-        current = {line: _merge(tokens, chosen) for line, tokens in current.items()}
+        pairs.merge(chosen)
     return merges
 
 
-def _largest_shares(
-    documents: list[set[tuple[str, ...]]], kinds: Sequence[str], pairs_of_line: dict[tuple[str, ...], set[Pair]]
-) -> dict[Pair, float]:
-    """Of every pair its share of the documents of the kind that has it most often."""
-    found: dict[str, Counter[Pair]] = {kind: Counter() for kind in kinds}
-    for document, kind in zip(documents, kinds, strict=True):
-        found[kind].update(set().union(*(pairs_of_line[line] for line in document)))
-    shares: dict[Pair, float] = {}
-    for kind, num_documents in Counter(kinds).items():
-        for pair, count in found[kind].items():
-            shares[pair] = max(shares.get(pair, 0.0), count / num_documents)
-    return shares
+class _Pairs:
+    """Which documents have which pairs of neighbouring tokens; a round of merges changes what it touches alone."""
+
+    def __init__(self, documents: list[set[tuple[str, ...]]], kinds: Sequence[str]) -> None:
+        self._kinds = kinds
+        self._tokens = {line: list(line) for document in documents for line in document}
+        self._documents_of: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+        for number, document in enumerate(documents):
+            for line in document:
+                self._documents_of[line].append(number)
+        self._lines_with: defaultdict[Pair, set[tuple[str, ...]]] = defaultdict(set)
+        self._lines_in_document: list[Counter[Pair]] = [Counter() for _ in documents]
+        self._documents_of_kind: dict[str, Counter[Pair]] = {kind: Counter() for kind in kinds}
+        for line, tokens in self._tokens.items():
+            self._add(line, set(pairwise(tokens)))
+
+    def shares(self, at_least: float) -> dict[Pair, float]:
+        """Of every pair its share of the documents of the kind that has it most often, where that is large enough."""
+        shares: dict[Pair, float] = {}
+        for kind, num_documents in Counter(self._kinds).items():
+            for pair, count in self._documents_of_kind[kind].items():
+                if count and (share := count / num_documents) >= at_least:
+                    shares[pair] = max(shares.get(pair, 0.0), share)
+        return shares
+
+    def tokens(self, line: tuple[str, ...]) -> list[str]:
+        """What is left of a line's tokens after the merges."""
+        return self._tokens[line]
+
+    def merge(self, chosen: dict[Pair, str]) -> None:
+        """Join the chosen pairs wherever they stand."""
+        for line in set().union(*(self._lines_with[pair] for pair in chosen)):
+            before = set(pairwise(self._tokens[line]))
+            self._tokens[line] = _merge(self._tokens[line], chosen)
+            after = set(pairwise(self._tokens[line]))
+            self._add(line, after - before)
+            self._remove(line, before - after)
+
+    def _add(self, line: tuple[str, ...], pairs: set[Pair]) -> None:
+        for pair in pairs:
+            self._lines_with[pair].add(line)
+            for number in self._documents_of[line]:
+                lines = self._lines_in_document[number]
+                if not lines[pair]:
+                    self._documents_of_kind[self._kinds[number]][pair] += 1
+                lines[pair] += 1
+
+    def _remove(self, line: tuple[str, ...], pairs: set[Pair]) -> None:
+        for pair in pairs:
+            self._lines_with[pair].discard(line)
+            for number in self._documents_of[line]:
+                lines = self._lines_in_document[number]
+                lines[pair] -= 1
+                if not lines[pair]:
+                    self._documents_of_kind[self._kinds[number]][pair] -= 1
 
 
 def _has_digit(pair: Pair) -> bool:

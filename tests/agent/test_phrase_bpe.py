@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from agent_rl.agent.phrase_bpe import _WORD, as_pretrained, split_blanks_before_names, train_phrase_bpe
+from agent_rl.agent.phrase_bpe import _WORD, _Pairs, as_pretrained, split_blanks_before_names, train_phrase_bpe
 from agent_rl.errors import DataError
 
 NAMES = ("amber", "cobalt", "indigo", "walnut", "maple", "cedar", "onyx", "quartz", "nickel", "fern")
@@ -134,6 +134,22 @@ def test_with_kinds_a_phrase_is_common_to_most_documents_of_one_kind() -> None:
     together = train_phrase_bpe(texts, min_document_share=0.6)
     assert "alpha beta" not in tokens_of(together, "alpha beta")
     assert tokens_of(apart, "one two") == tokens_of(together, "one two") == ["one two"]
+
+
+lines = st.lists(st.sampled_from("abc"), min_size=1, max_size=7).map(tuple)
+
+
+@given(st.lists(st.sets(lines, min_size=1, max_size=4), min_size=1, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_shares_after_merges_are_those_counted_anew(documents: list[set[tuple[str, ...]]]) -> None:
+    kinds = ["even", "odd", "even", "odd", "even"][: len(documents)]
+    pairs = _Pairs(documents, kinds)
+    pairs.merge({("a", "b"): "ab"})
+    pairs.merge({("ab", "ab"): "abab", ("c", "a"): "ca"})
+    tokens = {line: pairs.tokens(line) for document in documents for line in document}
+    merged = [{tuple(tokens[line]) for line in document} for document in documents]
+    assert pairs.shares(0.0) == _Pairs(merged, kinds).shares(0.0)
+    assert all("".join(tokens[line]) == "".join(line) for line in tokens)
 
 
 def test_no_phrase_reaches_over_a_line_break_real_or_escaped() -> None:
