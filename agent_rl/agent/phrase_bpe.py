@@ -227,11 +227,14 @@ class _Pairs:
         for number, document in enumerate(documents):
             for line in document:
                 self._documents_of[line].append(number)
+        # A line that had a pair stays listed: joining what it no longer has changes nothing.
         self._lines_with: defaultdict[Pair, set[tuple[str, ...]]] = defaultdict(set)
         self._lines_in_document: list[Counter[Pair]] = [Counter() for _ in documents]
         self._documents_of_kind: dict[str, Counter[Pair]] = {kind: Counter() for kind in kinds}
-        for line, tokens in self._tokens.items():
-            self._add(line, set(pairwise(tokens)))
+        for line in self._tokens:
+            self._count(line, set(pairwise(line)), 1)
+            for pair in pairwise(line):
+                self._lines_with[pair].add(line)
 
     def shares(self, at_least: float) -> dict[Pair, float]:
         """Of every pair its share of the documents of the kind that has it most often, where that is large enough."""
@@ -242,36 +245,24 @@ class _Pairs:
                     shares[pair] = max(shares.get(pair, 0.0), share)
         return shares
 
-    def tokens(self, line: tuple[str, ...]) -> list[str]:
-        """What is left of a line's tokens after the merges."""
-        return self._tokens[line]
-
     def merge(self, chosen: dict[Pair, str]) -> None:
         """Join the chosen pairs wherever they stand."""
         for line in set().union(*(self._lines_with[pair] for pair in chosen)):
             before = set(pairwise(self._tokens[line]))
             self._tokens[line] = _merge(self._tokens[line], chosen)
             after = set(pairwise(self._tokens[line]))
-            self._add(line, after - before)
-            self._remove(line, before - after)
+            self._count(line, after - before, 1)
+            self._count(line, before - after, -1)
+            for pair in after - before:
+                self._lines_with[pair].add(line)
 
-    def _add(self, line: tuple[str, ...], pairs: set[Pair]) -> None:
+    def _count(self, line: tuple[str, ...], pairs: set[Pair], change: int) -> None:
         for pair in pairs:
-            self._lines_with[pair].add(line)
             for number in self._documents_of[line]:
                 lines = self._lines_in_document[number]
-                if not lines[pair]:
-                    self._documents_of_kind[self._kinds[number]][pair] += 1
-                lines[pair] += 1
-
-    def _remove(self, line: tuple[str, ...], pairs: set[Pair]) -> None:
-        for pair in pairs:
-            self._lines_with[pair].discard(line)
-            for number in self._documents_of[line]:
-                lines = self._lines_in_document[number]
-                lines[pair] -= 1
-                if not lines[pair]:
-                    self._documents_of_kind[self._kinds[number]][pair] -= 1
+                was_there = lines[pair] > 0
+                lines[pair] += change
+                self._documents_of_kind[self._kinds[number]][pair] += (lines[pair] > 0) - was_there
 
 
 def _has_digit(pair: Pair) -> bool:
