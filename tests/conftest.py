@@ -1,7 +1,6 @@
 """Shared by all tests: Ctrl-C works, also where the shell that started pytest ignores it (a background job); one warm
 toolkit; vLLM servers without a model; another device for the tests that choose `on_test_device`."""
 
-import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -25,14 +24,6 @@ def interrupts_are_delivered() -> Iterator[None]:
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, earlier)
-
-
-@pytest.fixture
-def no_collection() -> Iterator[None]:
-    """For limits below a second: no collection over what all tests before have left, which can take most of one."""
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.fixture(scope="module")

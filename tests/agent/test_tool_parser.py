@@ -1,9 +1,9 @@
 """Parsing replies of any style: right calls survive anything in their strings, broken ones are named, nothing hangs."""
 
 import json
-import time
 
 import pytest
+from cpu_time import TRIES, cpu_s
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -364,18 +364,14 @@ def test_what_stands_in_a_string_is_never_called_even_when_the_call_around_it_is
 )
 @pytest.mark.parametrize("prefix", ["", '[TOOL_CALLS] [{"', "<|python_tag|>a.call('"])
 def test_hostile_text_of_any_style_is_parsed_in_linear_time(prefix: str, unit: str) -> None:
-    def seconds(size: int) -> float:
-        text = prefix + unit * (size // len(unit))
-        times = []
-        for _ in range(3):
-            started = time.process_time()
-            parse_tool_calls(text)
-            times.append(time.process_time() - started)
-        return min(times)
-
-    one, two = seconds(50_000), seconds(100_000)
-    assert two < 0.5
-    assert two < 3 * one + 0.02
+    one, two = (prefix + unit * (size // len(unit)) for size in (50_000, 100_000))
+    times = []
+    for _ in range(TRIES):  # by turns, as a machine's speed changes
+        times.append([cpu_s(lambda text=text: parse_tool_calls(text), 0.5) for text in (one, two)])
+        if times[-1][1] < 3 * times[-1][0] + 0.02:
+            break
+    assert times[-1][1] < 0.5
+    assert times[-1][1] < 3 * times[-1][0] + 0.02
 
 
 @pytest.mark.parametrize(
@@ -397,9 +393,7 @@ def test_hostile_text_of_any_style_is_parsed_in_linear_time(prefix: str, unit: s
     ],
 )
 def test_hostile_text_is_parsed_in_linear_time(text: str) -> None:
-    started = time.thread_time()
-    parse_tool_calls(text)
-    assert time.thread_time() - started < 1.0
+    assert cpu_s(lambda: parse_tool_calls(text), 1.0) < 1.0
 
 
 fragments = st.lists(

@@ -4,15 +4,13 @@ Bytes are those of an honest file with changes, or any. Readers that run while a
 computing for one input; those that run at the start have their own bounds. The long ones are marked slow.
 """
 
-import gc
 import gzip
 import io
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cpu_time import within
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_models import save_tiny_causal_lm
@@ -60,18 +59,6 @@ VALUES = st.recursive(
 
 def as_json(values: st.SearchStrategy[Any]) -> st.SearchStrategy[bytes]:
     return values.map(lambda value: json.dumps(value).encode())
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Of this thread's own computing: neither a busy machine counts, nor the garbage of all other tests."""
-    gc.disable()
-    started = time.thread_time()
-    try:
-        yield
-        assert time.thread_time() - started < seconds
-    finally:
-        gc.enable()
 
 
 def is_one_sentence(error: Exception) -> bool:

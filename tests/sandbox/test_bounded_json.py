@@ -2,10 +2,10 @@
 
 import codecs
 import json
-import time
 from typing import Any
 
 import pytest
+from cpu_time import cpu_s
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,16 +16,17 @@ MANY = '["\\"",' + "[]," * (2 * MAX_VALUES) + "0]"
 """An escaped quote, of which the bytes of UTF-16 show no escape."""
 
 
-@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("encoding", OTHERS)
 @pytest.mark.parametrize("text", ['["a", 1]', "[1]", '{"é": "ü"}', MANY], ids=["text", "numbers", "wide", "many"])
 def test_other_encodings_than_utf_8_are_refused_at_once(encoding: str, text: str) -> None:
     data = text.encode(encoding)
-    started = time.process_time()
-    with pytest.raises(UnreadableJSON):
-        read_json(data)
-    assert read_json_lines(data)[0] == []
-    assert time.process_time() - started < 0.3
+
+    def refuse() -> None:
+        with pytest.raises(UnreadableJSON):
+            read_json(data)
+        assert read_json_lines(data)[0] == []
+
+    assert cpu_s(refuse, 0.3) < 0.3
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'"\xff"', b'"\xc3"', b'"\xc0\xaf"', b'"\xf8\x88\x80\x80\x80"'])

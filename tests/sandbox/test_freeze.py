@@ -1,9 +1,9 @@
 """`freeze`: the files it allows, and what it flags in them."""
 
-import time
 from pathlib import Path
 
 import pytest
+from cpu_time import cpu_s
 
 from agent_rl.sandbox.freeze import Flag, freeze, screen
 
@@ -113,6 +113,5 @@ def test_honest_solutions_carry_no_source_flags() -> None:
     "piece", ["open ", "'", "import ", "def __eq__(", "x;", "time.a ", "find(" * 3, " " * 50 + "\n", "("]
 )
 def test_screening_takes_no_time_on_texts_made_to_be_slow(piece: str) -> None:
-    started = time.thread_time()
-    screen(piece * (128 * 1024 // len(piece)))
-    assert time.thread_time() - started < 1.5
+    text = piece * (128 * 1024 // len(piece))
+    assert cpu_s(lambda: screen(text), 1.5) < 1.5
