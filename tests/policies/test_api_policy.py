@@ -102,6 +102,17 @@ def test_what_passes_is_asked_again_and_what_does_not_is_one_sentence(server: Fa
         policy.generate(prompt, SAMPLING)
 
 
+def test_waiting_is_told_once_until_an_answer_comes(server: FakeSearchServer, caplog: pytest.LogCaptureFixture) -> None:
+    policy = policy_for(server)
+    prompt = policy.chat_format.render_prompt([Message.user("u")])
+    for _outage in range(2):
+        server.replies += [Reply(status=503), Reply(status=503), said()]
+        policy.generate(prompt, SAMPLING)
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert all(server.address in line and "HTTP 503" in line and "6 times" in line for line in told)
+
+
 def test_a_conversation_over_the_window_ends_as_one_over_the_limit(server: FakeSearchServer) -> None:
     server.answer = lambda _request: Reply(status=400, body={"error": "maximum context length is 10 tokens"})
     policy = policy_for(server)

@@ -4,6 +4,7 @@ Named `openai:MODEL` or `openai:MODEL@ADDRESS`, such as `openai:Qwen/Qwen2.5-32B
 Not here: a server of this library's own weights (`served_policy.py`), log-probs.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ ADDRESS_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_ADDRESS = "https://api.openai.com/v1"
 MAX_ATTEMPTS = 6
 _SHOWN_CHARS = 300
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class ApiPolicy(BasePolicy):
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.Client(headers=headers, timeout=timeout_s, limits=httpx.Limits(max_connections=None))
         self._limit_key = "max_tokens"
+        self._is_waited_for = False
 
     def generate(self, prompt_ids: Sequence[int], sampling: SamplingParams, cancel: Cancel | None = None) -> Completion:
         """UserError where the server refuses, or does not answer `MAX_ATTEMPTS` times."""
@@ -90,7 +93,7 @@ class ApiPolicy(BasePolicy):
 
     def _ask(self, body: dict[str, Any], max_new_tokens: int) -> tuple[Mapping[str, Any], int]:
         """The first choice, and how many tokens it has."""
-        backoff = wait_exponential_jitter(initial=self._backoff_s, max=30.0)
+        backoff = wait_exponential_jitter(initial=self._backoff_s, max=30.0, jitter=self._backoff_s)
 
         def wait_s(state: RetryCallState) -> float:
             return max(backoff(state), state.outcome.exception().retry_after_s)
@@ -99,12 +102,14 @@ class ApiPolicy(BasePolicy):
             retry=retry_if_exception_type(_MomentaryError),
             wait=wait_s,
             stop=stop_after_attempt(MAX_ATTEMPTS),
+            before_sleep=self._tell_of_waiting,
             reraise=True,
         )
         try:
             response = attempts(self._post, body, max_new_tokens)
         except _MomentaryError as error:
             raise UserError(f"{self._name}: no answer after {MAX_ATTEMPTS} attempts ({error})") from None
+        self._is_waited_for = False
         if response is None:
             return {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}, 1
         try:
@@ -116,6 +121,15 @@ class ApiPolicy(BasePolicy):
             shown = response.text[:_SHOWN_CHARS]
             raise UserError(f"{self._name}: the answer is no chat completion: {shown!r}") from None
         return {**choice, "message": message}, min(num_tokens, max_new_tokens)
+
+    def _tell_of_waiting(self, state: RetryCallState) -> None:
+        """Once for all requests that wait, until one is answered."""
+        if not self._is_waited_for:
+            self._is_waited_for = True
+            error, longest_s = state.outcome.exception(), self._backoff_s * (2 ** (MAX_ATTEMPTS - 1) - 1)
+            _LOGGER.warning(
+                "%s: %s; asking up to %d times, for about %.0f s", self._name, error, MAX_ATTEMPTS, longest_s
+            )
 
     def _post(self, body: dict[str, Any], max_new_tokens: int) -> httpx.Response | None:
         """One attempt; None where the conversation is longer than the model's window."""
