@@ -4,7 +4,8 @@
 
 Demonstrations are generated on the fly, from tasks that are neither held out nor trained on later; `--faulty-share` of
 them are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its likes in the other environments say how).
-agent_rl.json beside the weights says what they were of, and what the model of --init-from was trained for.
+agent_rl.json beside the weights says what they were of, and what the model of --init-from was trained for unless its
+tokenizer is replaced.
 """
 
 import sys
@@ -148,7 +149,8 @@ def _make(given: SimpleNamespace) -> None:
     conversations = itertools.chain(copied, _conversations(chat, shown, given.num_read, seen))
     train_sft(model.to(place), conversations, settings, print_progress, progress=progress)
     model.save_pretrained(given.output_dir)
-    _trained_for(given.init_from, given.domain, seen).save(given.output_dir)
+    before = None if given.new_tokenizer else given.init_from
+    _trained_for(before, given.domain, seen).save(given.output_dir)
     progress.path.unlink(missing_ok=True)
     print(f"saved {given.output_dir}", flush=True)
 
@@ -300,6 +302,7 @@ class _Seen:
 
 
 def _trained_for(init_from: Path | None, domain: str, seen: _Seen):
+    """What the demonstrations were of, and what the model of `init_from` was trained for."""
     from agent_rl.policies.model_files.trained_for import TrainedFor, read_trained_for
 
     name = DOMAINS.get(domain, domain)

@@ -1,5 +1,6 @@
 """The scripts for tasks and warm starts: what they write and print, and mistakes in one sentence."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -116,19 +117,22 @@ def test_options_that_no_model_can_be_made_of_are_one_line(
 
 
 def test_a_model_goes_on_with_another_tokenizer(tmp_path: Path) -> None:
-    math = ROOT / "model/math_minimind"
+    math = shutil.copytree(ROOT / "model/math_minimind", tmp_path / "math")
+    TrainedFor(environment="math_qa", max_context=4000, tasks={}).save(math)
     words = ["--init-from", math, "--new-tokenizer", "--agent-type", "react", "--learning-rate", "1e-9"]
-    done = run_here("--output-dir", tmp_path, *SMALL, *words, "--muon-learning-rate", "1e-9", app=train_sft.app)
+    made = tmp_path / "made"
+    done = run_here("--output-dir", made, *SMALL, *words, "--muon-learning-rate", "1e-9", app=train_sft.app)
     assert done.returncode == 0, done.stderr
-    old, new = load_tokenizer(math), load_tokenizer(tmp_path)
+    old, new = load_tokenizer(math), load_tokenizer(made)
     assert old.get_vocab() != new.get_vocab() and len(new.encode('Action Input: {"expression": "')) == 1
-    weights = [load_file(folder / "model.safetensors") for folder in (math, tmp_path)]
+    weights = [load_file(folder / "model.safetensors") for folder in (math, made)]
     name = "model.layers.0.self_attn.q_proj.weight"
     torch.testing.assert_close(weights[0][name], weights[1][name], atol=1e-5, rtol=0)
     embedded = [
         weights[side]["model.embed_tokens.weight"][each.get_vocab()["a"]] for side, each in enumerate((old, new))
     ]
     torch.testing.assert_close(*embedded, atol=1e-5, rtol=0)
+    assert read_trained_for(made).max_context < 4000  # what was learned under the old one is not known any more
 
 
 def test_an_unknown_agent_type_is_one_line_before_any_demonstration_is_made(
