@@ -14,7 +14,7 @@ from agent_rl.planning.layout import read_layout
 
 MARK = Path("/tmp/hostile_settings_was_here")
 AT_ONCE_S = 0.4
-"""The slowest takes a hundredth, and a tenth under tracemalloc, which counts every piece of memory."""
+"""Many values take a hundredth, and a tenth under tracemalloc, which counts every piece of memory."""
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
 )

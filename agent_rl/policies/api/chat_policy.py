@@ -126,10 +126,9 @@ class ApiPolicy(BasePolicy):
         """Once for all requests that wait, until one is answered."""
         if not self._is_waited_for:
             self._is_waited_for = True
-            error, longest_s = state.outcome.exception(), self._backoff_s * (2 ** (MAX_ATTEMPTS - 1) - 1)
-            _LOGGER.warning(
-                "%s: %s; asking up to %d times, for about %.0f s", self._name, error, MAX_ATTEMPTS, longest_s
-            )
+            error, waits = state.outcome.exception(), MAX_ATTEMPTS - 1
+            seconds = max(self._backoff_s * (2**waits - 1), waits * error.retry_after_s)
+            _LOGGER.warning("%s: %s; asking up to %d times, for about %.0f s", self._name, error, MAX_ATTEMPTS, seconds)
 
     def _post(self, body: dict[str, Any], max_new_tokens: int) -> httpx.Response | None:
         """One attempt; None where the conversation is longer than the model's window."""
