@@ -365,13 +365,12 @@ def test_what_stands_in_a_string_is_never_called_even_when_the_call_around_it_is
 @pytest.mark.parametrize("prefix", ["", '[TOOL_CALLS] [{"', "<|python_tag|>a.call('"])
 def test_hostile_text_of_any_style_is_parsed_in_linear_time(prefix: str, unit: str) -> None:
     one, two = (prefix + unit * (size // len(unit)) for size in (50_000, 100_000))
-    times = []
     for _ in range(TRIES):  # by turns, as a machine's speed changes
-        times.append([cpu_s(lambda text=text: parse_tool_calls(text), 0.5) for text in (one, two)])
-        if times[-1][1] < 3 * times[-1][0] + 0.02:
+        single, double = (cpu_s(lambda text=text: parse_tool_calls(text), 0.5) for text in (one, two))
+        if double < 3 * single + 0.02:
             break
-    assert times[-1][1] < 0.5
-    assert times[-1][1] < 3 * times[-1][0] + 0.02
+    assert double < 0.5
+    assert double < 3 * single + 0.02
 
 
 @pytest.mark.parametrize(
