@@ -19,6 +19,7 @@ from agent_rl.modeling.tensor_files import load_tensors
 from agent_rl.policies.hf_loading import check_tokens, load_causal_lm, load_config, load_hf_tokenizer, unreadable
 from agent_rl.policies.hf_policy import ADAPTER_FILE, HuggingFaceModel, read_adapter
 from agent_rl.policies.model_files.trained_for import keep_trained_for
+from agent_rl.policies.trained_model import share_weights
 
 
 def find_model(given: Path) -> Path:
@@ -68,6 +69,7 @@ def export_model(model: Path, output: Path, *, merge: bool, dtype: str | None = 
         shutil.copytree(model, output, dirs_exist_ok=True)
         if dtype:
             _convert(output, dtype)
+        share_weights(output)
         return
     if not is_adapter(model):
         raise ConfigError(f"{model} holds a whole model and no adapters; leave --merge out")

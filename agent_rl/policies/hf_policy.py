@@ -28,7 +28,7 @@ from agent_rl.policies.hf_loading import (
 )
 from agent_rl.policies.in_process_policy import InProcessPolicy
 from agent_rl.policies.template_values import TemplateValue
-from agent_rl.policies.trained_model import TrainedModel, check_window
+from agent_rl.policies.trained_model import TrainedModel, check_window, share_weights
 from agent_rl.resources import install_command
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class HuggingFaceModel(TrainedModel):
         with quiet():
             self.module.save_pretrained(folder, **options)
             self.tokenizer.save_pretrained(folder)
+        share_weights(folder)
 
     def load_weights(self, folder: Path) -> None:
         if hasattr(self.module, "peft_config"):

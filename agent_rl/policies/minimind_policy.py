@@ -15,7 +15,7 @@ from agent_rl.modeling.minimind_weights import tokenizer_folder
 from agent_rl.policies.in_process_policy import InProcessPolicy
 from agent_rl.policies.model_files.model_folder import check_model_folder
 from agent_rl.policies.template_values import TemplateValue
-from agent_rl.policies.trained_model import TrainedModel, check_window
+from agent_rl.policies.trained_model import TrainedModel, check_window, share_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,6 +63,7 @@ class MiniMindModel(TrainedModel):
             raise ValueError("MiniMind is never sharded: `weights` must be None")
         self.module.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+        share_weights(folder)
 
     def load_weights(self, folder: Path) -> None:
         self.module.load_state_dict(MiniMindForCausalLM.from_pretrained(folder).state_dict())

@@ -4,6 +4,7 @@ Sampling is up to the policy: from the module itself, or by an engine that is se
 Not here: how a kind of model is loaded (`hf_policy.py`, `minimind_policy.py`), training.
 """
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,17 @@ def save_trained(model: TrainedModel, module: nn.Module, backend: Backend, folde
     weights = backend.full_state_dict(module, trained_only=has_adapters) if is_split else None
     if backend.is_main_process:
         model.save_pretrained(folder, weights)
+
+
+def share_weights(folder: str | Path) -> None:
+    """Let those who can read the configuration in `folder` read the weights beside it.
+
+    safetensors makes files that only their owner can read, whatever the process's umask: a server that runs as another
+    user could not load them.
+    """
+    config = next(Path(folder).glob("*config.json"))
+    for path in Path(folder).glob("*.safetensors"):
+        shutil.copymode(config, path)
 
 
 def check_window(max_context: int, longest: int | None, source: str | Path) -> None:

@@ -135,7 +135,9 @@ def test_a_whole_run_trains_the_model_and_its_checkpoint_is_read_by_transformers
     rows = [row for row in lasting_metrics(tmp_path / "runs/tiny") if "policy/kl" in row]
     assert len(rows) == 2
     assert all(row["loss/abs_log_ratio_max"] < 1e-4 and row["optim/grad_norm"] > 0 for row in rows)
-    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "runs/tiny/checkpoints/step_00002/model").state_dict()
+    folder = tmp_path / "runs/tiny/checkpoints/step_00002/model"
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # who reads one file reads the weights
+    saved = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     assert saved.keys() == weights.keys()
     assert all(torch.equal(saved[key], weights[key]) for key in saved)
     start = load_file(tmp_path / "model/model.safetensors")
@@ -351,6 +353,16 @@ def test_the_type_decides_which_policy_is_made(tmp_path: Path) -> None:
         policy.close()
         assert type(policy) is expected
         assert len(load_policy_tokenizer(config)) == 20
+
+
+@pytest.mark.parametrize("kind", [HuggingFacePolicy, MiniMindPolicy])
+def test_weights_are_as_readable_as_their_configuration(
+    tmp_path: Path, kind: type[HuggingFacePolicy] | type[MiniMindPolicy]
+) -> None:
+    policy = kind.from_pretrained(save_tiny_model(tmp_path / "model"), max_context=96)
+    policy.save_pretrained(tmp_path / "saved")
+    modes = {path.stat().st_mode for path in (tmp_path / "saved").iterdir()}
+    assert modes == {(tmp_path / "saved/config.json").stat().st_mode}
 
 
 def test_both_policies_give_a_minimind_the_same_log_probs(tmp_path: Path) -> None:

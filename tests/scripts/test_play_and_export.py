@@ -171,6 +171,8 @@ def test_a_whole_model_is_copied_and_wrong_wishes_are_one_sentence(tmp_path: Pat
     assert "library_name: transformers" in (tmp_path / "out/README.md").read_text()
     words = ("export", model, "--output-dir", tmp_path / "half", "--dtype", "bfloat16")
     assert run_here(*words).returncode == 0
+    for folder in ("out", "half"):  # safetensors alone would keep the weights to their owner
+        assert len({path.stat().st_mode for path in (tmp_path / folder).iterdir()}) == 1
     half, whole = AutoModelForCausalLM.from_pretrained(tmp_path / "half"), MiniMindForCausalLM.from_pretrained(model)
     assert half.dtype == torch.bfloat16 and whole.dtype == torch.float32
     for name, parameter in half.named_parameters():
