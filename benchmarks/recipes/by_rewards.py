@@ -8,8 +8,9 @@ new either, with these. All but the first two have the minutes of the first side
 Every result is evaluated on held-out tasks of the new kinds, greedily and at temperature 1; the model that all begin
 with has `--samples` episodes a task, for its pass@k.
 
-`--tune` instead tries the settings of the two controls on new tasks apart from these, with the first seed; `--rounds`,
-`--rejection-rate` and `--demonstrations-rate` are what it finds. The same command goes on where it was stopped.
+`--tune` instead tries the settings of the two controls on new tasks apart from these, with the first seed, for those of
+`--sides`; `--rounds`, `--rejection-rate` and `--demonstrations-rate` are what it finds. Rewards have other settings in
+another `--output-dir`, as they set everyone's minutes. The same command goes on where it was stopped.
 
 Not here: the tasks (`studies.py`); what the methods do (`controls.py`, `agent-rl train`, `agent-rl sft`).
 """
@@ -42,7 +43,6 @@ from agent_rl.telemetry.files import write_json
 NEW, KNOWN, REJECTION, DEMONSTRATIONS, WIDER = SIDES = ("new", "known", "rejection", "demonstrations", "wider")
 FIXED = ("study", "steps", "num_train", "num_tune", "num_test", "data_seed", "samples", "overrides")
 """What must stay as it was when a study goes on; sides and seeds may become more."""
-TUNED_ROUNDS, TUNED_RATES = (1, 3), (2.5e-4, 1e-3, 4e-3)
 BEFORE = "the model before"
 TRAINED, MADE = "trained.json", "made"
 PACE_DEMONSTRATIONS = (64, 320)
@@ -62,6 +62,8 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--data-seed", type=int, default=4, help="of the new tasks")
     add("--samples", type=int, default=8, help="episodes a task of the model that all begin with, at temperature 1")
     add("--tune", action="store_true")
+    add("--tune-rounds", type=int, nargs="+", default=[1, 3], metavar="N", help="of rejection sampling, with --tune")
+    add("--tune-rates", type=float, nargs="+", default=[2.5e-4, 1e-3, 4e-3], metavar="RATE", help="with --tune")
     add("--rounds", type=int, default=1, help="of rejection sampling")
     add("--rejection-rate", type=float, default=1e-3)
     add("--demonstrations-rate", type=float, default=1e-3)
@@ -115,13 +117,15 @@ class ByRewards:
 
     def tuned(self) -> str:
         """Try the controls' settings on the tasks for tuning; a line for each, and one for rewards as they are."""
-        seed = self.options.seeds[0]
+        given = self.options
         tries: list[tuple[str, float | None, int | None]] = [(NEW, None, None)]
-        tries += [(REJECTION, rate, rounds) for rate in TUNED_RATES for rounds in TUNED_ROUNDS]
-        tries += [(DEMONSTRATIONS, rate, None) for rate in TUNED_RATES]
+        tries += [(REJECTION, rate, rounds) for rate in given.tune_rates for rounds in given.tune_rounds]
+        tries += [(DEMONSTRATIONS, rate, None) for rate in given.tune_rates]
         lines = ["| | rate | rounds | solved %, T=0 | T=1 |", "| --- " * 5 + "|"]
         for side, rate, rounds in tries:
-            folder, model = self._train(side, seed, rate, rounds)
+            if side not in {NEW, *given.sides}:
+                continue
+            folder, model = self._train(side, given.seeds[0], rate, rounds)
             self._evaluate(model, folder / "tune", self._tasks("tune"))
             rates = [percent(success_of(episodes_of([folder / "tune"], t))) for t in TEMPERATURES]
             cells = [self.names[side], f"{rate:g}" if rate else "", str(rounds or ""), *rates]

@@ -113,6 +113,16 @@ def test_tuning_never_touches_the_test_tasks(tmp_path: Path, programs: Programs)
     assert len(programs.of("controls.py")) == 6
 
 
+def test_tuning_tries_the_settings_and_sides_it_is_given(
+    tmp_path: Path, programs: Programs, capsys: pytest.CaptureFixture
+) -> None:
+    main(study(tmp_path, "--tune", "--sides", "rejection", "--tune-rates", "1e-3", "8e-3", "--tune-rounds", "2"))
+    tried = [(option(words, "--learning-rate"), option(words, "--rounds")) for words in programs.of("controls.py")]
+    assert tried == [("0.001", "2"), ("0.008", "2")]
+    assert (len(programs.of("train")), len(programs.of("sft"))) == (1, 0)  # the first side's minutes are the others'
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 3
+
+
 def test_other_settings_of_a_control_are_another_training(tmp_path: Path, programs: Programs) -> None:
     main(study(tmp_path))
     main(study(tmp_path, "--rounds", "3", "--rejection-rate", "5e-4"))
