@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from agent_rl.envs.nat.factory.families.calculator import Calculator
 from agent_rl.envs.nat.factory.oracle.calculator import answer, is_robust
+from agent_rl.envs.nat.factory.tool_sampler import complete_tool
 from agent_rl.envs.nat.spec import InputField
 
 FAMILY = Calculator()
@@ -148,3 +149,20 @@ def test_a_sampled_tool_of_level_2_never_changes() -> None:
     }
     assert draft.config_field is not None
     assert (draft.config_field.name, draft.config_field.default) == ("precision", 2)
+
+
+@pytest.mark.parametrize(
+    ("rules", "inputs"),
+    [
+        (PIECEWISE, {"count": 50.5, "price": 50.5}),
+        (PIECEWISE | {"checks": ["zero", "large", "negative"]}, {"count": 0.0, "price": 0.0}),
+        (LOAN, {"principal": -0.5, "rate": -0.5, "months": -1}),
+        (MEAN, {"values": " "}),
+    ],
+)
+def test_one_value_for_all_inputs_tests_the_first_check(rules: dict, inputs: dict) -> None:
+    names = {"type_name": "my_tool", "instance": "tool", "function": "compute"}
+    tool = complete_tool(FAMILY, FAMILY.complete(rules, None), random.Random(0), **names)
+    assert tool is not None
+    assert FAMILY.tested_error(tool) == inputs
+    assert answer(tool.rules, inputs, {}) == tool.errors[0]

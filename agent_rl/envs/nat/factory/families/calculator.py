@@ -5,6 +5,7 @@ From level 3 on also formulas in two pieces, several checks whose order counts, 
 
 import ast
 import json
+import math
 import random
 import re
 from itertools import pairwise
@@ -194,7 +195,12 @@ class Calculator(Family):
         return {**tool.example.inputs, **_recipe(tool).checks[0].change}
 
     def tested_error(self, tool: Tool) -> Inputs:
-        return self.bad_inputs(tool) if _is_rich(tool.rules) else {each.name: 0.0 for each in tool.inputs}
+        """One value for all inputs that the first check refuses: it is made before the others, whatever they refuse."""
+        if not _is_rich(tool.rules):
+            return {each.name: 0.0 for each in tool.inputs}
+        (refused,) = _recipe(tool).checks[0].change.values()
+        whole = refused if isinstance(refused, str) else math.floor(refused)
+        return {each.name: whole if each.type == "int" else refused for each in tool.inputs}
 
     def is_held_out(self, rules: dict[str, Any]) -> bool:
         loop = rules.get("loop")
