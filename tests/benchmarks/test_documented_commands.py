@@ -21,6 +21,7 @@ TINY = {
     "-m benchmarks.generation_memory": "--width 8",
     "benchmarks/hostile/weak_cases.py": "--limit 2 --fresh 20",
     "benchmarks/over_seeds.py": "",
+    "benchmarks/pass_at_k.py": "",
     "benchmarks/race.py": "--minutes 0.001 --seeds 1 --points 1 --tasks reverse_text --models small --prompts 2 "
     "--group-size 2 --num-train 8 --num-eval 2 --demonstrations 16",
     "benchmarks/recheck.py": "--num 1",
@@ -41,10 +42,14 @@ TINY = {
 """Start of a command -> what is added to it."""
 IN_PLACE_OF = {
     "step_00080": "step_00001",
+    "step_00100": "step_00001",
     "--minutes 30": "--minutes 0.6",
+    "math_grpo 1\n": "math_grpo 0.3\n",
+    "search_qa_grpo 1.2": "search_qa_grpo 0.3",
     "in 0 1 2": "in 0",
     ",runs/rl-1,runs/rl-2": "",
     ",runs/rejection-1,runs/rejection-2": "",
+    ",runs/$1-1,runs/$1-2": "",
     "--output-dir model/": "--output-dir runs/made/",
     "benchmarks/generation_vllm.py --batch-sizes 16,64": "benchmarks/generation_vllm.py --batch-sizes 2 --new-tokens 2",
 }
