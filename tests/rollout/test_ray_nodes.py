@@ -61,6 +61,8 @@ def test_a_node_that_is_lost_in_the_middle_of_a_rollout_changes_nothing(tmp_path
             wait_for(lambda: len(factory._actors._up()) == 2, timeout_s=60)
             for node in (nodes[1], added):
                 cluster.remove_node(node, allow_graceful=False)
+            # An actor answers for most of a second after its node is gone, long enough for a whole short rollout.
+            wait_for(lambda: not factory._actors._up(), timeout_s=60)
             began = time.monotonic()
             with pytest.raises(ClusterError) as caught:
                 make_worker(config, seeded_policy(), factory).roll_out(REQUEST)
