@@ -158,6 +158,8 @@ class ByRewards:
         folder = self.folder / name
         if not (folder / TRAINED).is_file():
             shutil.rmtree(folder / "model", ignore_errors=True)  # minutes cannot be continued
+            if side in (DEMONSTRATIONS, WIDER):
+                self.study.demonstrations(self.data, side == WIDER)  # what it has to write does not count as minutes
             started = time.monotonic()
             train(folder)
             write_json(folder / TRAINED, {"minutes": (time.monotonic() - started) / 60})

@@ -57,7 +57,10 @@ class Study(Protocol):
         """Write `train`, `tune`, `test` and, where the configuration's own tasks are not known ones, `known`."""
 
     def demonstrations(self, folder: Path, is_wider: bool) -> list[str]:
-        """Options of `agent-rl sft`, which shows what the model was shown before, or more; `folder` as for `make`."""
+        """Options of `agent-rl sft`, which shows what the model was shown before, or more; `folder` as for `make`.
+
+        Files that they name are written by the first call.
+        """
 
 
 class Combinations:
@@ -100,14 +103,16 @@ class Repairs:
                 tasks: Iterable[NATTask] = repair_tasks(toolkit, sizes.seed, specs[splits[name]], classes)
                 made[name] = [task.to_row() for task in itertools.islice(tasks, count)]
         _write(folder, made)
-        for name, edits in ((RECORDED, "--no-edits"), (WIDER, "--edits")):
-            words = ["prepare-dataset", "--kind", "demonstrations", "--num-samples", str(NUM_RECORDED), edits]
-            words += ["--seed", str(RECORDED_SEED), "--output-dir", str(folder / name)]
-            agent_rl_command(*words, log=folder / "recorded.log")
 
     def demonstrations(self, folder: Path, is_wider: bool) -> list[str]:
-        recorded = str(folder / (WIDER if is_wider else RECORDED) / "demonstrations.jsonl")
-        return ["--wordings", "any", "--names-apart", "--recorded", recorded, "--recorded-share", str(RECORDED_SHARE)]
+        name, edits = (WIDER, "--edits") if is_wider else (RECORDED, "--no-edits")
+        recorded = folder / name / "demonstrations.jsonl"
+        if not recorded.is_file():  # it takes minutes, and not every study asks for these
+            words = ["prepare-dataset", "--kind", "demonstrations", "--num-samples", str(NUM_RECORDED), edits]
+            words += ["--seed", str(RECORDED_SEED), "--output-dir", str(recorded.parent)]
+            agent_rl_command(*words, log=folder / "recorded.log")
+        shown = ["--wordings", "any", "--names-apart"]
+        return [*shown, "--recorded", str(recorded), "--recorded-share", str(RECORDED_SHARE)]
 
 
 def _write(folder: Path, sets: Mapping[str, Iterable[Mapping[str, object]]]) -> None:

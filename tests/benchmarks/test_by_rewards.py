@@ -38,6 +38,11 @@ class Programs:
             write_evaluation(Path(option(words, "--output-dir")), int(option(words, "--samples")))
         elif words[0] == "sft":
             self.seconds += 10 + int(option(words, "--num-demonstrations")) / 4
+        elif words[0] == "prepare-dataset":
+            self.seconds += 1000
+            folder = Path(option(words, "--output-dir"))
+            folder.mkdir()
+            (folder / "demonstrations.jsonl").touch()
 
     def of(self, kind: str) -> list[list[str]]:
         return [words for words in self.started if kind in words[0]]
@@ -146,24 +151,39 @@ def test_repairs_train_on_new_faults_or_on_known_ones_and_no_project_is_in_two_f
         assert {row["fault"] for row in each} <= {*(SHOWN if name == "known" else HELD_OUT)}
     fingerprints = [row["fingerprint"] for each in rows.values() for row in each]
     assert len({*fingerprints}) == 9
-    narrow, wider = programs.of("prepare-dataset")
-    assert (option(narrow, "--output-dir"), option(wider, "--output-dir")) == (
-        str(tmp_path / "recorded"),
-        str(tmp_path / "recorded_wider"),
-    )
-    assert "--no-edits" in narrow and "--no-edits" not in wider
 
 
-def test_the_other_side_of_repairs_trains_on_known_faults_and_classes_are_counted(
-    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+@pytest.fixture
+def repairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A study of repairs, whose tasks are made without the toolkit."""
+
     def make(_study: Repairs, folder: Path, _sizes: Sizes) -> None:
         folder.mkdir()
         for name in ("train", "tune", "test", "known"):
             write_tasks(folder / f"{name}.jsonl", [{"task_id": "a", "fault": "lost check"}])
 
     monkeypatch.setattr(Repairs, "make", make)
-    main(["repairs", *study(tmp_path, "--samples", "4")[1:]])
+    return ["repairs", *study(tmp_path, "--samples", "4")[1:]]
+
+
+def test_demonstrations_of_repairs_are_recorded_once_for_the_sides_that_show_them_and_count_as_no_minutes(
+    tmp_path: Path, programs: Programs, repairs: list[str]
+) -> None:
+    main([*repairs, "--sides", "rejection"])
+    assert not programs.of("prepare-dataset")
+    main(repairs)
+    narrow, wider = programs.of("prepare-dataset")
+    folders = [option(words, "--output-dir") for words in (narrow, wider)]
+    assert folders == [str(tmp_path / "data/recorded"), str(tmp_path / "data/recorded_wider")]
+    assert "--no-edits" in narrow and "--no-edits" not in wider
+    minutes = [json.loads(path.read_bytes())["minutes"] for path in tmp_path.glob("*/trained.json")]
+    assert len(minutes) == 5 and max(minutes) < 1000 / 60
+
+
+def test_the_other_side_of_repairs_trains_on_known_faults_and_classes_are_counted(
+    tmp_path: Path, programs: Programs, repairs: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    main(repairs)
     lines = capsys.readouterr().out.splitlines()
     assert "| solved, T=0; T=1 | lost check |" in lines and "| the model before | 1 of 1; 4 of 4 |" in lines
     paths = [next(word for word in words if word.startswith("data.train_path")) for words in programs.of("train")]
