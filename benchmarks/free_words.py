@@ -1,4 +1,4 @@
-"""What becomes of requests without a plan: `python benchmarks/free_words.py --checkpoint model/nat_minimind_words`.
+"""What becomes of requests without a plan: `python benchmarks/free_words.py --checkpoint runs/nat_minimind_words`.
 
 The requests are as users would type them (`factory/user_requests.py`, the planner's own examples), in words that no
 demonstration has. Those about dates and for several tools are left out: the small models were never shown such agents.
@@ -24,7 +24,7 @@ ROOM = ["writes.free_words=true", "policy.max_context=1536", "policy.max_new_tok
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", default=str(ROOT / "model/nat_minimind_words"))
+    parser.add_argument("--checkpoint", required=True, help="a model that was shown such requests; none that ships was")
     parser.add_argument("--requests", type=int, default=40, help="how many")
     parser.add_argument("--candidates", type=int, default=4, help="projects a request, the first one greedy")
     parser.add_argument("--seed", type=int, default=0, help="of the requests")
