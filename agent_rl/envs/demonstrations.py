@@ -43,6 +43,8 @@ class Choice:
 
     wordings: Literal["own", "any"] = "own"
     """any: requests in many wordings and with names of any words."""
+    free_share: float = 0.0
+    """Of those in any wording, those whose opening tells nothing of a plan, and whose request may leave out facts."""
     levels: tuple[int, ...] = ()
     families: tuple[str, ...] = ()
     """In turn; one that stands several times is shown more often."""

@@ -49,6 +49,12 @@ Recorded = Annotated[
 Wordings = Annotated[
     Literal["own", "any"], typer.Option(help="any: requests in many wordings and with names of any words (nat).")
 ]
+FreeShare = Annotated[
+    float,
+    typer.Option(
+        min=0.0, max=1.0, help="With --wordings any: share of the requests that come without a plan, as free words do."
+    ),
+]
 Levels = Annotated[
     str | None,
     typer.Option(help="Levels of the demonstrations, such as 1,2,3, of all families (nat); default: the starter's."),
@@ -92,6 +98,7 @@ def main(
     ] = 0,
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     wordings: Wordings = "own",
+    free_share: FreeShare = 0.0,
     levels: Levels = None,
     families: Families = None,
     recorded: Recorded = None,
@@ -124,7 +131,7 @@ def _make(given: SimpleNamespace) -> None:
 
     torch.manual_seed(given.seed)
     mix = (read_demonstrations(given.recorded) if given.recorded else [], given.recorded_share)
-    choice = _choice(given.wordings, given.levels, given.families)
+    choice = _choice(given.wordings, given.free_share, given.levels, given.families)
     make_shown = partial(_demonstrations, given.domain, given.faulty_share, given.seed, choice, mix)
     progress = SftProgress(given.output_dir / "unfinished.pt", of=_described(vars(given)))
     is_begun = progress.is_there()
@@ -202,7 +209,9 @@ def _check_rates(learning_rate: float, muon_learning_rate: float) -> None:
             raise ConfigError(f"{option} is {rate}, expected a finite number above 0; give another")
 
 
-def _choice(wordings: Literal["own", "any"], levels: str | None, families: str | None) -> Choice:
+def _choice(wordings: Literal["own", "any"], free_share: float, levels: str | None, families: str | None) -> Choice:
+    if free_share and wordings == "own":
+        raise ConfigError(f"--free-share {free_share} without --wordings any: requests in the own wording have a plan")
     if levels and wordings == "any":
         raise ConfigError(
             "--levels and --wordings any: requests in any wording are of the starter's levels; leave one out"
@@ -210,7 +219,8 @@ def _choice(wordings: Literal["own", "any"], levels: str | None, families: str |
     parts = _parts(levels)
     if not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--levels {levels!r}: expected numbers with commas between them, such as 1,2,3")
-    return Choice(wordings=wordings, levels=tuple(dict.fromkeys(map(int, parts))), families=_parts(families))
+    numbers = tuple(dict.fromkeys(map(int, parts)))
+    return Choice(wordings=wordings, free_share=free_share, levels=numbers, families=_parts(families))
 
 
 def _parts(text: str | None) -> tuple[str, ...]:
@@ -280,7 +290,8 @@ def _demonstrations(
 ) -> Iterator[Demonstration]:
     """Those of an environment, with a share of recorded ones; ConfigError where it has none."""
     factory = make_env_factory(domain)
-    given = [f"--{name}" for name, value in asdict(choice).items() if value != getattr(Choice(), name)]
+    chosen = [name for name, value in asdict(choice).items() if value != getattr(Choice(), name)]
+    given = [f"--{name.replace('_', '-')}" for name in chosen]
     if given:
         shown = factory.chosen_demonstrations(seed, faulty_share=faulty_share, choice=choice)
     else:

@@ -29,8 +29,6 @@ HABIT_SHARE = 0.8
 """Of the faulty demonstrations, those that show the habit."""
 CHECKING_SHARE = 0.15
 """Demonstrations that run the tests before they submit, which takes a second turn."""
-FREE_SHARE = 0.12
-"""Of the reworded demonstrations, those whose opening tells nothing of a plan."""
 
 
 def demonstrations(seed: int, *, faulty_share: float) -> Iterator[Demonstration]:
@@ -48,8 +46,9 @@ def chosen_demonstrations(seed: int, *, faulty_share: float, choice: Choice) -> 
         specs = _specs_of_levels(seed, choice.levels, choice.families or None)
     else:
         specs = _endless_specs(seed, choice.families or STARTER_FAMILIES)
-    in_words = _in_any_words if choice.wordings == "any" else _in_own_words
-    return in_words(specs, seed, faulty_share)
+    if choice.wordings == "any":
+        return _in_any_words(specs, seed, faulty_share, choice.free_share)
+    return _in_own_words(specs, seed, faulty_share)
 
 
 def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> Iterator[Demonstration]:
@@ -59,10 +58,12 @@ def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> I
         yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
-def _in_any_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> Iterator[Demonstration]:
-    """With requests in many wordings and names of any words, some of them without a plan."""
+def _in_any_words(
+    specs: Iterable[NATSpec], seed: int, faulty_share: float, free_share: float
+) -> Iterator[Demonstration]:
+    """With requests in many wordings and names of any words, a share of them without a plan."""
     for spec in specs:
-        is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < FREE_SHARE
+        is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < free_share
         change = in_loose_words if is_free else in_any_words
         changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
         messages = first_messages(None if is_free else changed, changed.request)

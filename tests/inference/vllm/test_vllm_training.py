@@ -168,17 +168,18 @@ def test_an_agent_outside_trains_on_two_processes_with_a_server_and_stale_weight
 
 
 def test_a_server_killed_during_a_rollout_comes_back_with_the_weights_of_then(server: str, tmp_path: Path) -> None:
-    config = write_config(tmp_path, vllm={"servers": [server]})
+    # A step's episodes take far longer than one look at the busy server, and two steps have weights of their own.
+    config = write_config(tmp_path, vllm={"servers": [server]}, rollout={"groups_per_step": 8})
     process = start(config)
     deadline = time.monotonic() + 200
-    # In the middle of the second step's episodes: its weights are not those that the server was started with.
-    while not (len(rows_of(tmp_path)) == 1 and num_running(server) > 0):
+    # In the middle of a later step's episodes: its weights are not those that the server was started with.
+    while not (0 < len(rows_of(tmp_path)) < STEPS and num_running(server) > 0):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     kill_server()
     rows = finish(process, tmp_path)
     assert_exact(rows)
-    assert [row["batch/num_samples"] for row in rows] == [16.0] * STEPS
+    assert [row["batch/num_samples"] for row in rows] == [32.0] * STEPS
 
 
 def test_episodes_go_on_while_the_trainer_updates(server: str, tmp_path: Path) -> None:

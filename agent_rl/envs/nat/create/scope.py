@@ -12,7 +12,7 @@ from agent_rl.policies.model_files.trained_for import FILE, TrainedFor
 ENVIRONMENT = "nat_agent_creation"
 FREE_WORDS = (
     f"this model was not trained on requests without a plan (its {FILE}), so free words are not given to it; set "
-    "planner.source to gemini or openai, give a plan with --spec, or name a model that was trained with --wordings any"
+    "planner.source to gemini or openai, give a plan with --spec, or name a model that was trained with --free-share"
 )
 MAX_REQUEST_CHARS = 4000
 LEAST_REPLY_TOKENS = 128

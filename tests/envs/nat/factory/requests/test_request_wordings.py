@@ -206,13 +206,19 @@ def test_every_family_of_the_starter_has_an_opening(specs: list[NATSpec]) -> Non
     assert {spec.tools[0].family for spec in specs} == {each.sources[0] for each in read_sections("openings.txt")}
 
 
-def test_some_demonstrations_have_the_opening_that_a_request_without_a_plan_gets() -> None:
-    shown = list(itertools.islice(chosen_demonstrations(5, faulty_share=0, choice=ANY), 150))
+def test_a_share_of_the_demonstrations_has_the_opening_that_a_request_without_a_plan_gets() -> None:
+    choice = Choice(wordings="any", free_share=0.25)
+    shown = list(itertools.islice(chosen_demonstrations(5, faulty_share=0, choice=choice), 100))
     free = [each for each in shown if "free" in each.covers["wordings"]]
-    assert 8 < len(free) < 35
+    assert 12 < len(free) < 40
     for each in shown:
         as_free = first_messages(None, each.messages[-1].content)
         assert (each.messages == as_free) == ("free" in each.covers["wordings"])
+
+
+def test_without_a_share_every_demonstration_has_a_plan() -> None:
+    shown = itertools.islice(chosen_demonstrations(5, faulty_share=0, choice=ANY), 60)
+    assert {each.covers["wordings"] for each in shown} == {("any",)}
 
 
 def test_projects_of_loose_words_pass_the_checker(specs: list[NATSpec], nat_toolkit: NatToolkit) -> None:
