@@ -25,9 +25,12 @@ from agent_rl.envs.nat.spec import NATSpec, Tool
 
 _FILES = tuple(f"phrases_{part}.txt" for part in ("common", "simple", "tables", "lists", "notes", "services"))
 _FACT = re.compile(
+    r"\w+(?=\)* [-+*/] )|(?<= [-+*/] )\w+|"
     r"`[^`]*`|\"(?:[^\"\\]|\\.)*\"|[^\s\"`]*[\d_/|{}<>=][^\s\"`]*|\b(?:isError|JSON|HTTP|URL|MCP|NAT|UTF-8)\b"
 )
-"""What no other word may stand for: quoted texts, names, numbers, paths."""
+"""What no other word may stand for: names in a formula, quoted texts, names, numbers, paths."""
+_WORD = re.compile(r"[A-Za-z]+(?![A-Za-z(])")
+"""Not what calls a function, as in `len(rows)`."""
 _LAST_JOINT = re.compile(r"(?<=`) and (?=`)")
 _JOINTS = (", ", "; ", " / ", " & ", " + ", ", and ", " and also ", " and then ")
 _PLAIN_NAME = re.compile(r"[A-Za-z][\w.-]*")
@@ -200,12 +203,17 @@ def _with_synonyms(sentence: str, share: float, rng: random.Random) -> str:
     def other(found: re.Match[str]) -> str:
         word = found[0]
         ways = table.get(word.lower())
-        if ways is None or rng.random() >= share:
+        if ways is None or _is_code(word) or rng.random() >= share:
             return word
         chosen = rng.choice(ways)
         return chosen.capitalize() if word[0].isupper() else chosen
 
-    return _outside_facts(sentence, lambda text: re.sub(r"[A-Za-z]+", other, text))
+    return _outside_facts(sentence, lambda text: _WORD.sub(other, text))
+
+
+def _is_code(word: str) -> bool:
+    """Capitals alone, as in `ORDER BY`."""
+    return len(word) > 1 and word.isupper()
 
 
 def _with_strange_words(sentence: str, share: float, rng: random.Random) -> str:
@@ -214,9 +222,11 @@ def _with_strange_words(sentence: str, share: float, rng: random.Random) -> str:
 
     def other(found: re.Match[str]) -> str:
         word = found[0]
-        return rng.choice(read_words(WORDS)) if word.lower() not in telling and rng.random() < share else word
+        if len(word) == 1 or word.lower() in telling or _is_code(word) or rng.random() >= share:
+            return word
+        return rng.choice(read_words(WORDS))
 
-    return _outside_facts(sentence, lambda text: re.sub(r"[A-Za-z]{2,}", other, text))
+    return _outside_facts(sentence, lambda text: _WORD.sub(other, text))
 
 
 def _with_other_joint(sentence: str, rng: random.Random) -> str:
@@ -315,4 +325,4 @@ def _with_typos(text: str, rng: random.Random) -> str:
             ]
         )
 
-    return _outside_facts(text, lambda part: re.sub(r"[a-z]{5,}", slip, part))
+    return _outside_facts(text, lambda part: re.sub(r"[a-z]{5,}(?![a-z(])", slip, part))

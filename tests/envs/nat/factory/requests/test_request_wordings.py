@@ -4,12 +4,14 @@ import itertools
 import random
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from agent_rl.envs.demonstrations import Choice
 from agent_rl.envs.nat import tools
 from agent_rl.envs.nat.demonstrations import chosen_demonstrations, demonstration_turns
+from agent_rl.envs.nat.factory import requests
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, generate_specs
 from agent_rl.envs.nat.factory.oracle import answer
@@ -25,6 +27,8 @@ from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.visible import visible_checks
 
 ANY = Choice(wordings="any")
+CALL = re.compile(r"\b[A-Za-z]\w+(?=\()")
+CAPITALS = re.compile(r"\b[A-Z]{3,}\b")
 FACT = re.compile(r"`([^`]*)`|(\d+)")
 
 
@@ -35,10 +39,11 @@ def specs() -> list[NATSpec]:
 
 
 def facts(spec: NATSpec) -> set[str]:
-    """All names, texts and numbers of the plain wording, but an escape that a phrasing may leave out."""
+    """All names, texts, numbers and formulas of the plain wording, but an escape that a phrasing may leave out."""
     tool = spec.tools[0]
     found = {text or number for text, number in FACT.findall(request(spec, random.Random(0), terse=True))}
-    return {*found, *tool.errors, spec.package, tool.type_name, tool.instance} - {"/", "%2F", "2"}
+    formulas = {tool.rules["formula"]} if spec.family == "calculator" else set()
+    return {*found, *formulas, *tool.errors, spec.package, tool.type_name, tool.instance} - {"/", "%2F", "2"}
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -47,6 +52,17 @@ def test_every_fact_is_in_every_wording(specs: list[NATSpec], seed: int) -> None
         changed = in_any_words(spec, random.Random(1000 * seed + number))
         missing = [fact for fact in facts(changed) if fact not in changed.request]
         assert missing == [], changed.request
+
+
+def test_code_in_a_request_keeps_its_words(specs: list[NATSpec]) -> None:
+    """Calls and SQL have no synonyms: what is called is what a phrase file or the plain wording calls."""
+    known = " ".join(path.read_text(encoding="utf-8") for path in Path(requests.__path__[0]).glob("phrases_*.txt"))
+    known += " ".join(spec.request for spec in specs)
+    texts = " ".join(reworded(spec, random.Random(number)) for number, spec in enumerate(specs * 3))
+    calls = {word.lower() for word in CALL.findall(texts)}
+    assert len(calls) > 8 and calls <= {word.lower() for word in CALL.findall(known)}
+    capitals = {*CAPITALS.findall(texts)}
+    assert len(capitals) > 8 and capitals <= {*CAPITALS.findall(known)}
 
 
 def test_held_out_families_and_combinations_can_be_worded_too() -> None:
