@@ -171,7 +171,7 @@ class EnvFactory(Closing):
         return iter(())
 
     def chosen_demonstrations(self, seed: int, *, faulty_share: float, choice: Choice) -> Iterator[Demonstration]:
-        """The same of a choice (`--wordings`, `--free-share`, `--levels`, `--families` of the SFT); none by default."""
+        """Those of a choice (`agent-rl sft --wordings`, `--free-share`, `--levels`, `--families`); none by default."""
         return iter(())
 
     def covers(self, task: Task) -> Mapping[str, tuple[str | int, ...]]:

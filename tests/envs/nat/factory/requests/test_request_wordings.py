@@ -58,7 +58,7 @@ def test_code_in_a_request_keeps_its_words(specs: list[NATSpec]) -> None:
     """Calls and SQL have no synonyms: what is called is what a phrase file or the plain wording calls."""
     known = " ".join(path.read_text(encoding="utf-8") for path in Path(requests.__path__[0]).glob("phrases_*.txt"))
     known += " ".join(spec.request for spec in specs)
-    texts = " ".join(reworded(spec, random.Random(number)) for number, spec in enumerate(specs * 3))
+    texts = " ".join(reworded(spec, random.Random(number)) for number, spec in enumerate(specs * 12))
     calls = {word.lower() for word in CALL.findall(texts)}
     assert len(calls) > 8 and calls <= {word.lower() for word in CALL.findall(known)}
     capitals = {*CAPITALS.findall(texts)}
