@@ -67,5 +67,16 @@ def test_calls_in_the_table_are_answered_as_it_says(machine: str, monkeypatch: p
         assert answer(machine, 0x40000000, monkeypatch=monkeypatch) == KILLED
 
 
+@pytest.mark.parametrize("machine", filters._MACHINES)
+def test_sizes_of_socket_buffers_stay_and_other_options_can_be_set(
+    machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setsockopt, whole_socket = {"x86_64": 54, "aarch64": 208}[machine], 1
+    sizes, reuse_address = (7, 8, 32, 33), 2
+    for option in sizes:
+        assert answer(machine, setsockopt, 3, whole_socket, option, monkeypatch=monkeypatch) == "0"
+    assert answer(machine, setsockopt, 3, whole_socket, reuse_address, monkeypatch=monkeypatch) == ALLOWED
+
+
 def test_the_filter_of_this_machine_has_the_numbers_of_its_kernel() -> None:
     assert os.uname().machine not in filters._MACHINES or filters.seccomp_program(())

@@ -114,6 +114,7 @@ _REFUSED_VALUES: tuple[tuple[str, tuple[int, int], int, tuple[int, ...], int], .
     # name, (x86_64, aarch64), number of the argument, its values, error (0: succeeds and does nothing)
     ("fcntl: taking locks", (72, 25), 1, (6, 7, 37, 38), 0),
     ("fcntl: leases, notices, pipe sizes, write hints", (72, 25), 1, (*range(1024, 1027), 1031, *range(1035, 1039)), 1),
+    ("setsockopt: sizes of buffers, which no limit counts", (54, 208), 2, (7, 8, 32, 33), 0),
     ("madvise: merging, evicting", (28, 233), 2, (12, 20, 21), 1),
     ("prctl: merging", (157, 167), 0, (67, 68), 1),
     ("setpriority of a group or a user", (141, 140), 0, (1, 2), 1),

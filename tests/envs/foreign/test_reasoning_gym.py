@@ -134,7 +134,7 @@ def test_the_data_set_that_takes_every_answer_is_refused(real: None) -> None:
 def test_a_scorer_that_takes_too_long_is_ended_and_the_next_answer_is_scored(real: None) -> None:
     from agent_rl.envs.foreign.scorer import Scorer
 
-    slow = "sin(" * 12 + "x**19" + ")" * 12
+    slow = "sin(" * 24 + "x**19" + ")" * 24  # 12 of them took 30 s
     (task,) = opened("intermediate_integration").task_files(0, 1, 1)["train"]
     assert is_harmless(task["dataset"], slow)
     scorer = Scorer(timeout_s=30.0)
