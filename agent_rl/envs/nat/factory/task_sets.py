@@ -4,9 +4,11 @@ Not here: options and files (`prepare.py`).
 """
 
 import itertools
+import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, Split, generate_specs
 from agent_rl.envs.nat.factory.telling import with_telling
@@ -46,5 +48,17 @@ def with_telling_inputs(specs: Sequence[NATSpec]) -> list[NATSpec]:
     many are shared out over all processors."""
     if len(specs) < _WORTH_PROCESSES:
         return [with_telling(spec) for spec in specs]
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
         return list(pool.map(with_telling, specs, chunksize=8))
+
+
+def _end_with_parent() -> None:
+    """End this worker once its parent is gone: workers of a killed parent wait for their next task for ever."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,8 +1,14 @@
 """Hidden cases hold the inputs that tell a tool from its neighbours, at every seed, and others that change with it."""
 
 import random
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import psutil
 import pytest
+from commands import ROOT
 from nat_family_checks import tool_of
 from nat_projects import spec_of
 
@@ -117,3 +123,18 @@ def test_an_api_client_is_told_by_the_service_it_asks() -> None:
     right = oracle.answer(tool, inputs, tool.defaults)
     changed = oracle.wrong_answer(tool, joined, inputs, tool.defaults)
     assert changed == right.replace(tool.rules["joiner"], "#").replace(tool.rules["between"], "#")
+
+
+def test_workers_of_a_killed_preparation_end_with_it(tmp_path: Path) -> None:
+    """They would finish what they have, and then wait for ever."""
+    words = [sys.executable, "-m", "agent_rl.scripts.prepare_dataset", "--starter", "--num-samples", "80"]
+    with subprocess.Popen([*words, "--output-dir", str(tmp_path / "tasks")], cwd=ROOT) as parent:
+        workers: list[psutil.Process] = []
+        deadline = time.monotonic() + 120
+        while not workers and time.monotonic() < deadline:
+            time.sleep(0.05)
+            children = psutil.Process(parent.pid).children()
+            workers = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+        parent.terminate()
+    assert workers
+    assert psutil.wait_procs(workers, timeout=120)[1] == []
