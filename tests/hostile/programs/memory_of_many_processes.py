@@ -20,8 +20,8 @@ for number in range(22):
         break
     except MemoryError:
         time.sleep(1000)
-holding, deadline = 0, time.monotonic() + 2.0
-while time.monotonic() < deadline:
+holding, deadline = 0, time.monotonic() + 3.0
+while holding < number + 1 and time.monotonic() < deadline:
     try:
         holding += len(os.read(read_end, 64))
     except BlockingIOError:

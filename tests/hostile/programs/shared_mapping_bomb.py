@@ -18,8 +18,8 @@ for number in range(12):
     except (OSError, MemoryError) as error:
         blocked(f"mapping {number}", error)
         break
-holding, deadline = 0, time.monotonic() + 1.5
-while time.monotonic() < deadline:
+holding, deadline = 0, time.monotonic() + 3.0
+while holding < number + 1 and time.monotonic() < deadline:
     try:
         holding += len(os.read(read_end, 64))
     except BlockingIOError:
