@@ -102,9 +102,8 @@ def _tasks(
     empty: str = "",
 ) -> list[Task]:
     """The rows as tasks: columns renamed, ids made, everything checked."""
-    listed = [(number, _with_text_id(row)) for number, row in rows]
-    if columns:
-        listed = [(number, renamed(row, columns, _place(source, number, unit))) for number, row in listed]
+    named = ((number, renamed(row, columns or {}, _place(source, number, unit))) for number, row in rows)
+    listed = [(number, _with_text_id(row)) for number, row in named]
     if not any("task_id" in row for _, row in listed):
         listed = _with_ids(listed, stem)
     return _checked(source, listed, check, unit=unit, empty=empty or f"the file holds no task; expected one per {unit}")

@@ -67,7 +67,8 @@ class PromptEnv(ToolEnv):
         earned, parts = self._reward.without_answer(
             trajectory=self.trajectory, task=self._task, num_opening=self._num_opening
         )
-        return StepResult(reward=earned, reward_parts=parts, terminated=True)
+        info = {} if earned is not None else {"error": self._reward.unscored(parts)}
+        return StepResult(reward=earned, reward_parts=parts, terminated=True, info=info)
 
     def _score(self, text: str) -> StepResult:
         prediction = final_answer(text)

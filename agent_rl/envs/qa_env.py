@@ -95,6 +95,8 @@ class QAEnv(ToolEnv):
     def truncate(self, reason: StopReason) -> StepResult:
         lost = 0.0 - self.options.truncation_penalty
         earned, parts = self._reward.without_answer(trajectory=self.trajectory, task=self._task)
+        if earned is None:
+            return StepResult(reward=None, terminated=True, info={"error": self._reward.unscored(parts)})
         return StepResult(reward=earned + lost, reward_parts={**parts, "truncation_penalty": lost}, terminated=True)
 
     def _score(self, prediction: str) -> StepResult:

@@ -210,7 +210,7 @@ class RewardSum:
 
     def without_answer(
         self, *, trajectory: tuple[Message, ...], task: Task, num_opening: int | None = None, **resources: Any
-    ) -> tuple[float, dict[str, float]]:
+    ) -> tuple[float | None, dict[str, float]]:
         """As a call, for an episode that ended before there was an answer: `prediction` is "", and `success` is 0.
 
         A function that cannot score that, because it raises or gives no number, counts as 0; but one that reads
@@ -218,7 +218,7 @@ class RewardSum:
         """
         episode = _Scored("", trajectory, task, num_opening, resources)
         has_reply = any(message.role == "assistant" for message in trajectory[num_opening or 0 :])
-        total, parts = 0.0, {}
+        total, parts, num_applied = 0.0, {}, 0
         for each, weight in self._entries:
             try:
                 numbers = _score(each, episode)
@@ -229,11 +229,12 @@ class RewardSum:
                 numbers = {"reward": 0.0}
             if numbers is None and each.style is Style.BATCH:
                 continue
+            num_applied += 1
             numbers = numbers or {"reward": 0.0}
             earned = weight * numbers.pop("reward")
             total += earned
             parts |= _parts(each.name, earned, {key: n for key, n in numbers.items() if key != "success"})
-        return total, {**parts, "success": 0.0}
+        return (total, {**parts, "success": 0.0}) if num_applied else (None, parts)
 
     def unscored(self, parts: Mapping[str, float]) -> str:
         """The sentence for an episode whose sum is None."""
@@ -346,9 +347,7 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
             raise DataError(f"{what}{each.place}")
     wanted = given if each.filled is None else {key: given[key] for key in each.filled if key in given}
     try:
-        outcome = each.function(**wanted)
-        if inspect.isawaitable(outcome):
-            outcome = shared_loop("async rewards").result(_awaited(outcome))
+        outcome = result_of(each.function(**wanted))
     except AgentRLError:
         raise
     except (Exception, SystemExit) as error:  # the reward boundary: the sentence has to name the function and the line
@@ -365,6 +364,11 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
     return _as_numbers(each, outcome if isinstance(outcome, Mapping) else {"reward": outcome})
 
 
+def result_of(outcome: Any) -> Any:
+    """What a function gave; of an async one, once it is there."""
+    return shared_loop("async rewards").result(_awaited(outcome)) if inspect.isawaitable(outcome) else outcome
+
+
 async def _awaited(outcome: Awaitable[Any]) -> Any:
     return await outcome
 
@@ -372,7 +376,7 @@ async def _awaited(outcome: Awaitable[Any]) -> Any:
 def _as_numbers(each: _Registered, outcome: Mapping[str, Any]) -> dict[str, float] | None:
     what = f"the reward {each.name!r}"
     if "reward" not in outcome:
-        raise RewardFailedError(f"{what} gave a mapping without 'reward': its keys are {sorted(outcome)}{each.place}")
+        raise RewardFailedError(f"{what} gave a mapping without 'reward': its keys are {[*outcome]}{each.place}")
     if outcome["reward"] is None:
         return None
     numbers = {}

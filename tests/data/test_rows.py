@@ -236,6 +236,7 @@ def test_columns_are_renamed_before_rows_are_checked_and_named_alike_from_a_file
     path = tmp_path / "tasks.csv"
     path.write_text('question,target,id\n"2 + 2",4,a\n')
     assert read_split(DataConfig(train_path=path, columns=columns), "train") == expected
+    assert as_tasks([{**rows[0], "id": 5}], "rows", columns=columns) == [{**expected[0], "task_id": "5"}]
 
 
 def test_names_may_be_exchanged() -> None:

@@ -224,6 +224,15 @@ def test_a_bad_json_array_is_named_by_file_and_row(tmp_path, content, message):
     assert str(caught.value).startswith(f"{path}{message}")
 
 
+@pytest.mark.parametrize("values", [[1.5, math.nan], [[0.5], [1.0, math.inf]], [None, {"low": {"at": -math.inf}}]])
+def test_a_number_of_a_parquet_file_that_is_not_finite_is_named_by_row_and_column(tmp_path, values):
+    path = tmp_path / "tasks.parquet"
+    pq.write_table(pa.table({"task_id": ["a", "b"], "answer": values}), path)
+    with pytest.raises(DataError) as caught:
+        read_tasks(path)
+    assert str(caught.value).startswith(f"{path}:row 2: column 'answer' holds ")
+
+
 PACKED = gzip.compress(GOOD * 50)
 
 

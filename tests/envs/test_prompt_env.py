@@ -185,6 +185,7 @@ def test_an_episode_to_which_no_function_applies_is_dropped_with_the_functions_n
     def neither(completions):
         return [None]
 
-    episode = run(factory(neither), ["4"])
-    assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
-    assert "'neither' gave None" in str(episode.error)
+    for limits in ({}, {"max_new_tokens": 1}):
+        episode = run(factory(neither), ["4"], **limits)
+        assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
+        assert "'neither' gave None" in str(episode.error)

@@ -269,6 +269,14 @@ def test_a_reward_that_cannot_read_an_empty_answer_does_not_fail_an_episode_that
     assert (episode.stop_reason, episode.reward, episode.error) == (StopReason.MAX_TURNS, 0.0, None)
 
 
+def test_an_episode_that_was_cut_off_and_to_which_no_reward_applies_is_dropped() -> None:
+    name = f"qa-none-{next(_names)}"
+    reward(name)(lambda completions: [None])
+    episode = episode_of([written("double", n=21)] * 3, reward=name)
+    assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
+    assert f"'{name}' gave None" in str(episode.error)
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

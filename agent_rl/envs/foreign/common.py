@@ -4,6 +4,7 @@ A package is imported when such an environment is opened and not before. Not her
 """
 
 import importlib
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
@@ -26,7 +27,11 @@ class ForeignOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     success_at: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """The reward of an episode from which on it counts as solved (`success`)."""
+    """The reward of an episode from which on it counts as solved (`success`), to nine digits: ten times 0.1 are 1."""
+
+    def is_success(self, reward: float) -> float:
+        """1.0 or 0.0."""
+        return float(reward >= self.success_at or math.isclose(reward, self.success_at, rel_tol=1e-9, abs_tol=1e-9))
 
 
 def import_package(name: str, install: str, env: str | None = None) -> Any:

@@ -70,7 +70,7 @@ class GymnasiumEnv(AgentEnv):
         observation, reward, *ends, info = result
         reward, is_over = to_reward(reward, self._options.make), any(map(bool, ends))
         self._total += reward
-        success = float(self._total >= self._options.success_at)
+        success = self._options.is_success(self._total)
         return StepResult(
             messages=() if is_over else (Message.user(self._text(observation)),),
             reward=reward,

@@ -125,7 +125,7 @@ class OpenEnvEnv(AgentEnv):
         total = self._total or 0.0
         reward, self._given = total - self._given, total
         parts = numbers(self._session.ask("state")) if is_over else {}
-        success = float(total >= self._factory.options.success_at)
+        success = self._factory.options.is_success(total)
         return StepResult(
             messages=() if is_over else messages,
             reward=reward,

@@ -68,7 +68,7 @@ class ReasoningGymEnv(AgentEnv):
         tagged = _TAGGED.findall(message.content)
         answer = tagged[-1].strip() if tagged else final_answer(message.content)
         reward, note = self._factory.score(self._task, answer)
-        success = float(reward >= self._factory.options.success_at)
+        success = self._factory.options.is_success(reward)
         parts = {self._task["dataset"]: reward, "success": success}
         return StepResult(reward=reward, reward_parts=parts, terminated=True, info={"prediction": answer, **note})
 

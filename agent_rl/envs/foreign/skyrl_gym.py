@@ -83,7 +83,7 @@ class SkyRLGymEnv(AgentEnv):
             self._env.close()
 
     def _parts(self) -> dict[str, float]:
-        success = float(self._total >= self._factory.options.success_at)
+        success = self._factory.options.is_success(self._total)
         return {"success": success, **numbers(self._env.get_metrics())}
 
 

@@ -24,6 +24,7 @@ from agent_rl.envs.foreign.common import ForeignOptions, to_reward
 from agent_rl.errors import ConfigError
 from agent_rl.records import StopReason
 from agent_rl.registry import import_object
+from agent_rl.rewards.base import result_of
 from agent_rl.tools.decorator import FunctionTool, make_tool
 
 _NO_TOOLS = ("reset", "get_reward")
@@ -82,7 +83,7 @@ class TRLEnvironment(ToolEnv):
         if value is None:
             return StepResult(reward=None, terminated=True, info={"error": f"{self._factory.reward_name} gave None"})
         earned = to_reward(value, self._factory.reward_name)
-        success = float(earned >= self._factory.options.success_at)
+        success = self._factory.options.is_success(earned)
         return StepResult(reward=earned, reward_parts={"success": success}, terminated=True)
 
 
@@ -141,7 +142,7 @@ class TRLEnvironmentFactory(EnvFactory):
         if self._function is not None:
             lists = {name: [value] for name, value in row.items()}
             lists |= {"environments": [instance], "prompts": [prompt], "completions": [completion]}
-            (value,) = self._function(**_taken(self._function, lists))
+            (value,) = result_of(self._function(**_taken(self._function, lists)))
             return value
         if hasattr(instance, "get_reward"):
             return instance.get_reward()

@@ -115,7 +115,7 @@ class VerifiersEnv(AgentEnv):
         if state.get("error") is not None:
             return StepResult(reward=None, terminated=True, info={**counts, "error": repr(state["error"])})
         reward = to_reward(state.get("reward"), self._factory.options.id)
-        success = float(reward >= self._factory.options.success_at)
+        success = self._factory.options.is_success(reward)
         parts = {**numbers(state.get("metrics") or {}), "success": success}
         return StepResult(reward=reward, reward_parts=parts, terminated=True, info=counts)
 

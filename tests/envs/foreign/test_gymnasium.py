@@ -40,6 +40,15 @@ def test_seeds_and_options_of_a_row_reach_the_environment_and_a_truncated_one_en
     env.close()
 
 
+def test_ten_rewards_of_a_tenth_solve_what_needs_one() -> None:
+    env = make_env_factory("gymnasium", {**GUESS, "kwargs": {"reward": 0.1}})()
+    env.reset({"task_id": "t"})
+    results = [env.step(Message.assistant("1")) for _ in range(10)]
+    assert sum(each.reward for each in results) < 1.0
+    assert [each.reward_parts["success"] for each in results[-2:]] == [0.0, 1.0]
+    env.close()
+
+
 @pytest.mark.parametrize("reward", [numpy.float32(0.5), numpy.array(0.5), numpy.array([0.5]), True])
 def test_rewards_of_other_types_are_numbers(reward: object) -> None:
     env = make_env_factory("gymnasium", {**GUESS, "kwargs": {"reward": reward}})()

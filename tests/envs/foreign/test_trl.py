@@ -70,6 +70,10 @@ def length_reward(environments: list[Counter], completions: list[Any], target: l
     return [environments[0].count + 10.0 * len(completions[0])]
 
 
+async def slow_reward(completions: list[Any]) -> list[float]:
+    return [0.5 for _ in completions]
+
+
 def factory(name: str = "Counter", **options: Any) -> Any:
     return make_env_factory("trl_environment", {"make": f"{HERE}:{name}", **options})
 
@@ -111,6 +115,9 @@ def test_a_method_or_a_function_may_give_the_reward() -> None:
     env = factory(reward=f"{HERE}:length_reward")()
     env.reset(ROW), env.step(add(2))
     assert env.step(Message.assistant("done")).reward == 2.0 + 10.0 * 3
+    env = factory(reward=f"{HERE}:slow_reward")()
+    env.reset(ROW)
+    assert env.step(Message.assistant("done")).reward == 0.5
     env = factory(reward=f"{HERE}:length_reward")()
     env.reset({**ROW, "target": 99})
     assert env.step(Message.assistant("done")).reward is None
