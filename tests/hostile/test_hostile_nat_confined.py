@@ -20,6 +20,12 @@ def run_confined(toolkit: NatToolkit, files: dict[str, str], *runs: dict[str, An
 
 # ---------------------------------------------------------------- what a text does not show
 
+PEEK = """
+from typing import Any
+from pydantic import BaseModel, Field
+class Peek(BaseModel):
+    got: Any = Field(validation_alias="__get" + "attribute__")
+"""
 ATTEMPTS = {
     "self is the builder, set": ("class C:\n    def put(self, v):\n        self.build = v", "C.put(it, 1)"),
     "self is the builder, read": (
@@ -76,6 +82,31 @@ ATTEMPTS = {
         "        return super()._copy_and_set_values\ndef _copy_and_set_values(): ...",
         "M().f()",
     ),
+    "a model made of attributes": (PEEK, "Peek.model_validate(Builder, from_attributes=True).got"),
+    "a model of a model made of attributes": (
+        f"{PEEK}from pydantic import RootModel\nclass Root(RootModel[Peek]): ...\n",
+        "Root.model_validate(Builder, from_attributes=True).model_dump()",
+    ),
+    "a model made of attributes by a partial": (
+        f"{PEEK}from functools import partial\ndef peek(each):\n"
+        "    return partial(Peek.model_validate, **{'from_' + 'attributes': True})(each).got",
+        "peek(Builder)",
+    ),
+    "wraps as a reader": (
+        "from functools import wraps\nclass Some:\n    _workflow_builder = 1\n"
+        "def look(each):\n    def fake(): ...\n    return wraps(each)(fake)._workflow_builder",
+        "look(it)",
+    ),
+    "a copy's memo": (
+        "from copy import deepcopy\ndef look(each):\n    seen = {}\n    try:\n        deepcopy(each, seen)\n"
+        "    except TypeError:\n        if not seen:\n            raise\n    return seen",
+        "look(it)",
+    ),
+    "a dataclass of others, taken apart": (
+        "from dataclasses import astuple\nfrom pydantic import StringConstraints\n"
+        "def look():\n    return astuple(StringConstraints())",
+        "look()",
+    ),
 }
 LOOK = '''
     try:
@@ -126,6 +157,72 @@ def test_a_file_that_is_written_over_later_changes_nothing(nat_toolkit: NatToolk
     files["src/nat_demo/configs/config.yml"] = config
     evidence = nat_toolkit.run_agent(files, package="nat_demo", schemas=["scaler"], runs=[both_ways()], confined=True)
     assert (evidence.error, evidence.runs[0].answers[:3]) == (None, ANSWERS)
+
+
+LOGS = """
+import logging
+class Sink:
+    def __init__(self):
+        self.text = ""
+    def write(self, text):
+        self.text += text
+    def flush(self): ...
+def look(form):
+    sink = Sink()
+    logging.basicConfig(format=form, style="{", stream=sink, force=True)
+    try:
+        raise ValueError
+    except ValueError:
+        logging.getLogger("x").log(60, "m", exc_info=True)
+    return sink.text
+def write(path, text):
+    logging.basicConfig(filename=path, filemode="w", format="%(message)s", force=True)
+    logging.getLogger("x").log(60, text)
+    with_file = logging.getLogger("x").isEnabledFor(60)
+    return f"{with_file}"
+"""
+
+
+def in_a_run(code: str, call: str) -> dict[str, str]:
+    """The demo with more logic, of which a tool answers with what `call` gives."""
+    register = REGISTER.replace("import scale", f"import scale, {call.partition('(')[0]}")
+    register = register.replace("return scale(value, unit, config.digits)", f"return str({call})")
+    return {"src/nat_demo/logic.py": f"{LOGIC}\n{code}", "src/nat_demo/register.py": register}
+
+
+@pytest.mark.parametrize("path", ["nat/builder/function_info.py", "nat/__init__.py", "pydantic/main.py"])
+def test_a_file_named_as_a_module_that_is_there_makes_nobodys_classes_the_projects(
+    nat_toolkit: NatToolkit, path: str
+) -> None:
+    code = (
+        "from nat.builder.function_info import FunctionInfo\nfrom pydantic import BaseModel\n"
+        "def put(each):\n    each.description = 1\n"
+        "def go():\n    for each in (FunctionInfo, BaseModel):\n        try:\n            put(each)\n"
+        "        except AttributeError:\n            continue\n        return 'changed'\n    return 'held'\n"
+    )
+    evidence = run_confined(nat_toolkit, {**in_a_run(code, "go()"), f"src/{path}": ""})
+    assert (evidence.error, evidence.runs[0].answers[0]) == (None, "held")
+
+
+def test_the_format_of_a_log_asks_for_no_attribute(nat_toolkit: NatToolkit) -> None:
+    form = "{exc_info[2].tb_frame.f_lineno}"
+    evidence = run_confined(nat_toolkit, in_a_run(LOGS, f"look({form!r})"))
+    assert (evidence.error, evidence.runs[0].answers[0]) == (None, "")
+
+
+def test_a_log_writes_no_file_and_no_file_of_a_project_is_what_others_import_late(nat_toolkit: NatToolkit) -> None:
+    """`h2` is a package that httpx imports when it is asked for it, and that is not installed."""
+    code = (
+        f"{LOGS}\nimport httpx\ndef late(folder):\n    write(f'{{folder}}h2.py', 'HERE = 1')\n"
+        "    try:\n        httpx.AsyncClient(http2=True)\n    except ImportError as error:\n        return f'{error}'\n"
+        "    return 'imported'\n"
+    )
+    for folder in ("src/", ""):
+        evidence = run_confined(nat_toolkit, in_a_run(code, f"late({folder!r})"))
+        assert (evidence.error, "not installed" in str(evidence.runs[0].answers[0])) == (None, True)
+    ready = {"src/h2/__init__.py": "", **in_a_run(code, "late('other_')")}
+    evidence = run_confined(nat_toolkit, ready)
+    assert (evidence.error, "not installed" in str(evidence.runs[0].answers[0])) == (None, True)
 
 
 # ---------------------------------------------------------------- ordinary code

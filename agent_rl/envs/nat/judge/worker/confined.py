@@ -2,17 +2,20 @@
 
 For projects in whose text nothing reaches beyond (`read_reach.py`). A text does not show whose object an attribute
 belongs to, so this is looked up while the code runs: what is not an open attribute is given of the project's own
-objects alone, and nothing is set on anybody else's. Modules are what stood in the files before anything ran.
+objects alone, and nothing is set on anybody else's. Functions of others that would read an attribute whose name they
+are told, or hand out what an object holds, do so no more. Modules are what stood in the files before anything ran.
 """
 
 import _strptime  # noqa: F401 - a fork that reads a date would load it
 import ast
 import builtins
+import copy
 import dataclasses
 import decimal
 import enum
 import functools
 import importlib
+import importlib.util
 import logging
 import os
 import string
@@ -21,6 +24,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+
+import pydantic
 
 from agent_rl.envs.nat.judge.worker import reach_names as names
 
@@ -116,12 +121,39 @@ def _hasattr(target: Any, name: str) -> bool:
 
 
 def _wraps(wrapped: Any) -> Callable[[Any], Any]:
+    """As functools.wraps; what another's object holds does not become the function's."""
+    is_own = _is_own_function(wrapped) or _is_own_class(type(wrapped))
+
     def decorate(function: Any) -> Any:
         if not _is_own_function(function):
             raise TypeError("wraps() is for functions")
-        return functools.wraps(wrapped)(function)
+        return functools.wraps(wrapped, updated=functools.WRAPPER_UPDATES if is_own else ())(function)
 
     return decorate
+
+
+def _copy(target: Any) -> Any:
+    return copy.copy(target)
+
+
+def _deepcopy(target: Any) -> Any:
+    """Without the memo, in which everything would stand that was met on the way."""
+    return copy.deepcopy(target)
+
+
+def _basic_config(**how: Any) -> None:
+    """Nothing: what a project logs is shown to nobody, and the format of a log may ask for attributes."""
+
+
+def _of_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of dataclasses for the project's alone."""
+
+    def checked(target: Any, /, **how: Any) -> Any:
+        if not _is_own_class(type(target)):
+            raise TypeError(f"{function.__name__}() is for a dataclass of the project")
+        return function(target, **how)
+
+    return checked
 
 
 def _only_own(decorate: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,6 +173,12 @@ _IN_PLACE_OF: dict[tuple[str, str], Any] = {
     ("functools", "wraps"): _wraps,
     ("functools", "total_ordering"): _only_own(functools.total_ordering),
     ("dataclasses", "dataclass"): _only_own(dataclasses.dataclass),
+    ("dataclasses", "asdict"): _of_own(dataclasses.asdict),
+    ("dataclasses", "astuple"): _of_own(dataclasses.astuple),
+    ("dataclasses", "replace"): _of_own(dataclasses.replace),
+    ("copy", "copy"): _copy,
+    ("copy", "deepcopy"): _deepcopy,
+    ("logging", "basicConfig"): _basic_config,
     ("enum", "unique"): _only_own(enum.unique),
 }
 _BUILTINS: dict[str, Any] = {
@@ -162,6 +200,20 @@ def _facade(module: str) -> Facade:
     for name in names.submodules_of(module):
         setattr(facade, name, _facade(f"{module}.{name}"))
     return facade
+
+
+@functools.cache
+def _close_models() -> None:
+    """From now on no model is made of an object's attributes: their names would be aliases, which are texts."""
+    validate = pydantic.BaseModel.model_validate.__func__  # type: ignore[attr-defined]
+
+    @functools.wraps(validate)
+    def model_validate(kind: Any, obj: Any, **how: Any) -> Any:
+        if how.get("from_attributes"):
+            raise TypeError("a project may not make a model of an object's attributes")
+        return validate(kind, obj, **how)
+
+    pydantic.BaseModel.model_validate = classmethod(model_validate)  # type: ignore[method-assign,assignment]
 
 
 # ---------------------------------------------------------------- the code
@@ -197,11 +249,14 @@ class Confined:
     """The modules of one project: their code now, the modules themselves when they are imported."""
 
     def __init__(self, folder: str) -> None:
+        _close_models()
         self._code: dict[str, CodeType] = {}
         self._packages: dict[str, str] = {}
         """Package -> its folder."""
         for path in _sources(folder):
             module = os.path.relpath(path, folder).removesuffix(".py").removesuffix("/__init__").replace(os.sep, ".")
+            if _is_installed(module.partition(".")[0]):
+                continue  # what is installed comes first, and its classes have this module's name
             with open(path, encoding="utf-8", newline="") as file:
                 tree = ast.parse(file.read(), path)
             self._code[module] = compile(_Guard().visit(tree), path, "exec", dont_inherit=True)
@@ -256,6 +311,12 @@ class Confined:
         if name in sys.modules:  # what functions written in C ask for, and then take from there
             return Facade("nothing of it")
         raise ImportError(f"{name} is not open to a project")
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return package not in _own_modules
+    return package in sys.stdlib_module_names or importlib.util.find_spec(package) is not None
 
 
 def _sources(folder: str) -> Iterator[str]:

@@ -57,7 +57,9 @@ def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
         exchanges.keep_table(request["table_bytes"])
     talk = Talk()
     linux.prctl(linux.PR_SET_DUMPABLE, 0)  # a server of the project's own must not write into this process
-    _add_roots(request["roots"], workdir)
+    mock_tools.let_servers_import(_absolute(request["roots"], workdir))
+    if not request["confined"]:  # else what others import late, as a package that is not installed, would be its files
+        sys.path += _absolute(request["roots"], workdir)
     os.chdir(workdir)
     try:
         talk.next()
@@ -77,9 +79,9 @@ def _import(modules: list[str], confined: str | bool) -> None:
             load(module)
 
 
-def _add_roots(roots: list[str], workdir: str) -> None:
-    """At the end, so that no project file can shadow an installed module."""
-    sys.path += [os.path.join(workdir, root) for root in roots]
+def _absolute(roots: list[str], workdir: str) -> list[str]:
+    """Folders to import from, for the end of the path, so that no project file can shadow an installed module."""
+    return [os.path.join(workdir, root) for root in roots]
 
 
 async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
@@ -185,7 +187,7 @@ def serve_mcp(request: dict[str, Any], workdir: str) -> None:
     if request["table_bytes"]:
         exchanges.keep_table(request["table_bytes"])
     sys.stdout = mock_tools.line_buffered_stdout()
-    _add_roots(request.get("roots", []), workdir)
+    mock_tools.let_servers_import(_absolute(request.get("roots", []), workdir))
     mock_tools.serve_file(os.path.join(workdir, request["server_path"]))
 
 
@@ -194,7 +196,7 @@ def serve_mcp(request: dict[str, Any], workdir: str) -> None:
 
 def run_project_tests(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     """As the sandbox's `run_tests`, with `roots` importable, and `async def` tests run without a plugin."""
-    _add_roots(request["roots"], workdir)
+    sys.path += _absolute(request["roots"], workdir)
     return outcomes_of_tests(request["targets"], workdir, _CoroutineTests())
 
 

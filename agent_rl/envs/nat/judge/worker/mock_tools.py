@@ -167,10 +167,18 @@ class _Answers:
         return line
 
 
+_roots: list[str] = []
+
+
+def let_servers_import(roots: list[str]) -> None:
+    """From these folders, at the end, so that no project file can shadow an installed module."""
+    _roots[:] = roots
+
+
 def serve_file(path: str) -> None:
     """Be `python PATH` until it ends; what ended it is the last thing on stderr."""
     sys.argv = [path]
-    sys.path.append(os.path.dirname(path))
+    sys.path += [*_roots, os.path.dirname(path)]
     try:
         runpy.run_path(path, run_name="__main__")
         sys.stdout.flush()
