@@ -126,6 +126,7 @@ CASES = (
     _case("memfd_bomb", C.SYSCALL_FILTER),
     _case("pipe_memory", C.MEM_TOTAL, status=ENDED | {S.MEMORY}),
     _case("socket_memory", C.MEM_TOTAL, status=ENDED | {S.MEMORY}),
+    _case("tcp_memory", C.MEM_TOTAL, C.NO_NETWORK, status=ENDED | {S.MEMORY}),
     # files and descriptors
     _case("disk_fill", C.DISK_QUOTA),
     _case("disk_fill_everywhere", C.DISK_QUOTA),

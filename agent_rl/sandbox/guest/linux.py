@@ -118,6 +118,14 @@ def bring_up_loopback() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
+def bound_tcp_buffers() -> None:
+    """Keep what a connection of this network namespace holds small: the kernel lets buffers grow to megabytes, and old
+    control groups count none of it."""
+    for name in ("rmem", "wmem"):
+        with open(f"/proc/sys/net/ipv4/tcp_{name}", "w") as file:
+            file.write("4096 16384 65536")
+
+
 def num_oom_kills() -> int:
     """Processes that the kernel has killed for want of memory, for a full group's or the machine's."""
     with open("/proc/vmstat") as file:

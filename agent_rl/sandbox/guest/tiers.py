@@ -161,6 +161,7 @@ class NamespacesTier(Tier):
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         linux.mount("none", "/", None, MS_REC | MS_PRIVATE)
         _build_root(self.visible, loaded_from)
+        linux.bound_tcp_buffers()  # here to learn whether this kernel lets us; each run has a network of its own
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, "size=16m,mode=755")
         self.make_folders()
         self._load(load)
@@ -191,6 +192,7 @@ class NamespacesTier(Tier):
 
     def enter_run(self, limits: dict[str, Any], number: int) -> None:
         linux.map_ids(self.ids, (USER_INSIDE, USER_INSIDE))
+        linux.bound_tcp_buffers()  # while the server's /proc is here, which has the run's settings
         quota = f"size={limits['disk_mb']}m,nr_inodes={limits['inodes']},mode=755"
         linux.mount("tmpfs", self.box, "tmpfs", MS_NOSUID | MS_NODEV, quota)
         self.make_folders()
