@@ -61,11 +61,12 @@ def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     if not request["confined"]:  # else what others import late, as a package that is not installed, would be its files
         sys.path += _absolute(request["roots"], workdir)
     os.chdir(workdir)
+    configs = _Configs(workdir)
     try:
         talk.next()
         _import(request["modules"] or [request["package"] + ".register"], request["confined"] and request["roots"][0])
         talk.answer()
-        asyncio.run(_all_runs(request, talk))
+        asyncio.run(_all_runs(request, talk, configs))
     except BaseException as error:  # the boundary to the candidate's code: SystemExit included
         talk.answer(error=f"{type(error).__name__}: {error}"[:ERROR_CHARS])
     return {}
@@ -84,10 +85,30 @@ def _absolute(roots: list[str], workdir: str) -> list[str]:
     return [os.path.join(workdir, root) for root in roots]
 
 
-async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
+class _Configs:
+    """The configurations as they stood before any code of the project ran: its servers may write to its folder."""
+
+    def __init__(self, workdir: str) -> None:
+        self._read: dict[str, Any] = {}
+        for folder, _, names in os.walk(os.path.realpath(workdir)):
+            for path in (os.path.join(folder, name) for name in names if name.endswith((".yml", ".yaml"))):
+                try:
+                    self._read[path] = yaml_load(path)
+                except Exception as error:  # a file of the candidate's; it matters when a build asks for it
+                    self._read[path] = error
+
+    def __getitem__(self, path: str) -> Any:
+        """What the toolkit reads in the file. Raises what it raised then, and KeyError for a path that was not there."""
+        found = self._read[os.path.realpath(path)]
+        if isinstance(found, Exception):
+            raise found
+        return copy.deepcopy(found)
+
+
+async def _all_runs(request: dict[str, Any], talk: Talk, configs: _Configs) -> None:
     for number in range(request["num_runs"]):
         build = talk.next()["build"]
-        config, applied = _configured(build)
+        config, applied = _configured(build, configs[build["config"]])
         exchanges.use_table(number)
         mock_tools.set_swapped({} if build["through_client"] else build["swapped"])
         mock_tools.set_served(build["swapped"] if build["through_client"] else {})
@@ -106,12 +127,11 @@ async def _all_runs(request: dict[str, Any], talk: Talk) -> None:
     talk.answer()
 
 
-def _configured(build: dict[str, Any]) -> tuple[Config, bool]:
+def _configured(build: dict[str, Any], raw: Any) -> tuple[Config, bool]:
     """(the configuration with overrides and scripted LLMs, whether every overridden field exists).
 
     They are written before validation, so that they mean what the same text in the file would mean.
     """
-    raw = yaml_load(build["config"])
     base = validate_schema(raw, Config)
     raw, applied = copy.deepcopy(raw), True
     for section, name, values in build["overrides"]:
@@ -253,7 +273,7 @@ def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
     os.chdir(workdir)
     with GlobalTypeRegistry.push():
         _import([f"{_WARM_UP_PACKAGE}.register"], "src")
-        asyncio.run(_all_runs({"num_runs": 1, "schemas": ["tool"]}, talk))
+        asyncio.run(_all_runs({"num_runs": 1, "schemas": ["tool"]}, talk, _Configs(workdir)))
     os.chdir(here)
     for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
         del sys.modules[name]
