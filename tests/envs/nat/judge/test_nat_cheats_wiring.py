@@ -1,6 +1,7 @@
 """Reward hacking by configurations, files and workflows on the real toolkit."""
 
 import pytest
+from nat_demo import run_of
 from nat_projects import (
     NOTHING_ANSWERED,
     check,
@@ -59,11 +60,14 @@ def test_a_client_that_starts_a_shell_is_refused_before_and_while_it_is_built(na
     shell = {path: render_project(CLIENT)[path].replace("command: python", "command: sh")}
     assert shell[path] != render_project(CLIENT)[path]
     earns_no(check(nat_toolkit, CLIENT, shell), "behaviour", "workflow", "config")
+    run = run_of([("", CLIENT.tools[0].example.inputs)], config=path)
+    files = {**render_project(CLIENT), **shell}
+    built = nat_toolkit.run_agent(files, package=CLIENT.package, schemas=[], runs=[run], confined=False)
+    assert "may not be started" in str(built.error)
     rewrites = f"from pathlib import Path\n\nPath({path!r}).write_text({shell[path]!r})\n"
     late = check(nat_toolkit, CLIENT, {f"src/{CLIENT.package}/__init__.py": rewrites})
     assert not late.complete
     assert score(late, "workflow", "through the MCP client") == score(late, "workflow", "served tools swapped") == 0.0
-    assert any("may not be started" in problem for problem in late.problems)
 
 
 def test_a_second_entry_point_costs_the_success(nat_toolkit: NatToolkit) -> None:

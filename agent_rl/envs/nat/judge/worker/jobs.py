@@ -98,7 +98,7 @@ class _Configs:
                     self._read[path] = error
 
     def __getitem__(self, path: str) -> Any:
-        """What the toolkit reads in the file. Raises what it raised then, and KeyError for a path that was not there."""
+        """What the toolkit reads in the file. Raises what it raised then; KeyError for a path that was not there."""
         found = self._read[os.path.realpath(path)]
         if isinstance(found, Exception):
             raise found
