@@ -118,6 +118,9 @@ def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise _BoundError(f"a key on line {key_node.start_mark.line + 1} is no text; write a name")
+        if key_node.tag in _NO_TEXTS:
+            line = key_node.start_mark.line + 1
+            raise _BoundError(f"the key {key_node.value!r:.60} on line {line} is no text; quote it")
         if key_node.value in seen:
             line = key_node.start_mark.line + 1
             raise _BoundError(
@@ -125,6 +128,16 @@ def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
             )
         seen.add(key_node.value)
     return loader.construct_mapping(node, deep=True)
+
+
+_NO_TEXTS = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "float", "int", "null", "timestamp")}
+
+
+def _text(loader: Any, node: yaml.ScalarNode) -> str:
+    """A text; none with a zero byte, which no path may hold and no terminal shows."""
+    if "\0" in node.value:
+        raise _BoundError(f"a text with a zero byte on line {node.start_mark.line + 1}; remove it")
+    return loader.construct_yaml_str(node)
 
 
 def _integer(loader: Any, node: yaml.ScalarNode) -> int:
@@ -137,4 +150,5 @@ def _integer(loader: Any, node: yaml.ScalarNode) -> int:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+_Loader.add_constructor(_TEXT, _text)
 _Loader.add_constructor("tag:yaml.org,2002:int", _integer)

@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_rl.config import ToolsConfig
 from agent_rl.data.tasks import Task
-from agent_rl.errors import ConfigError, SandboxError
+from agent_rl.errors import ConfigError, SandboxError, defined_at, in_one_line, raised_at
 from agent_rl.registry import TOOLS
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.tools.base import BaseTool
@@ -106,18 +106,31 @@ def _open(name: str, entry: Any, config: ToolsConfig) -> ToolMaker | WorkspaceTo
         return lambda _task: entry
     if isinstance(entry, type) and issubclass(entry, BaseTool):
         return lambda _task: entry()
-    is_opener = callable(entry)
-    if is_opener:
-        try:
-            inspect.signature(entry).bind(config)
-        except TypeError:
-            is_opener = False
-    maker = entry(config) if is_opener else None
+    try:
+        maker = entry(config) if _is_opener(entry) else None
+    except (AttributeError, TypeError) as error:  # what a function of something else makes of a configuration
+        raise ConfigError(
+            f"tools.use names {name!r}, and called with the configuration of the tools it raised "
+            f"{in_one_line(error)}{raised_at(error)}; decorate a function that is a tool with @tool"
+        ) from error
     if not callable(maker):
         raise ConfigError(
-            f"tools.use names {name!r}, which is neither a tool nor an opener of tools; decorate a function with @tool"
+            f"tools.use names {name!r}{defined_at(entry)}, which is neither a tool nor an opener of tools; decorate a "
+            "function with @tool"
         )
     return maker
+
+
+def _is_opener(entry: Any) -> bool:
+    """Whether it is a function of one configuration; its parameter may go without a type, and has no other."""
+    if inspect.isbuiltin(entry) or not callable(entry):
+        return False
+    try:
+        parameters = [*inspect.signature(entry).parameters.values()]
+    except ValueError:  # a class made in C
+        return False
+    needed = [each for each in parameters if each.default is each.empty]
+    return len(needed) == 1 and needed[0].annotation in (needed[0].empty, ToolsConfig, ToolsConfig.__name__)
 
 
 def refuse_collisions(names: tuple[str, ...], where: str) -> None:

@@ -298,6 +298,9 @@ def test_a_key_without_a_space_behind_its_colon_is_told_so() -> None:
     [
         (MINIMAL + "train: {steps: 4}\n", "'train' is given twice, second time on line 5"),
         ("- 1\n- 2\n", "expected a mapping"),
+        (MINIMAL + "on: 1\n", "the key 'on' on line 5 is no text; quote it"),
+        (MINIMAL + "1.5: 1\n", "the key '1.5' on line 5 is no text; quote it"),
+        (MINIMAL + 'run: {output_dir: "a\\0b"}\n', "a text with a zero byte on line 5; remove it"),
         ("data: [\n", "not valid YAML"),
         (
             MINIMAL.replace(", learning_rate: 0.001", ""),

@@ -3,10 +3,11 @@ own code is shown with his file and line."""
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from commands import one_line_error, run_here
+from commands import ROOT, one_line_error, run_here
 
 TRAIN = ["train", "--config", "configs/math_grpo.yaml"]
 SHORT = ["train.steps=1", "rollout.groups_per_step=1", "rollout.group_size=2", "train.warmup_steps=0"]
@@ -40,6 +41,8 @@ CONFIGURATION = [
     (["algorithm.advantage=grop"], "'grpo'", None),
     (["tools.use=[search, serch]"], "serch", None),
     (["tools.use=[echo]"], "'echo'", "did you mean"),
+    (["tools.use=[textwrap:dedent]"], "textwrap.py:", None),
+    (["tools.use=[math:sqrt]"], "'math:sqrt'", None),
     (["env.name=maths_qa"], "'math_qa'", None),
     (["env.name=nowhere.py:MyEnv"], "nowhere.py", None),
     (["env.name=nowhere.py"], "nowhere.py:", "did you mean"),
@@ -88,6 +91,7 @@ COMMANDS = [
         None,
     ),
     (["init", "README.md"], "README.md", None),
+    (["translate", "/dev/zero"], "/dev/zero", None),
     (["plan", "--config", "configs/math_grpo.yaml", "--set", "gpu=4"], "gpu", None),
 ]
 
@@ -288,3 +292,12 @@ def test_a_run_whose_prompts_leave_no_room_is_refused_and_not_told_to_take_easie
     assert done.returncode == 2
     assert "policy.max_context" in done.stderr and "too hard" not in done.stdout
     assert not list(tmp_path.rglob("step_*"))
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_plan_without_a_standard_output_still_ends_as_it_should(words: list[str]) -> None:
+    command = [sys.executable, "-m", "agent_rl.scripts.cli", "plan", "--config", "configs/hello.yaml", *words]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

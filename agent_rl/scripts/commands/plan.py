@@ -56,7 +56,7 @@ def main(
     from agent_rl.planning.report import as_data, show
 
     plan = make_plan(read_run(config, overrides or (), read_machine(machine, settings or ())))
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = Console(width=None if sys.stdout and sys.stdout.isatty() else 120)
     data = as_data(plan)
     if not as_json:
         show(plan, console)

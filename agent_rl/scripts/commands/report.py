@@ -50,5 +50,5 @@ def main(
     if not links.is_empty:
         write_linked_page(episodes_file, run, links)
         files.append(episodes_file)
-    show(report, Console(width=None if sys.stdout.isatty() else 80))
+    show(report, Console(width=None if sys.stdout and sys.stdout.isatty() else 80))
     print(f"Report: {', '.join(map(str, files))}")

@@ -28,13 +28,11 @@ def main(
 
     from agent_rl.config.load import parse_config, read_yaml
     from agent_rl.config.translate import read_foreign, translate
+    from agent_rl.config.yaml_text import settings_text
     from agent_rl.errors import ConfigError
     from agent_rl.resources import find
 
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read ({error}); give a text file") from None
+    text = settings_text(Path("/dev/stdin") if str(file) == "-" else file)
     made = translate(read_foreign(text, str(file)), library)
     tree = {} if base is None else read_yaml(find(base))
     if made.settings.get("train.schedule") == "constant" and isinstance(tree.get("train"), dict):
