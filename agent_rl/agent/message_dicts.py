@@ -94,7 +94,8 @@ def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
 def read_chat(given: Any, where: str) -> tuple[tuple[Message, ...], tuple[tuple[str, ...], ...]]:
     """The messages of a conversation as clients of OpenAI's protocol send it, and the ids of the calls of each.
 
-    An answer is named by the call that it answers. DataError, which names the message behind `where`.
+    An answer is named by the call whose id it gives; without an id by its own name, or by a call without an id, where
+    its message has no second one. DataError, which names the message behind `where`.
     """
     if not isinstance(given, list | tuple) or not given:
         raise DataError(f"{where} is {given!r:.80}; expected a list with at least one message")
@@ -110,6 +111,8 @@ def read_chat(given: Any, where: str) -> tuple[tuple[Message, ...], tuple[tuple[
         calls = _calls_of(row, f"{at}.tool_calls") if role == "assistant" else []
         names |= {call_id: call.name for call_id, call in calls}
         call_ids.append(tuple(call_id for call_id, _ in calls))
+        if call_ids[-1].count("") > 1:
+            del names[""]
         messages.append(_of_protocol(row, role, names, tuple(call for _, call in calls), f"{at}.content"))
     return tuple(messages), tuple(call_ids)
 
@@ -119,9 +122,15 @@ def _of_protocol(
 ) -> Message:
     content, name, thought = read_text(row.get("content"), where), row.get("name"), row.get("reasoning_content")
     if role == "tool":
-        return Message.tool(content, names.get(str(row.get("tool_call_id")), name if isinstance(name, str) else None))
+        call_id, own = _id(row.get("tool_call_id")), name if isinstance(name, str) else None
+        called = names.get(call_id)
+        return Message.tool(content, called or own if call_id else own or called)
     reasoning = thought if role == "assistant" and isinstance(thought, str) else ""
     return Message(role=role, content=content, tool_calls=calls, reasoning=reasoning)
+
+
+def _id(given: Any) -> str:
+    return "" if given is None else str(given)
 
 
 def read_text(content: Any, where: str) -> str:
@@ -141,7 +150,8 @@ def read_text(content: Any, where: str) -> str:
 
 
 def read_call(given: Any, where: str) -> tuple[str, ToolCall]:
-    """The id and the call of `{id, function: {name, arguments}}`; arguments are an object, or its text as JSON."""
+    """The id ("" without one) and the call of `{id, function: {name, arguments}}`; arguments are an object, or its text
+    as JSON."""
     function = (given.get("function") or given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise DataError(f"{where} has the tool call {given!r:.80}; expected {{id, function: {{name, arguments}}}}")
@@ -152,7 +162,7 @@ def read_call(given: Any, where: str) -> tuple[str, ToolCall]:
         arguments = None
     if not isinstance(arguments, Mapping):
         raise DataError(f"{where} has the arguments {function['arguments']!r:.80}; expected the text of a JSON object")
-    return str(given.get("id")), ToolCall(name=function["name"], arguments=dict(arguments))
+    return _id(given.get("id")), ToolCall(name=function["name"], arguments=dict(arguments))
 
 
 def read_tools(given: Any, where: str) -> tuple[ToolSpec, ...]:

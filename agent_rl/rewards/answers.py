@@ -36,20 +36,35 @@ _BLANK = re.compile(
     r"|\\(?:left|right|quad|qquad|displaystyle|approx|implies|[Rr]ightarrow|therefore)(?![a-zA-Z])"
 )
 _SPACED_GROUPS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})+(?![0-9])")
-_SPACED_SIGN = re.compile(r"(^|[=(:*<>≈])[ \t]*+-[ \t]*+(?=[0-9.])")
+_SPACED_SIGN = re.compile(r"(^|[=(:*<>≈])[ \t]*+(?:(-)|\+)[ \t]*+(?=[0-9.])")
 
 # The last number of a text
 _WORD_OR_VALUE = re.compile(
     r"[^\W\d_]++(?:[\^_](?:-?[0-9]++|\{-?[0-9]++\})|[23](?![0-9]|[.,][0-9]))?"  # a unit's power is no number
     rf"|(?P<value>{_VALUE.pattern})"
 )
+_VARIABLE = r"[a-zA-Z](?![a-zA-Z])"
+_FUNCTION = (
+    r"(?<![a-zA-Z])(?:sqrt|cbrt|log|ln|lg|exp|(?:arc|a)?(?:sin|cos|tan)h?|csc|cot|mod)"
+    r"(?:_\{?\w{1,9}\}?|[0-9]{1,3})?(?![a-zA-Z])"
+)
 _BOUND_TO_WHAT_IS_BEFORE = re.compile(
     r"(?:[0-9][.,:]|\w_|(?:[0-9](?:[ \t]+:)?"  # 1.5.2, 1,5, 5:30, 5_30, 3 1/2 and 5 : 30
-    r"|(?:[0-9)\]}]|\b[b-zB-HJ-Z])[ \t]*(?:[x×·⋅÷/+]|\*{1,2})|\S[ \t]*-"  # 2 x 3, y * 3 and 10 - 7
-    r"|[/^√\\]|[\^_}\]\\]\{|\\[a-zA-Z]+\{?)[ \t]*)$"  # 10^3, 10^{3}, \frac{3}{4} and \cdot 3
+    r"|(?:[0-9)\]}]|\b[b-zB-HJ-Z])[ \t]*(?:[x×·⋅∙∗÷∕⁄/+]|\*{1,2})|\S[ \t]*-"  # 2 x 3, y * 3 and 10 - 7
+    r"|[/∕⁄^√∛∜±∓\\]|[\^_}\]\\]\{|\\[a-zA-Z]+\{?"  # 10^3, ±3, 10^{3}, \frac{3}{4} and \cdot 3
+    rf"|{_FUNCTION})[ \t]*)$"  # log_2 8
 )
-_BOUND_TO_WHAT_IS_BEHIND = re.compile(r"[exyzin](?![a-zA-Z])|[ \t]*+(?:[\^²³√π]|\\[a-zA-Z])")
-"""2x, 2^n, 2\\pi"""
+_CALLED = re.compile(rf"(?:[\^√∛∜][ \t]*|[0-9)]|(?<![a-zA-Z])(?:[a-zA-Z]'*|max|min|gcd|lcm|abs)|{_FUNCTION}[ \t]*)$")
+"""What stands before the bracket of a number that is only part of something: 10^(3), 2(3), f(3), log_2(8)."""
+_OPERATOR = r"(?:[×·⋅∙∗÷+±∓-]|\*{1,2})"
+_OPERAND = rf"(?:\(?{_VARIABLE}|{_FUNCTION}|pi(?![a-zA-Z])|[√∛∜α-λν-ω]|\\[a-zA-Z])"
+_BOUND_TO_WHAT_IS_BEHIND = re.compile(
+    rf"[exyzin](?![a-zA-Z])|[ \t]*+\\[a-zA-Z]|\({_VARIABLE}"  # 2x, 2\pi and 2(x)
+    r"|[)\]}]*+(?:[ \t]*+(?:[\^²³¹⁰-₉¼-¾⅐-⅞√∛∜π]|pi(?![a-zA-Z])|[α-λν-ω](?![^\W\d_])"  # 2^n, 2½, 2 pi and 2θ
+    rf"|{_FUNCTION}(?:\(|[ \t]*{_VARIABLE})"  # 2 sin x
+    rf"|[/∕⁄][ \t]*(?![dghlmsL](?![a-zA-Z])){_OPERAND})"  # 2/x, but 2/s
+    rf"|{_OPERATOR}{_OPERAND}|[ \t]++{_OPERATOR}[ \t]++(?![aAI](?![a-zA-Z])){_OPERAND})"  # 2*x, 2 - x, but 2 - a lot
+)
 
 
 def accepted_answers(answer: Any) -> list[str]:
@@ -115,9 +130,9 @@ def math_reward_string_equal(prediction: str, answer: Any) -> dict[str, float]:
     inside \\boxed{}.
 
     Where the answer is a number (1,234.50, $72, 50%, 3/4), the last number of the prediction has to be it, without
-    regard to commas, $, %, insignificant zeros, and units behind it. A number that is only part of something does
-    not count: 10^3, \\frac{3}{4}, 2\\sqrt{3}, 3 1/2, 5:30 and 10 - 7 give no number at all. Any other answer ("x^2",
-    "72 apples") has to be repeated as it is, without regard to case, spaces and $.
+    regard to commas, $, %, a plus, insignificant zeros, and units behind it. A number that is only part of something
+    does not count: 10^3, \\frac{3}{4}, 2\\sqrt{3}, 3 1/2, 5:30, 10 - 7, ±2, f(3), 3pi and 3/x give no number at all.
+    Any other answer ("x^2", "72 apples") has to be repeated as it is, without regard to case, spaces and $.
     """
     right = float(any(_gives(prediction, each) for each in accepted_answers(answer)))
     return {"reward": right, "success": right}
@@ -155,10 +170,18 @@ def _last_value(text: str) -> str | None:
     values = [match for match in _WORD_OR_VALUE.finditer(text) if match["value"]]
     if not values:
         return None
-    start, end = values[-1].span()
-    if _BOUND_TO_WHAT_IS_BEFORE.search(text[:start]) or _BOUND_TO_WHAT_IS_BEHIND.match(text, end):
+    before, behind = text[: values[-1].start()], text[values[-1].end() :]
+    if before.endswith("*"):  # **72** is emphasis
+        behind = behind.lstrip("*")
+    if _BOUND_TO_WHAT_IS_BEFORE.search(before) or _is_argument(before) or _BOUND_TO_WHAT_IS_BEHIND.match(behind):
         return None
     return _canonical(values[-1]["value"])
+
+
+def _is_argument(before: str) -> bool:
+    """Whether what stands behind the text is in the bracket of a function, a power or a product."""
+    called, bracket, inside = before.rpartition("(")
+    return bool(bracket) and not re.search(r"[a-zA-Z)]", inside) and bool(_CALLED.search(called))
 
 
 def _marked(text: str) -> str:
@@ -169,12 +192,13 @@ def _marked(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Without currency, percent and formula signs and spaces inside numbers, with one kind of minus that stands at its
-    number, without a last full stop.
+    number, without the plus of a number, without a last full stop.
     """
     text = _WRAPPED.sub(r"\1", text.translate(_SAME_SIGN).replace("{,}", ",").replace("\\!", ""))
+    text = text.replace("+/-", "±").replace("+-", "±")
     text = _BLANK.sub(" ", _DEGREES.sub(" ", text)).strip()
     text = _SPACED_GROUPS.sub(lambda number: number[0].replace(" ", ""), text)
-    return _SPACED_SIGN.sub(r"\1-", text).removesuffix(".").rstrip()
+    return _SPACED_SIGN.sub(r"\1\2", text).removesuffix(".").rstrip()
 
 
 def _plain(text: str) -> str:

@@ -34,6 +34,24 @@ def test_a_conversation_with_calls_is_read() -> None:
     assert request.tools == (ToolSpec(name="add", description="", parameters={"type": "object"}),)
 
 
+@pytest.mark.parametrize(
+    ("called", "answers", "names"),
+    [
+        (["add", "mul"], [{"name": "add"}, {"name": "mul"}], ["add", "mul"]),
+        (["add", "mul"], [{"name": "add", "tool_call_id": None}, {}], ["add", None]),
+        (["add"], [{}], ["add"]),
+        (["add"], [{"tool_call_id": "c9", "name": "mul"}], ["mul"]),
+    ],
+)
+def test_answers_to_calls_without_ids_have_the_names_that_they_give(
+    called: list[str], answers: list[dict[str, object]], names: list[str | None]
+) -> None:
+    calls = [{"type": "function", "function": {"name": name, "arguments": {}}} for name in called]
+    answered = [{"role": "tool", "content": "3", **each} for each in answers]
+    request = parse_chat(with_messages(USER, {"role": "assistant", "tool_calls": calls}, *answered))
+    assert [message.name for message in request.messages[2:]] == names
+
+
 def test_the_smaller_token_budget_counts_and_tool_choice_none_offers_no_tool() -> None:
     tool = {"type": "function", "function": {"name": "add"}}
     body = with_messages(USER) | {"max_tokens": 9, "max_completion_tokens": 7, "tools": [tool], "tool_choice": "none"}

@@ -9,7 +9,7 @@ import pytest
 from commands import one_line_error, run_here
 from fake_search_server import FakeSearchServer, Reply, Request
 
-from agent_rl.agent.messages import Message, ToolSpec
+from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.policies.api.chat_policy import ApiModel, ApiPolicy
 from agent_rl.policies.api.numbered_messages import NumberedMessages
@@ -82,6 +82,27 @@ def test_a_tools_message_without_a_call_is_the_users() -> None:
     messages, tools = chat.conversation(chat.render_prompt([Message.user("u"), Message.tool("seen")]))
     assert messages == [{"role": "user", "content": "u"}, {"role": "user", "content": "seen"}]
     assert tools == []
+
+
+def test_calls_of_a_prompt_have_ids_and_texts_as_arguments_and_answers_by_these_ids(server: FakeSearchServer) -> None:
+    server.replies.append(said())
+    policy = policy_for(server)
+    calls = (ToolCall(name="add", arguments={"a": 2}), ToolCall(name="mul", arguments={"word": "é"}))
+    prompt = [Message.user("u"), Message.assistant("", calls), Message.tool("4", name="mul"), Message.user("and?")]
+    policy.generate(policy.chat_format.render_prompt([*prompt, Message.assistant("", calls[:1])]), SAMPLING)
+    assert server.requests[0].body["messages"] == [
+        {"role": "user", "content": "u"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [call("add", '{"a": 2}', "call_1_0"), call("mul", '{"word": "é"}', "call_1_1")],
+        },
+        {"role": "tool", "tool_call_id": "call_1_1", "content": "4"},
+        {"role": "tool", "tool_call_id": "call_1_0", "content": "not run"},
+        {"role": "user", "content": "and?"},
+        {"role": "assistant", "content": "", "tool_calls": [call("add", '{"a": 2}', "call_5_0")]},
+        {"role": "tool", "tool_call_id": "call_5_0", "content": "not run"},
+    ]
 
 
 def test_what_passes_is_asked_again_and_what_does_not_is_one_sentence(server: FakeSearchServer) -> None:

@@ -10,20 +10,19 @@ import builtins
 import copy
 import importlib.util
 import re
-import symtable
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_rl.envs.code.suite_state import DEFINITIONS, expects_error, groups, is_tolerated, names_of, without_verdict
 from agent_rl.envs.code.task import MODULE
 from agent_rl.errors import UserError
 from agent_rl.sandbox.judge_names import check_imports
 from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _END = "def test_statements():\n    pass\n"
 """Behind statements, which are run as the file is loaded, so that pytest finds a test."""
 _OF_THE_PROGRAM = f"names come from the module {MODULE!r}, or are just used"
@@ -53,7 +52,7 @@ class RightProgram:
         nodes = [node for node in tree.body if isinstance(node, _IMPORTS)]
         self.imports = {name: node for node in nodes for name in _bound_by(node)}
         self.functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        self.names = _names(source)[1] - set(self.imports)
+        self.names = names_of(source)[1] - set(self.imports)
 
 
 def parsed(source: str) -> ast.Module:
@@ -68,8 +67,9 @@ def read_tests(text: str, *, setup: str = "", reference: RightProgram | None = N
     """The tests of a text: functions and methods as pytest finds them, and statements with an assert, or
     `with pytest.raises`, outside of them.
 
-    A statement needs what stands before it, a function all that is no test, both the `setup`. ValueError for a text
-    without a test, and for a test that is out of the program's reach or whose names cannot be told.
+    A statement needs what stands before it, a function all that is no test, both the `setup`. Of other statements with
+    an assert they need what those do to objects that they touch as well. ValueError for a text without a test, and for
+    a test that is out of the program's reach or whose names cannot be told.
     """
     before = [node for node in parsed(setup).body if not _is_skipped(node)]
     body = [node for node in parsed(text).body if not _is_skipped(node)]
@@ -79,13 +79,16 @@ def read_tests(text: str, *, setup: str = "", reference: RightProgram | None = N
             f"it holds {num_tests} tests in {num_chars} characters, expected at most {MAX_FILES} tests, and together "
             f"{MAX_TOTAL_BYTES} characters, for each test has all that is around it; make functions of several asserts"
         )
-    helpers = [_without_tests(node) for node in body]
+    group_of = groups([*before, *body])[len(before) :]
+    helpers, is_check = [_without_tests(node) for node in body], [_is_check(node) for node in body]
     made = []
     for number, node in enumerate(body):
         for test, kept in _tests_in(node):
-            is_statement = not isinstance(test, _DEFINITIONS)
-            around = [*before, *filter(None, helpers[:number])]
-            behind = ast.parse(_END).body if is_statement else [*filter(None, helpers[number + 1 :])]
+            is_needed = [not is_check[at] or group == group_of[number] for at, group in enumerate(group_of)]
+            needed = [helper if is_needed[at] else None for at, helper in enumerate(helpers)]
+            is_statement = not isinstance(test, DEFINITIONS)
+            around = [*before, *filter(None, needed[:number])]
+            behind = ast.parse(_END).body if is_statement else [*filter(None, needed[number + 1 :])]
             shown = _as_written(text, test)
             try:
                 if isinstance(test, ast.AsyncFunctionDef):
@@ -118,19 +121,18 @@ def _tests_in(node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
         methods = [method for method in node.body if _is_test_class(node) and _is_test_function(method)]
         others = [part for part in node.body if part not in methods]
         yield from ((method, _with_body(node, [*others, method])) for method in methods)
-    elif _is_test_function(node) or (not isinstance(node, _DEFINITIONS) and _checks(node)):
+    elif _is_test_function(node) or _is_check(node):
         yield node, node
 
 
 def _without_tests(node: ast.stmt) -> ast.stmt | None:
-    """What a statement leaves for other tests: nothing of a test, but what a loop around asserts does besides."""
+    """What a statement leaves for other tests: nothing of a function, of a check what it does."""
     tests = [test for test, _ in _tests_in(node)]
     if isinstance(node, ast.ClassDef):
         return _with_body(node, [part for part in node.body if part not in tests] or [ast.Pass()])
     if not tests:
         return node
-    is_check = isinstance(node, ast.Assert | ast.FunctionDef | ast.AsyncFunctionDef) or _expects_error(node)
-    return None if is_check else _Silent().visit(copy.deepcopy(node))
+    return None if _is_test_function(node) else without_verdict(node)
 
 
 def _with_body(node: ast.ClassDef, body: list[ast.stmt]) -> ast.ClassDef:
@@ -145,14 +147,10 @@ def _is_test_class(node: ast.ClassDef) -> bool:
     return node.name.startswith("Test") or any(ast.unparse(base).endswith("TestCase") for base in node.bases)
 
 
-def _checks(node: ast.stmt) -> bool:
-    return _expects_error(node) or any(isinstance(part, ast.Assert) for part in ast.walk(node))
-
-
-def _expects_error(node: ast.stmt) -> bool:
-    """`with pytest.raises(ValueError):`"""
-    return isinstance(node, ast.With) and any(
-        isinstance(part, ast.Attribute) and part.attr == "raises" for each in node.items for part in ast.walk(each)
+def _is_check(node: ast.stmt) -> bool:
+    """A statement with an assert or `with pytest.raises`."""
+    return not isinstance(node, DEFINITIONS) and any(
+        isinstance(part, ast.Assert) or expects_error(part) for part in ast.walk(node)
     )
 
 
@@ -163,7 +161,7 @@ def _given_to(body: Sequence[ast.stmt], reference: RightProgram | None) -> tuple
     """The names that a test takes from the program, and imports to put before it; ValueError says what is wrong."""
     text = _text_of(body)
     imported = _imported_from_program(body, text)
-    used, bound = _names(text)
+    used, bound = names_of(text)
     free = used - bound
     taken: list[str] = []
     given: list[ast.stmt] = []
@@ -184,8 +182,12 @@ def _given_to(body: Sequence[ast.stmt], reference: RightProgram | None) -> tuple
         taken = sorted(free & reference.names)
     if not taken and not imported:
         raise ValueError(f"calls nothing of the program: {_OF_THE_PROGRAM}")
-    if taken:
-        given += ast.parse(f"from {MODULE} import {', '.join(taken)}").body
+    # What only an earlier test asks for may be missing: that is for its own verdict.
+    own = names_of(_text_of([node for node in body if not is_tolerated(node)]))[0].intersection(taken)
+    if needed := sorted(own) if own or imported else taken:
+        given += ast.parse(f"from {MODULE} import {', '.join(needed)}").body
+    for name in sorted(set(taken) - set(needed)):
+        given += ast.parse(f"try:\n    from {MODULE} import {name}\nexcept:\n    pass").body
     return tuple(sorted({*taken, *imported})), given
 
 
@@ -231,39 +233,12 @@ def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def _names(source: str) -> tuple[set[str], set[str]]:
-    """The names of a module, not of its functions, that are used in it, and those that are bound.
-
-    ValueError for what can be parsed and is no program, such as two arguments of one name.
-    """
-    used, bound = set(), set()
-    try:
-        tables = [symtable.symtable(source, "tests", "exec")]
-    except SyntaxError as error:
-        raise ValueError(f"it is not Python, {error.msg}") from None
-    for table in tables:  # grows
-        tables += table.get_children()
-        is_top = table.get_type() == "module"
-        for each in table.get_symbols():
-            if is_top or each.is_global():
-                used |= {each.get_name()} if each.is_referenced() else set()
-                bound |= {each.get_name()} if each.is_assigned() or each.is_imported() else set()
-    return used, bound
-
-
 def _bound_by(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
     for each in node.names:
         yield each.asname or (each.name.partition(".")[0] if isinstance(node, ast.Import) else each.name)
 
 
 # ---------------------------------------------------------------- texts
-
-
-class _Silent(ast.NodeTransformer):
-    """A statement without its asserts."""
-
-    def visit_Assert(self, node: ast.Assert) -> Any:
-        return ast.Pass()
 
 
 class _Telling(ast.NodeTransformer):
@@ -287,7 +262,7 @@ def _text_of(body: Sequence[ast.stmt]) -> str:
 
 def _as_written(text: str, node: ast.stmt) -> str:
     """A statement with its decorators, as far to the left as it goes."""
-    decorators = node.decorator_list if isinstance(node, _DEFINITIONS) else []
+    decorators = node.decorator_list if isinstance(node, DEFINITIONS) else []
     written = textwrap.dedent(ast.get_source_segment(text, node, padded=True) or "")
     return "\n".join([*(f"@{ast.unparse(each)}" for each in decorators), *map(str.rstrip, written.splitlines())])
 

@@ -27,10 +27,10 @@ class ForeignOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     success_at: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """The reward of an episode from which on it counts as solved (`success`), to nine digits: ten times 0.1 are 1."""
+    """The reward of an episode from which on it counts as solved (`success`)."""
 
     def is_success(self, reward: float) -> float:
-        """1.0 or 0.0."""
+        """1.0 or 0.0, for the sum of an episode's rewards: to nine digits, as ten times 0.1 are 0.9999999999999999."""
         return float(reward >= self.success_at or math.isclose(reward, self.success_at, rel_tol=1e-9, abs_tol=1e-9))
 
 

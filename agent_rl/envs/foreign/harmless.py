@@ -2,17 +2,20 @@
 
 Nine of its data sets call `eval` or SymPy's `parse_expr` (which is `eval`) on what the model wrote. Here a text is only
 looked at: what is no plain list, sum or formula is never handed on, and neither is an integral left as it was
-(`Integral(...)`, a reference where SymPy found no closed form), which could be worked on without end.
-Not here: scoring.
+(`Integral(...)`, a reference where SymPy found no closed form), which could be worked on without end. Its length and
+its powers are bounded by those of the row's reference, which a data set's parameters may make long. Not here: scoring.
 """
 
 import re
 
 _MAX_CHARS = 300
+_MAX_POWER = 19
+_MAX_POWERS_OF_BRACKETS = 2
+"""Without a reference that has more."""
 _LISTS = re.compile(r"[\w\s,'\"\[\]-]*", re.ASCII)
 """Values and names, no brackets that call, no operator that multiplies."""
 _SUMS = re.compile(r"(?:[\d\s+\-/().]|\*(?!\s*\*))*")
-_POWER = r"\*\*\s*(?:1?\d|\(\s*-?\s*\d{1,2}\s*(?:/\s*\d{1,2}\s*)?\))(?![\d.])(?!\s*\*\s*\*)"
+_POWER = r"\*\*\s*(?:\d{1,3}|\(\s*-?\s*\d{1,2}\s*(?:/\s*\d{1,2}\s*)?\))(?![\d.])(?!\s*\*\s*\*)"
 _POLYNOMIAL = re.compile(rf"(?:[\d\s+\-/().]|\b[A-Za-z]\b(?!\s*\()|\*(?!\s*\*)|{_POWER})*", re.ASCII)
 _FUNCTIONS = "exp|log|sqrt|sin|cos|tan|sec|csc|cot|asin|acos|atan|sinh|cosh|tanh"
 _FORMULA = re.compile(
@@ -20,7 +23,8 @@ _FORMULA = re.compile(
 )
 _GENERATOR = re.compile(r"\b(?:for|lambda|await|yield)\b")
 _POWER_OF_BRACKET = re.compile(r"\)\s*\*\s*\*")
-_MAX_POWERS_OF_BRACKETS = 2
+_EXPONENTS = (re.compile(r"\*\*\s*(\d{1,3})"), re.compile(r"\)\s*\*\*\s*(\d{1,3})"))
+"""Of all powers, and of those of brackets, which multiply."""
 
 RUN_AS_PYTHON = {
     **dict.fromkeys(("string_insertion", "spiral_matrix", "binary_matrix", "n_queens"), _LISTS),
@@ -31,11 +35,17 @@ RUN_AS_PYTHON = {
 """Data set -> what an answer to it may consist of."""
 
 
-def is_harmless(dataset: str, answer: str) -> bool:
-    """Whether the data set's scorer may read the answer: always, where it does not run it."""
+def is_harmless(dataset: str, answer: str, reference: str = "") -> bool:
+    """Whether the data set's scorer may read the answer: always, where it does not run it. `reference` is the row's."""
     allowed = RUN_AS_PYTHON.get(dataset)
     if allowed is None:
         return True
-    if len(answer) > _MAX_CHARS or not allowed.fullmatch(answer) or _GENERATOR.search(answer):
+    # Twice, for a matrix as a list has three characters where the reference has two.
+    if len(answer) > max(_MAX_CHARS, 2 * len(reference)) or not allowed.fullmatch(answer) or _GENERATOR.search(answer):
         return False
-    return allowed is _LISTS or len(_POWER_OF_BRACKET.findall(answer)) <= _MAX_POWERS_OF_BRACKETS
+    num_of_brackets, num_allowed = (len(_POWER_OF_BRACKET.findall(text)) for text in (answer, reference))
+    if num_of_brackets > max(_MAX_POWERS_OF_BRACKETS, num_allowed):
+        return False
+    highest = [max([0, *map(int, exponents.findall(answer))]) for exponents in _EXPONENTS]
+    allowed_up_to = [max([_MAX_POWER, *map(int, exponents.findall(reference))]) for exponents in _EXPONENTS]
+    return all(power <= limit for power, limit in zip(highest, allowed_up_to, strict=True))

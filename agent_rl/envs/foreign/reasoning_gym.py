@@ -68,7 +68,8 @@ class ReasoningGymEnv(AgentEnv):
         tagged = _TAGGED.findall(message.content)
         answer = tagged[-1].strip() if tagged else final_answer(message.content)
         reward, note = self._factory.score(self._task, answer)
-        success = self._factory.options.is_success(reward)
+        # Exactly, for this is no sum: a data set gives 0.9999999999999999 for a word with more letters.
+        success = float(reward >= self._factory.options.success_at)
         parts = {self._task["dataset"]: reward, "success": success}
         return StepResult(reward=reward, reward_parts=parts, terminated=True, info={"prediction": answer, **note})
 
@@ -96,7 +97,7 @@ class ReasoningGymFactory(EnvFactory):
         """The score of an answer, and a note where its scorer failed or was not allowed to read it."""
         dataset = self._open(task["dataset"], task.get("parameters", {}), "a row's dataset")
         entry = self.entry(task)
-        is_read = is_harmless(task["dataset"], answer)
+        is_read = is_harmless(task["dataset"], answer, task["answer"] or "")
         given = answer if is_read else None
         with self._apart_lock if task["dataset"] in _APART else self._lock:
             try:

@@ -83,7 +83,7 @@ class TRLEnvironment(ToolEnv):
         if value is None:
             return StepResult(reward=None, terminated=True, info={"error": f"{self._factory.reward_name} gave None"})
         earned = to_reward(value, self._factory.reward_name)
-        success = self._factory.options.is_success(earned)
+        success = float(earned >= self._factory.options.success_at)
         return StepResult(reward=earned, reward_parts={"success": success}, terminated=True)
 
 

@@ -61,17 +61,27 @@ class NumberedMessages:
         for entry in (self._entries[number] for number in token_ids if number != PAD):
             if isinstance(entry, list):
                 tools = entry
-            elif isinstance(entry, Mapping):  # a reply as it came
-                messages.append(dict(entry))
-                open_calls = list(entry.get("tool_calls") or ())
-            elif entry.role == "tool" and open_calls:
+            elif isinstance(entry, Message) and entry.role == "tool" and open_calls:
                 call = open_calls.pop(_place_of(entry, open_calls))
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": entry.content})
             else:
                 messages += _not_run(open_calls)
-                open_calls = []
-                messages.append({"role": "user", "content": entry.content} if entry.role == "tool" else to_dict(entry))
+                # A mapping is a reply as it came.
+                made = dict(entry) if isinstance(entry, Mapping) else _of_protocol(entry, len(messages))
+                open_calls = list(made.get("tool_calls") or ())
+                messages.append(made)
         return [*messages, *_not_run(open_calls)], tools
+
+
+def _of_protocol(message: Message, place: int) -> dict[str, Any]:
+    """A message that no reply was, such as one of a prompt; its calls are given ids that hold its place."""
+    if message.role == "tool":  # of no call
+        return {"role": "user", "content": message.content}
+    made = to_dict(message)
+    for number, call in enumerate(made.get("tool_calls", ())):
+        call["id"] = f"call_{place}_{number}"
+        call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+    return made
 
 
 def _not_run(calls: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -93,6 +93,44 @@ def test_a_scorer_that_fails_gives_nothing_and_one_that_runs_answers_gets_plain_
     assert plain.reward < 0.1 and "refused" not in plain.info
 
 
+@pytest.mark.parametrize(
+    ("dataset", "parameters"),
+    [
+        ("binary_matrix", {"min_n": 14, "max_n": 15}),
+        ("spiral_matrix", {"min_n": 14, "max_n": 15}),
+        ("polynomial_multiplication", {"min_degree": 11, "max_degree": 12}),
+        ("simple_integration", {"min_degree": 20, "max_degree": 25}),
+    ],
+)
+def test_right_answers_of_harder_questions_are_read(real: None, dataset: str, parameters: dict[str, Any]) -> None:
+    with opened({dataset: parameters}) as factory:
+        for task in factory.task_files(1, 4, 1)["train"]:
+            result = answer(factory, task, f"Answer: {task['answer']}")
+            assert (result.reward, "refused" in result.info) == (1.0, False)
+
+
+def test_what_may_be_read_grows_with_the_rows_own_answer() -> None:
+    matrix = "\n".join(["0 1 " * 7 + "0"] * 15)
+    as_list = str([[int(cell) for cell in line.split()] for line in matrix.splitlines()])
+    assert len(matrix) > 300 and is_harmless("binary_matrix", matrix, matrix)
+    assert is_harmless("binary_matrix", as_list, matrix) and not is_harmless("binary_matrix", as_list, "0 1\n1 0")
+    assert not is_harmless("binary_matrix", "0 " * 450, matrix)
+    reference = "5*x**33 + 2*x**19"
+    for text, is_read in [
+        ("2*x**19 + 5*x ** 33", True),
+        ("x**34", False),
+        ("x**330", False),
+        ("x**3300", False),
+        ("9**33**33", False),
+        ("(9**33)**20", False),  # powers of powers stay as low as they are
+        ("(((9**19)**19)**19)**19", False),
+        ("x.__class__**33", False),
+    ]:
+        assert is_harmless("polynomial_multiplication", text, reference) == is_read, text
+    assert not is_harmless("polynomial_multiplication", reference)
+    assert is_harmless("simple_integration", "(x + 1)**21/21 + C", "(x + 1)**21/21 + C")
+
+
 @pytest.fixture
 def every_task(real: None) -> Iterator[tuple[EnvFactory, list[dict[str, Any]]]]:
     from reasoning_gym.factory import DATASETS
