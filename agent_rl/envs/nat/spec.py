@@ -18,6 +18,7 @@ Level = Literal[1, 2, 3, 4, 5]
 Difficulty = Literal["easy", "medium", "hard"]
 DIFFICULTY: dict[int, Difficulty] = {1: "easy", 2: "easy", 3: "medium", 4: "medium", 5: "hard"}
 _NAME = r"^[a-z][a-z0-9_]*$"
+_MOST_TELLING = 200
 
 
 class Record(BaseModel):
@@ -25,7 +26,7 @@ class Record(BaseModel):
 
 
 class InputField(Record):
-    name: str
+    name: str = Field(pattern=_NAME)
     type: Literal["float", "int", "str"]
 
 
@@ -49,11 +50,11 @@ class Example(Record):
 class Telling(Record):
     """Inputs that tell a tool's rules from rules one step away: every episode is judged by them, and by others."""
 
-    inputs: tuple[Inputs, ...] = ()
+    inputs: tuple[Inputs, ...] = Field(default=(), max_length=_MOST_TELLING)
     """Under the defaults."""
     config: dict[str, int] = {}
     """Another setting, where the tool has one."""
-    configured: tuple[Inputs, ...] = ()
+    configured: tuple[Inputs, ...] = Field(default=(), max_length=_MOST_TELLING)
     """Under that setting, for what the others do not tell."""
 
 
@@ -115,16 +116,16 @@ class PlannedCall(Record):
     inputs: Inputs
 
 
-Calls = tuple[PlannedCall, ...]
+Calls = Annotated[tuple[PlannedCall, ...], Field(max_length=50)]
 """On a fresh instance, in order."""
 
 
 class GroupTelling(Record):
     """Sequences that tell a group's rules from rules one step away, as `Telling` for tools."""
 
-    sequences: tuple[Calls, ...] = ()
+    sequences: tuple[Calls, ...] = Field(default=(), max_length=_MOST_TELLING)
     config: dict[str, int] = {}
-    configured: tuple[Calls, ...] = ()
+    configured: tuple[Calls, ...] = Field(default=(), max_length=_MOST_TELLING)
 
 
 class Group(Record):
@@ -133,9 +134,9 @@ class Group(Record):
     family: str
     """A key of `families.GROUPS`."""
     type_name: str
-    instances: tuple[str, ...]
+    instances: tuple[Annotated[str, Field(pattern=_NAME)], ...] = Field(min_length=1, max_length=4)
     """One or two names under `function_groups:`; two must not share their state."""
-    class_name: str
+    class_name: str = Field(pattern=r"^[A-Z][A-Za-z0-9]*$")
     """The class in logic.py with one method for each function."""
     functions: tuple[GroupFunction, ...]
     hidden: tuple[str, ...]
@@ -144,7 +145,7 @@ class Group(Record):
     config_field: ConfigField | None
     """An argument of the class with its default."""
     errors: tuple[str, ...]
-    example: tuple[GroupCall, ...]
+    example: tuple[GroupCall, ...] = Field(max_length=50)
     """A sequence of calls on a fresh instance, shown in the request."""
     telling: GroupTelling = GroupTelling()
 
@@ -169,7 +170,7 @@ class Router(Record):
     kind: Literal["router"] = "router"
     type_name: str
     separator: str
-    commands: dict[str, str]
+    commands: dict[str, str] = Field(min_length=1, max_length=40)
     """Keyword -> instance of a tool, or `INSTANCE__NAME` of a group's function."""
     unknown: str
     """The answer to a keyword that is not in `commands`."""
@@ -195,7 +196,7 @@ class Pipeline(Record):
     kind: Literal["pipeline"] = "pipeline"
     type_name: str
     inputs: tuple[InputField, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = Field(min_length=1, max_length=20)
     joiner: str | None
     """None: the answer of the last step; else the answers of all steps, joined by this text."""
     on_error: Literal["stop", "go on"]
@@ -209,7 +210,7 @@ class React(Record):
     kind: Literal["react"] = "react"
     llm: str
     """Name under `llms:`."""
-    max_tool_calls: int
+    max_tool_calls: int = Field(ge=1, le=100)
 
 
 Workflow = Annotated[Direct | Router | Pipeline | React, Field(discriminator="kind")]
@@ -260,7 +261,7 @@ class NATSpec(Record):
     fingerprint: str
     """Hash of what the agent does, names left out; splits are made on it."""
     package: str = Field(pattern=r"^nat_[a-z0-9_]+$")
-    tools: tuple[Tool, ...]
+    tools: tuple[Tool, ...] = Field(max_length=12)
     group: Group | None = None
     workflow: Workflow
     server: McpServer

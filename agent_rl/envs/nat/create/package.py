@@ -29,6 +29,7 @@ _THEN = (1980, 1, 1, 0, 0, 0)
 _MOST_BYTES = 4 * MAX_TOTAL_BYTES
 """Of an archive's files together, unpacked."""
 _MOST_FILES = 256
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +178,11 @@ def read_zip(path: Path, content: bytes | None = None) -> dict[str, str]:
                 is_link = (entry.external_attr >> 16) & 0o170000 == 0o120000
                 if is_link or name.startswith("/") or "\\" in name or ".." in name.split("/"):
                     raise UserError(f"{path} holds {name[:80]!r}, which no package does; give the zip that was made")
+                if entry.compress_type not in _METHODS:
+                    raise UserError(
+                        f"{path} holds {name[:80]!r} compressed by method {entry.compress_type}, expected stored or "
+                        "deflated; zip it again without another method"
+                    )
                 with archive.open(entry) as file:  # the size in the list may be a lie
                     data = file.read(room + 1)
                 room -= len(data)

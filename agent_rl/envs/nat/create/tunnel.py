@@ -25,6 +25,8 @@ _READ_S = 0.5
 _SEND_S = 10.0
 """A client that takes no byte for so long is cut off."""
 _LOG_CHARS = 2000
+_MAX_FRAMES = 64
+"""That wait for the sandbox; clients that send more are slowed."""
 
 
 class TunnelServer(Closing):
@@ -46,7 +48,7 @@ class TunnelServer(Closing):
         self._numbers = itertools.count(1)
         self._connections: dict[int, socket.socket] = {}
         self._guard = threading.Lock()
-        self._frames: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._frames: queue.Queue[dict[str, Any]] = queue.Queue(_MAX_FRAMES)
         targets = (self._accept, self._read, self._write)
         self._threads = [threading.Thread(target=each, daemon=True, name=f"tunnel{each.__name__}") for each in targets]
         for thread in self._threads:
@@ -54,7 +56,6 @@ class TunnelServer(Closing):
 
     def close(self) -> None:
         self.ended.set()
-        self._frames.put(None)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in `accept`
         self._listener.close()
@@ -78,7 +79,7 @@ class TunnelServer(Closing):
             number = next(self._numbers)
             with self._guard:
                 self._connections[number] = connection
-            self._frames.put({"open": number})
+            self._send({"open": number})
             threading.Thread(target=self._pump, args=(number, connection), daemon=True).start()
 
     def _pump(self, number: int, connection: socket.socket) -> None:
@@ -92,12 +93,22 @@ class TunnelServer(Closing):
                 break
             if not data:
                 break
-            self._frames.put({"to": number, "data": base64.b64encode(data).decode()})
-        self._frames.put({"close": number})
+            self._send({"to": number, "data": base64.b64encode(data).decode()})
+        self._send({"close": number})
         self._drop(number)
 
+    def _send(self, frame: dict[str, Any]) -> None:
+        """Queue a frame, once there is room."""
+        while not self.ended.is_set():
+            with contextlib.suppress(queue.Full):
+                return self._frames.put(frame, timeout=_READ_S)
+
     def _write(self) -> None:
-        while (frame := self._frames.get()) is not None:
+        while not self.ended.is_set():
+            try:
+                frame = self._frames.get(timeout=_READ_S)
+            except queue.Empty:
+                continue
             try:
                 self._session.write_line(json.dumps(frame), timeout_s=_SEND_S)
             except (SessionEnded, OSError):

@@ -1,10 +1,12 @@
 """Parse a dataset row into a spec; an error is one sentence that names the field."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from agent_rl.envs.nat.factory.families import FAMILIES, GROUPS
+from agent_rl.envs.nat.factory.families.plan_bounds import check_group, check_rule_size, check_tool, check_workflow
 from agent_rl.envs.nat.factory.generate import LEVELS
 from agent_rl.envs.nat.spec import NATSpec, Router
 from agent_rl.errors import DataError, nearest_or_all
@@ -23,19 +25,29 @@ def parse_spec(row: dict[str, Any], where: str) -> NATSpec:
         raise _wrong(error, where, "") from None
     _known(where, "family", spec.family, LEVELS)
     for number, tool in enumerate(spec.tools):
-        _known(where, f"tools.{number}.family", tool.family, FAMILIES)
-        _check_rules(FAMILIES[tool.family].Rules, tool.rules, where, f"tools.{number}.rules")
-        try:
-            FAMILIES[tool.family].check_cost(tool.rules)
-        except ValueError as error:
-            raise DataError(f"{where}: field 'tools.{number}.rules': {error}; {_ADVICE}") from None
-    if spec.group:
-        _known(where, "group.family", spec.group.family, GROUPS)
-        _check_rules(GROUPS[spec.group.family].Rules, spec.group.rules, where, "group.rules")
+        place = f"tools.{number}"
+        _known(where, f"{place}.family", tool.family, FAMILIES)
+        _check(lambda tool=tool: check_rule_size(tool.rules), where, f"{place}.rules")
+        _check_rules(FAMILIES[tool.family].Rules, tool.rules, where, f"{place}.rules")
+        _check(lambda tool=tool: FAMILIES[tool.family].check_cost(tool.rules), where, f"{place}.rules")
+        _check(lambda tool=tool: check_tool(tool), where, place)
+    if group := spec.group:
+        _known(where, "group.family", group.family, GROUPS)
+        _check(lambda: check_rule_size(group.rules), where, "group.rules")
+        _check_rules(GROUPS[group.family].Rules, group.rules, where, "group.rules")
+        _check(lambda: check_group(group), where, "group")
+    _check(lambda: check_workflow(spec), where, "workflow.example")
     if not spec.tools and not spec.group:
         raise DataError(f"{where}: field 'tools': there is neither a tool nor a group; {_ADVICE}")
     _check_references(spec, where)
     return spec
+
+
+def _check(check: Callable[[], None], where: str, field: str) -> None:
+    try:
+        check()
+    except ValueError as error:
+        raise DataError(f"{where}: field {field!r}: {error}; {_ADVICE}") from None
 
 
 def _check_references(spec: NATSpec, where: str) -> None:

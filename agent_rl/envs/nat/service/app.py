@@ -42,12 +42,16 @@ from agent_rl.envs.nat.service.requests import (
     validated,
 )
 from agent_rl.envs.nat.service.runner import JobRunner
-from agent_rl.envs.nat.service.store import JobStore, KeyReusedError, QueueFullError
+from agent_rl.envs.nat.service.store import FeedbackFullError, JobStore, KeyReusedError, QueueFullError
 
 MAX_WAIT_S = 60.0
 """Longest wait that `Prefer: wait=N` gets."""
 MAX_STREAMS = 256
 """Clients that may follow events or wait at the same time."""
+MAX_STREAMS_OF_KEY = MAX_STREAMS // 4
+"""Those of one key."""
+FEEDBACK_SHARE = 8
+"""The part of `service.store_mb` that one key's feedback may take is one in so many."""
 NUM_LISTED = 50
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,4})(?:$|[,;\s])")
@@ -123,9 +127,9 @@ class ServiceApp:
             self._runner.wake()
         wait = _WAIT.search(prefer)
         headers = {"Location": f"/v1/agents/{job.id}"}
-        if wait is not None:
+        if wait is not None and self._full_streams(key) is None:  # the job is queued, whether one can wait or not
             headers["Preference-Applied"] = f"wait={wait.group(1)}"
-            ended = await self._ended(job.id, min(float(wait.group(1)), MAX_WAIT_S))
+            ended = await self._ended(job.id, key, min(float(wait.group(1)), MAX_WAIT_S))
             if await request.is_disconnected():
                 self._metrics.incident("client_gone")
             if ended is not None:
@@ -159,10 +163,9 @@ class ServiceApp:
                 422, "this Idempotency-Key came with another body before; take a new one for another request"
             ) from None
 
-    async def _ended(self, job_id: str, seconds: float) -> AgentJob | None:
+    async def _ended(self, job_id: str, key: ApiKey, seconds: float) -> AgentJob | None:
         """The job once it has ended; None where it takes longer."""
-        self._check_streams()
-        with self._changes.listening(job_id) as changed:
+        with self._changes.listening(job_id, key.name) as changed:
             try:
                 async with asyncio.timeout(seconds):
                     while True:
@@ -178,9 +181,13 @@ class ServiceApp:
         if self.is_draining:
             raise ServiceProblem(503, "the service is about to end and takes nothing new; ask again", retry_after_s=10)
 
-    def _check_streams(self) -> None:
+    def _full_streams(self, key: ApiKey) -> str | None:
+        """Why nobody with this key may follow another job now, or None."""
         if self._changes.num_listening >= MAX_STREAMS:
-            raise ServiceProblem(429, f"{MAX_STREAMS} clients follow jobs already; ask again later", retry_after_s=5)
+            return f"{MAX_STREAMS} clients follow jobs already; ask again later"
+        if self._needs_key and self._changes.num_of_key[key.name] >= MAX_STREAMS_OF_KEY:
+            return f"{MAX_STREAMS_OF_KEY} clients with the key {key.name!r} follow jobs already; end one, or ask later"
+        return None
 
     def _count(self, key: ApiKey) -> None:
         wait_s = self._store.use(key.name, key.per_hour)
@@ -216,13 +223,14 @@ class ServiceApp:
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 10):
             raise ServiceProblem(422, "Last-Event-ID is no number of an event; leave it out")
         await run_in_threadpool(self._job, job_id, key)
-        self._check_streams()
-        return EventSourceResponse(self._events(job_id, int(last_event_id)))
+        if (why := self._full_streams(key)) is not None:
+            raise ServiceProblem(429, why, retry_after_s=5)
+        return EventSourceResponse(self._events(job_id, key, int(last_event_id)))
 
-    async def _events(self, job_id: str, after: int) -> AsyncIterator[bytes]:
+    async def _events(self, job_id: str, key: ApiKey, after: int) -> AsyncIterator[bytes]:
         is_over = False
         try:
-            with self._changes.listening(job_id) as changed:
+            with self._changes.listening(job_id, key.name) as changed:
                 while not is_over:
                     changed.clear()
                     job = await run_in_threadpool(self._store.find, job_id)
@@ -294,8 +302,14 @@ class ServiceApp:
             consent=body.consent,
             created_at=time.time(),
         )
-        if self._store.put_feedback(said):
-            self._metrics.feedback(body.verdict, job.state)
+        most = self._config.store_mb * 2**20 // FEEDBACK_SHARE
+        try:
+            if self._store.put_feedback(said, max_bytes=most):
+                self._metrics.feedback(body.verdict, job.state)
+        except FeedbackFullError:
+            raise ServiceProblem(
+                507, f"the feedback of the key {key.name!r} would take more than {most} bytes of the store; remove jobs"
+            ) from None
         return {"id": job.id, "verdict": body.verdict, "consent": body.consent}
 
     async def validate(self, request: Request, key: Annotated[ApiKey, Depends(needs("validate"))]) -> Response:

@@ -40,6 +40,11 @@ _JSON = ("options", "spec", "model", "result", "timings")
 _COLUMNS = tuple(field.name for field in fields(AgentJob))
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM jobs"
 _HOUR_S = 3600.0
+_TEXTS = "comment || cases || CASE consent WHEN 0 THEN '' ELSE request || options || coalesce(spec, '') || result END"
+_FEEDBACK_BYTES = f"""
+SELECT coalesce(sum(length(CAST({_TEXTS} AS BLOB))), 0) FROM feedback JOIN jobs ON id = job_id
+WHERE feedback.key_name = ?
+"""
 TRIED_TWICE = "the service ended twice while this agent was made, so it is not tried again; ask once more"
 
 
@@ -49,6 +54,10 @@ class QueueFullError(Exception):
 
 class KeyReusedError(Exception):
     """The idempotency key was used with another body."""
+
+
+class FeedbackFullError(Exception):
+    """The feedback of a key takes as much of the store as it may."""
 
 
 class JobStore(Closing):
@@ -238,8 +247,11 @@ class JobStore(Closing):
 
     # Feedback
 
-    def put_feedback(self, feedback: Feedback) -> bool:
-        """Keep it in place of what the same key said before; whether that key says so for the first time."""
+    def put_feedback(self, feedback: Feedback, *, max_bytes: int | None = None) -> bool:
+        """Keep it in place of what the same key said before; whether that key says so for the first time.
+
+        FeedbackFullError, and nothing is kept, where a key's feedback, with the jobs that it keeps, would be larger.
+        """
         with self._transaction() as db:
             place = (feedback.job_id, feedback.key_name)
             known = db.execute("SELECT verdict FROM feedback WHERE job_id = ? AND key_name = ?", place).fetchone()
@@ -255,6 +267,9 @@ class JobStore(Closing):
                     feedback.created_at,
                 ),
             )
+            (num_bytes,) = db.execute(_FEEDBACK_BYTES, (feedback.key_name,)).fetchone()
+            if max_bytes is not None and num_bytes > max_bytes:
+                raise FeedbackFullError
         return known is None or known[0] != feedback.verdict
 
     def feedback(self, job_id: str) -> list[Feedback]:

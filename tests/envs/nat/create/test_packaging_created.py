@@ -1,5 +1,7 @@
 """Packages: what they hold, that they are what was judged, that other tools build the same, hostile texts."""
 
+import hashlib
+import io
 import json
 import os
 import re
@@ -205,6 +207,24 @@ def test_archives_that_are_none_or_too_large_are_refused(tmp_path: Path) -> None
     (tmp_path / "folder/a.py").symlink_to("/etc/passwd")
     with pytest.raises(UserError, match="is a link"):
         read_files(tmp_path / "folder")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_archive_is_one_sentence(method: int) -> None:
+    content, text = io.BytesIO(), "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(20))
+    with zipfile.ZipFile(content, "w", method) as archive:
+        archive.writestr("pyproject.toml", text)
+    whole = content.getvalue()
+    if method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        assert read_zip(Path("x.zip"), whole) == {"pyproject.toml": text}
+    else:
+        with pytest.raises(UserError, match=f"'pyproject.toml' compressed by method {method}, expected stored or"):
+            read_zip(Path("x.zip"), whole)
+    for place in range(44, 80):  # in the file's own bytes
+        damaged = bytearray(whole)
+        damaged[place] ^= 255
+        with pytest.raises(UserError, match=r"x\.zip"):
+            read_zip(Path("x.zip"), bytes(damaged))
 
 
 def test_the_reference_project_of_every_structure_can_be_packaged(nat_toolkit: NatToolkit, tmp_path: Path) -> None:

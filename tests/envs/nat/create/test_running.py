@@ -1,5 +1,7 @@
 """Packaged agents served by the real toolkit: right answers over HTTP and MCP, in the sandbox and without it."""
 
+import base64
+import contextlib
 import json
 import socket
 import threading
@@ -234,3 +236,55 @@ def test_frames_that_are_none_reach_nobody_and_break_nothing() -> None:
         assert not tunnel.ended.is_set()
     assert session.written[0] == {"open": 1}
     assert printed == [" [31mred"]
+
+
+class SlowSession(FakeSession):
+    """A session whose program reads nothing until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = threading.Event()
+
+    def write_line(self, text: str, timeout_s: float = 2.0) -> None:
+        self.reads.wait()
+        super().write_line(text, timeout_s)
+
+
+def test_an_upload_waits_for_an_agent_that_does_not_read() -> None:
+    session, sent, size = SlowSession(), 0, 2**20
+    with TunnelServer(session, "127.0.0.1", 0, say=print) as tunnel:
+        with socket.create_connection(("127.0.0.1", tunnel.port)) as client:
+            client.settimeout(1.0)
+            try:
+                while sent < 100 * size:
+                    sent += client.send(b"x" * size)
+            except TimeoutError:
+                pass
+            assert sent < 40 * size  # the rest is in the kernel's buffers
+            session.reads.set()
+            client.settimeout(20.0)
+            client.sendall(b"end")
+        while {"close": 1} not in session.written:
+            threading.Event().wait(0.01)
+        received = b"".join(base64.b64decode(frame["data"]) for frame in session.written if "to" in frame)
+        assert len(received) == sent + 3 and received.endswith(b"xend")
+        assert not tunnel.ended.is_set()
+
+
+def test_a_tunnel_whose_agent_reads_nothing_is_closed_at_once() -> None:
+    session = SlowSession()
+    tunnel = TunnelServer(session, "127.0.0.1", 0, say=print)
+    with socket.create_connection(("127.0.0.1", tunnel.port)) as client:
+        client.settimeout(1.0)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                client.send(b"x" * 2**20)
+        closing = threading.Thread(target=tunnel.close)
+        closing.start()
+        session.reads.set()
+        closing.join(5.0)
+        assert not closing.is_alive()
+    left = [thread for thread in threading.enumerate() if "_pump" in thread.name]
+    for thread in left:
+        thread.join(5.0)
+    assert not any(thread.is_alive() for thread in left)

@@ -12,7 +12,7 @@ import pytest
 
 from agent_rl.envs.nat.service.records import PARTIAL, AgentJob, Feedback
 from agent_rl.envs.nat.service.schema import FILE, open_to_read
-from agent_rl.envs.nat.service.store import JobStore, KeyReusedError, QueueFullError, new_job_id
+from agent_rl.envs.nat.service.store import FeedbackFullError, JobStore, KeyReusedError, QueueFullError, new_job_id
 from agent_rl.errors import ConfigError, DataError
 
 
@@ -131,6 +131,27 @@ def test_the_last_feedback_of_a_key_counts(store: JobStore) -> None:
     first, second = store.feedback(job_id)
     assert (first.key_name, first.verdict, first.consent, first.cases) == ("ann", "fails", True, [case])
     assert second.verdict == "partly"
+
+
+def test_feedback_of_a_key_is_bounded_with_the_jobs_that_it_keeps(store: JobStore) -> None:
+    def tell(job_id: str, comment: str, consent: bool = True, name: str = "ann") -> bool:
+        said = Feedback(
+            job_id=job_id, key_name=name, verdict="works", comment=comment, cases=[], consent=consent, created_at=1.0
+        )
+        return store.put_feedback(said, max_bytes=3000)
+
+    first, second = admitted(store, spec={"x": "y" * 1000}), admitted(store, request="z" * 1000)
+    assert tell(first, "a" * 1000)
+    for comment in ("a" * 1500, "\N{SNOWMAN}" * 500):  # in bytes
+        with pytest.raises(FeedbackFullError):
+            tell(second, comment)
+    assert store.feedback(second) == []
+    assert tell(second, "a" * 900, consent=False)  # its job goes with the others
+    assert tell(second, "a" * 1900, name="bob")
+    assert not tell(first, "b")  # in place of what was said
+    store.end(first, "accepted")
+    store.delete(first)
+    assert not tell(second, "a" * 1500)
 
 
 def test_uses_are_counted_by_the_hour(store: JobStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import builtins
 import json
 import keyword
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +19,12 @@ from agent_rl.envs.nat.spec import ConfigField, InputField, Inputs, Tool, Value
 
 __all__ = [
     "Answer", "Draft", "Exchange", "Family", "Inputs", "Rules", "Value",
-    "chosen_field", "is_argument_name", "join_names", "literal",
+    "chosen_field", "is_argument_name", "join_names", "literal", "texts_of", "unsafe_text",
 ]  # fmt: skip
+
+
+_UNSAFE = re.compile(r"[\"\\`]")
+"""Rules are written into Python, YAML and backticks."""
 
 
 class Rules(BaseModel):
@@ -82,6 +87,10 @@ class Family(ABC):
         None for `config_default` means no configuration field; a number is put into the rules where they have it too.
         Raises ValueError, with a short reason, when the rules are well-formed but make no sense together.
         """
+
+    def remade(self, tool: Tool) -> Draft:
+        """`complete` for the rules and the configuration field of a tool."""
+        return self.complete(tool.rules, tool.config_field.default if tool.config_field else None)
 
     def check_cost(self, rules: dict[str, Any]) -> None:  # noqa: B027  most families have no such rules
         """ValueError for rules whose answers take more memory or time than any agent is worth."""
@@ -218,9 +227,11 @@ def is_argument_name(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name) and name not in dir(builtins) + dir(BaseModel)
 
 
-def chosen_field(fields: list[ConfigField], default: int) -> ConfigField:
-    """The field that has this default already, or the only field, with this default. Raises ValueError."""
-    found = [field for field in fields if field.default == default] or fields
+def chosen_field(fields: list[ConfigField], default: int, name: str = "") -> ConfigField:
+    """The field of this name, or that has this default already, or the only one, with this default. Raises
+    ValueError."""
+    found = [field for field in fields if field.name == name]
+    found = found or [field for field in fields if field.default == default] or fields
     if len(found) != 1:
         known = ", ".join(f"{field.name} {field.default}" for field in found) or "there is none"
         raise ValueError(f"which configuration field has the default {default} is not clear: {known}")
@@ -238,3 +249,17 @@ def join_names(names: list[str] | tuple[str, ...], last: str = "and") -> str:
     """`a`, `b` and `c`, each in backticks."""
     quoted = [f"`{name}`" for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"
+
+
+def texts_of(value: Any) -> list[str]:
+    """Every text in a JSON value, keys included."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        return [*value, *(text for each in value.values() for text in texts_of(each))]
+    return [text for each in value for text in texts_of(each)] if isinstance(value, list | tuple) else []
+
+
+def unsafe_text(rules: Any) -> str | None:
+    """The first text of rules that would end the text literal it is written into, or None."""
+    return next((text for text in texts_of(rules) if _UNSAFE.search(text) or not text.isprintable()), None)

@@ -33,6 +33,9 @@ SUCCESS = {
     "tail": ("`ok`, a space and the last 4 characters of the code", 'return f"ok {code[-4:]}"'),
 }
 
+MAX_LENGTH = 99
+"""Characters of a code that rules may ask for."""
+
 Short = Annotated[str, StringConstraints(pattern=r"^[a-z]{1,4}$")]
 Character = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]$")]
 
@@ -41,7 +44,7 @@ class Range(Rules):
     """Characters `start` to `end`, counted from 1, must be there and lie between two characters."""
 
     start: int = Field(ge=1)
-    end: int
+    end: int = Field(le=MAX_LENGTH)
     low: Character
     high: Character
 
@@ -66,8 +69,8 @@ CodeRule = (
     | tuple[Literal["prefix"], Short]
     | tuple[Literal["mark"], Literal["-", "_", ".", ":", "#"]]
     | tuple[Literal["ending"], Literal["letters", "digits", "letters and digits"]]
-    | tuple[Literal["min_length"], Annotated[int, Field(ge=1)]]
-    | tuple[Literal["max_length"], Literal[""] | Annotated[int, Field(ge=1)]]
+    | tuple[Literal["min_length"], Annotated[int, Field(ge=1, le=MAX_LENGTH)]]
+    | tuple[Literal["max_length"], Literal[""] | Annotated[int, Field(ge=1, le=MAX_LENGTH)]]
     | tuple[Literal["range"], Range]
     | tuple[Literal["check"], CheckDigit]
     | tuple[Literal["country"], dict[Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}$")], Short]]

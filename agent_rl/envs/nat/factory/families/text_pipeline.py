@@ -94,7 +94,7 @@ class Affix(Rules):
 class TakeWords(Rules):
     op: Literal["take_words"]
     first: int = Field(ge=1)
-    last: int
+    last: int = Field(le=200)
 
     @model_validator(mode="after")
     def _in_order(self) -> "TakeWords":

@@ -56,9 +56,9 @@ class UnitRules(Rules):
         "length", "mass", "duration", "size", "angle",
         "temperature", "area", "volume", "energy", "speed", "flow", "data rate",
     ]  # fmt: skip
-    units: dict[Unit, Factor] = Field(min_length=1)
+    units: dict[Unit, Factor] = Field(min_length=1, max_length=20)
     """Factor to the base unit. With `per`: of the part before the slash."""
-    per: dict[Unit, Factor] | None = Field(default=None, min_length=1)
+    per: dict[Unit, Factor] | None = Field(default=None, min_length=1, max_length=20)
     offsets: dict[Unit, Factor] = {}
     aliases: dict[Alias, UnitOrRatio] = {}
     precision: int = Field(ge=0, le=12)

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.compose import INSTANCES, Composition
-from agent_rl.envs.nat.factory.families.base import Family
+from agent_rl.envs.nat.factory.families.base import Family, unsafe_text
 from agent_rl.envs.nat.factory.generate import WORDS, bare_spec, finish
 from agent_rl.envs.nat.factory.planner.schema import PlannedAgent
 from agent_rl.envs.nat.factory.tool_sampler import NUM_VALID, complete_tool, valid_cases
@@ -21,8 +21,6 @@ _PACKAGE = re.compile(r"nat(_[a-z][a-z0-9]*){1,5}")
 _INSTANCE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+){1,4}")
 """With an underscore: one word could hide a name that the project's files use."""
 _MAX_NAME_CHARS = 48
-_UNSAFE = re.compile(r"[\"\\`]")
-"""Rules are written into Python, YAML and backticks."""
 
 
 class Refusal(Exception):
@@ -53,8 +51,8 @@ def safe_rules(agent: PlannedAgent[Any]) -> dict[str, Any]:
     """The rules as they were given. Raises Refusal for texts that cannot be written into a project's files."""
     # Only the keys that were given: families read an absent key in their own way.
     rules: dict[str, Any] = agent.rules.model_dump(mode="json", exclude_unset=True)
-    if unsafe := [text for text in _texts(rules) if _UNSAFE.search(text) or not text.isprintable()]:
-        raise Refusal(f"rules may not hold quotes, backslashes, backticks or unprintable characters: {unsafe[0]!r}")
+    if (unsafe := unsafe_text(rules)) is not None:
+        raise Refusal(f"rules may not hold quotes, backslashes, backticks or unprintable characters: {unsafe!r}")
     return rules
 
 
@@ -111,15 +109,6 @@ def make_tool(
     if sum(oracle.answer(tool, case, tool.defaults).startswith("error") for case in cases) > NUM_VALID // 2:
         raise Refusal("most inputs that should be valid are answered with an error")
     return tool
-
-
-def _texts(value: Any) -> list[str]:
-    """Every text in a JSON value, keys included."""
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        return [*value, *(text for each in value.values() for text in _texts(each))]
-    return [text for each in value for text in _texts(each)] if isinstance(value, list) else []
 
 
 def _name(proposed: str, pattern: re.Pattern[str], fallback: str) -> str:

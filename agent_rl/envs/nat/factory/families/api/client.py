@@ -38,13 +38,17 @@ class ApiClient(Family):
         fields = config_fields(rules) if level == 2 or (level >= 3 and rng.random() < 0.5) else []
         return _draft(rules, rng.choice(fields) if fields else None)
 
-    def complete(self, rules: dict[str, Any], config_default: int | None) -> Draft:
+    def complete(self, rules: dict[str, Any], config_default: int | None, name: str = "") -> Draft:
         checked = ApiRules.model_validate(rules)
         demand_sense(checked)
         if config_default is None:
             return _draft(checked, None)
-        field = chosen_field(config_fields(checked), config_default)
+        field = chosen_field(config_fields(checked), config_default, name)
         return _draft(checked.model_copy(update={field.name: config_default}), field)
+
+    def remade(self, tool: Tool) -> Draft:
+        field = tool.config_field
+        return self.complete(tool.rules, field.default, field.name) if field else self.complete(tool.rules, None)
 
     def is_held_out(self, rules: dict[str, Any]) -> bool:
         return len(rules["fields"]) == 3 and any(param["kind"] == "input" for param in rules["params"])

@@ -66,8 +66,8 @@ class ApiRules(Rules):
     page_size: int | None = Field(ge=1)
     next_style: Literal["path", "cursor"] | None
     """`next` of a reply is the path of the following page, or what to add to the first path as `cursor`."""
-    max_pages: int | None = Field(ge=1)
-    max_retries: int | None = Field(ge=0)
+    max_pages: int | None = Field(ge=1, le=99)
+    max_retries: int | None = Field(ge=0, le=99)
     token: str | None = Field(pattern="^[A-Za-z0-9._-]+$")
     not_found: str = Field(pattern="^error: ")
     failed: str = Field(pattern="^error: ")

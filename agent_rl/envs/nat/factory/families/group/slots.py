@@ -16,7 +16,7 @@ from agent_rl.envs.nat.factory.families.group.state import Edit, GroupOperation,
 
 class Slots(State):
     kind: Literal["slots"]
-    slots: int = Field(ge=4)
+    slots: int = Field(ge=4, le=99)
     """They are numbered from 1."""
     limit: int = Field(ge=1, le=3)
     """How many one person may have."""

@@ -28,7 +28,7 @@ class NoteRules(Rules):
     """Whether a term that the query repeats counts again."""
     k1: str | None = Field(pattern=r"^\d\.\d+$")
     b: str | None = Field(pattern=r"^[01]\.\d+$")
-    title_weight: int | None = Field(ge=1)
+    title_weight: int | None = Field(ge=1, le=9)
     """How often the title stands before the text; None when notes have no titles."""
     filter: Literal["input", "inline"] | None
     """Where a tag is asked for: an input of its own, or words `tag:NAME` in the query."""

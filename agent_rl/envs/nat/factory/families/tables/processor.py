@@ -40,15 +40,19 @@ class TableProcessor(Family):
         fields = [field for field in config_fields(rules) if field.name == setting]
         return _draft(rules, fields[0] if setting else None)
 
-    def complete(self, rules: dict[str, Any], config_default: int | None) -> Draft:
+    def complete(self, rules: dict[str, Any], config_default: int | None, name: str = "") -> Draft:
         checked = TableRules.model_validate(rules)
         demand_sense(checked)
         if checked.key is None:  # then there is one number and nothing to order or to write beside it
             checked = checked.model_copy(update=ALONE)
         if config_default is None:
             return _draft(checked, None)
-        field = chosen_field(config_fields(checked), config_default)
+        field = chosen_field(config_fields(checked), config_default, name)
         return _draft(configured(checked, field), field)
+
+    def remade(self, tool: Tool) -> Draft:
+        field = tool.config_field
+        return self.complete(tool.rules, field.default, field.name) if field else self.complete(tool.rules, None)
 
     def sentences(self, tool: Tool, rng: random.Random) -> list[str]:
         rules, setting = _rules(tool), _setting(tool)
