@@ -69,8 +69,8 @@ KL_KINDS = (*_KINDS, *_ALIASES)
 class KLController:
     """The coefficient of the penalty: fixed, or, with a target, moved after every step towards that KL.
 
-    A step moves it by the factor `1 + clip(kl / target - 1, -0.2, 0.2) * num_samples / horizon`.
-    Formula: Ziegler et al. 2019, section 2.2.
+    A step moves it by the factor `1 + clip(kl / target - 1, -0.2, 0.2) * min(num_samples / horizon, 1)`.
+    Formula: Ziegler et al. 2019, section 2.2, where a step has far fewer samples than the horizon.
     """
 
     def __init__(self, coefficient: float, *, target: float | None = None, horizon: int = 10_000) -> None:
@@ -86,7 +86,8 @@ class KLController:
         if not math.isfinite(kl):
             raise ValueError(f"the KL of the step is {kl}: leave the controller alone when a step is skipped")
         error = min(max(kl / self._target - 1.0, -0.2), 0.2)
-        self.coefficient *= 1.0 + error * num_samples / self._horizon
+        # A step of five horizons would make the factor 0 and a larger one negative: a reward for leaving the reference.
+        self.coefficient *= 1.0 + error * min(num_samples / self._horizon, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {"coefficient": self.coefficient}

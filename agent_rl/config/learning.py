@@ -152,6 +152,11 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 "advantage 'gdpo' normalises reward parts one by one, where a KL has no place; put the KL into the loss"
             )
+        if self.advantage == "gdpo" and self.overlong.buffer:
+            raise ValueError(
+                "advantage 'gdpo' normalises reward parts one by one, where overlong.buffer has no place; set it to 0, "
+                "or choose another advantage"
+            )
         if self.advantage == "maxrl" and (penalty := self._reward_penalty()):
             raise ValueError(
                 f"advantage 'maxrl' divides by a group's mean reward, which {penalty} can make negative; "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from agent_rl.config import Config
+from agent_rl.core.run.absent_parts import AbsentParts
 from agent_rl.core.run.failures import FailureReport
 from agent_rl.core.run.no_signal import NoSignal
 from agent_rl.core.run_folder import Begun, RunFolder
@@ -39,6 +40,7 @@ class RunOutput:
         self._log_file = RunLog(run.path)
         self._progress = self._new_progress(step)
         self.no_signal = NoSignal(config)
+        self._absent_parts = AbsentParts(config)
         self.failures = FailureReport(run.path)
         """Tells of what code of the user raised."""
         facts = {"run": config.run.name, "folder": str(run.path)}
@@ -122,8 +124,11 @@ class RunOutput:
             self.failures.all_failed(step, failed, self.message)
 
     def groups(self, step: int, groups: Sequence[TrajectoryGroup], metrics: Mapping[str, float]) -> None:
-        """A training step is over: report what failed in its groups, and whether there was anything to learn."""
+        """A training step is over: report what failed in its groups, what they lack, whether there was anything to
+        learn."""
         self.episodes(step, [episode for group in groups for episode in group.trajectories])
+        for sentence in self._absent_parts.sentences(step, groups):
+            self.message(sentence)
         was_skipped = bool(metrics["optim/skipped"]) and not metrics.get("optim/nonfinite")
         if sentence := self.no_signal.sentence(step, groups, was_skipped=was_skipped):
             self.message(sentence)

@@ -34,7 +34,8 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.stopping import AgreedInterrupt
 from agent_rl.envs.base import AgentEnv, EnvFactory
 from agent_rl.envs.registry import DOMAINS
-from agent_rl.errors import TrainingStoppedError
+from agent_rl.errors import ConfigError, TrainingStoppedError
+from agent_rl.learning.optimizer import learning_rate_at
 from agent_rl.learning.update import PolicyUpdater, UpdateResult
 from agent_rl.policies.make_policy import load_reference_model
 from agent_rl.policies.model_files.trained_for import read_trained_for
@@ -344,7 +345,14 @@ class GRPOTrainer(Closing):
 
         Every process gives the same groups. Metrics are those of docs/metrics.md but for rewards and episodes;
         `optim/skipped` is 1 when nothing was learned: all groups had zero variance, or loss or gradient was not finite.
+        Updates after `train.steps` keep the final learning rate; ConfigError, before anything changes, where that is 0.
         """
+        train = self.config.train
+        if self.step >= train.steps and learning_rate_at(self.step, train) == 0.0:
+            raise ConfigError(
+                f"update {self.step + 1} would learn nothing: train.steps is {train.steps}, after which the learning "
+                "rate is 0; set train.steps to the number of updates, or train.final_learning_rate above 0"
+            )
         result = self._updater.update(groups, step=self.step, rate_factor=self._state.rate_factor)
         self._state.step += 1
         return replace(result, metrics=result.metrics | self._sync.sync_weights(self.step))

@@ -2,8 +2,8 @@
 
 `step_00012/` holds `model/` (Hugging Face format), `trainer.pt` (everything else a run needs to continue), what each
 process wrote beside them, and `manifest.json` with the SHA-256 of every file. It is written beside its final name,
-flushed to disk, and renamed, so that no moment of power loss or `kill -9` leaves half of one. The processes of a run
-share one file system. What the state holds is the trainer's business.
+flushed to disk, and renamed, so that no moment of power loss or `kill -9` leaves half of one. Only its state can change
+after that. The processes of a run share one file system. What the state holds is the trainer's business.
 """
 
 import hashlib
@@ -26,6 +26,8 @@ from agent_rl.modeling.tensor_files import disk_refusal, load_tensors, save_tens
 
 MANIFEST_FILE = "manifest.json"
 STATE_FILE = "trainer.pt"
+OTHER_STATE_FILE = "trainer_replaced.pt"
+"""In place of `STATE_FILE` where `replace_state` wrote it; a manifest names one of them."""
 MODEL_FOLDER = "model"
 FORMAT_VERSION = 3
 _PARTIAL = ".partial-"
@@ -137,7 +139,7 @@ def _flushed_digests(partial: Path, written: Mapping[Path, str], processes: Proc
 
 
 def _finish(final: Path, partial: Path, manifest: dict[str, Any], keep: int) -> None:
-    (partial / MANIFEST_FILE).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    _write_manifest(partial / MANIFEST_FILE, manifest)
     for path in [partial / MANIFEST_FILE, *(path for path in partial.rglob("*") if path.is_dir()), partial]:
         _fsync(path)
     os.rename(partial, final)
@@ -154,8 +156,41 @@ def load_state(path: Path, processes: Processes | None = None) -> dict[str, Any]
 
     With `processes` this is collective.
     """
+    processes = processes or _alone()
     verify_checkpoint(path, processes)
-    return load_tensors(path / STATE_FILE)
+    return load_tensors(path / processes.broadcast_object(_state_file(_read_files(path)[1])))
+
+
+def replace_state(path: Path, state: dict[str, Any], processes: Processes | None = None) -> None:
+    """Give a checkpoint that is whole another state; its other files stay.
+
+    A power loss or `kill -9` leaves it whole, with the old state or the new one: the new file counts once a manifest
+    that names it takes the place of the old one, in one move. With `processes` this is collective; rank 0's state is
+    saved.
+    """
+    processes = processes or _alone()
+    with _on_all_disks(path, processes):
+        if processes.is_main_process:
+            manifest = _read_manifest(path)
+            old = _state_file(manifest["files"])
+            new = OTHER_STATE_FILE if old == STATE_FILE else STATE_FILE
+            digests = manifest["files"] | {new: save_tensors(state, path / new)}
+            del digests[old]
+            partial = path / f"{_PARTIAL}{MANIFEST_FILE}"
+            _write_manifest(partial, manifest | {"files": dict(sorted(digests.items()))})
+            for each in (path / new, partial, path):
+                _fsync(each)
+            os.replace(partial, path / MANIFEST_FILE)
+            _fsync(path)
+            (path / old).unlink()
+
+
+def _state_file(files: Mapping[str, str]) -> str:
+    return OTHER_STATE_FILE if OTHER_STATE_FILE in files else STATE_FILE
+
+
+def _write_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -189,19 +189,12 @@ def _greedy_rewards(step: StepSamples, algorithm: AlgorithmConfig) -> Tensor:
 def _parts(step: StepSamples, algorithm: AlgorithmConfig) -> dict[str, Tensor]:
     """Reward parts that the estimator normalises one by one; a part that an episode does not report is 0.
 
-    ConfigError for one that no episode reports that came to its end.
+    So is one that no episode of the step reports: it may be that of another environment, or of a task yet to come.
     """
-    parts = {}
-    finished = [episode for episode in step.episodes if episode.stop_reason is StopReason.FINISHED]
-    for name in algorithm.part_weights:
-        if finished and not any(name in episode.reward_parts for episode in finished):
-            known = sorted({part for episode in step.episodes for part in episode.reward_parts})
-            raise ConfigError(
-                f"algorithm.part_weights: no episode has a reward part {name!r}; the environment gives "
-                f"{', '.join(known) or 'none'}"
-            )
-        parts[name] = torch.tensor([e.reward_parts.get(name, 0.0) for e in step.episodes], dtype=torch.float64)
-    return parts
+    return {
+        name: torch.tensor([episode.reward_parts.get(name, 0.0) for episode in step.episodes], dtype=torch.float64)
+        for name in algorithm.part_weights
+    }
 
 
 def _join_by_episode(of_samples: Sequence[Tensor], step: StepSamples) -> Tensor:

@@ -5,6 +5,7 @@ is not finite is not applied. Weights that need no gradient, as those below an a
 Not here: episodes, the loop, checkpoints, when the inference engine gets the new weights.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -347,8 +348,9 @@ class PolicyUpdater:
         return float(kl_penalty(step.logprobs[step.mask], step.ref_logprobs[step.mask], kl.kind).mean())
 
     def _adapt_kl(self, stats: StepStats, metrics: dict[str, float], *, num_episodes: int) -> None:
-        """Move the coefficient of the KL towards its target; not when all updates were refused."""
-        if "loss/kl" in metrics and stats.num_refused < len(stats.grad_norms):
+        """Move the coefficient of the KL towards its target; not when all updates were refused, nor by a KL that is not
+        finite, as it is where one of several updates was."""
+        if stats.num_refused < len(stats.grad_norms) and math.isfinite(metrics.get("loss/kl", math.nan)):
             self._kl.update(metrics["loss/kl"], num_samples=num_episodes)
 
 

@@ -225,17 +225,19 @@ class DistributedRollout:
         self.tally = worker.tally
 
     def collect(self, request: RolloutRequest) -> list[TrajectoryGroup]:
-        """As `RolloutWorker.collect`; every process passes the same request. A signal that one of several has noted
-        ends its share; all of them raise AgreedInterrupt then."""
+        """As `RolloutWorker.collect`; every process passes the same request."""
+        return require_scored(self.roll_out(request))
+
+    def roll_out(self, request: RolloutRequest) -> list[TrajectoryGroup]:
+        """As `collect`, also when no episode could be scored. A signal that one of several processes has noted ends its
+        share; all of them raise AgreedInterrupt then."""
         num_processes = self._backend.num_processes
         own = partial(self._worker.roll_out, request.share_of(self._backend.rank, num_processes))
         gathered = self._backend.all_gather_object(self._backend.stop.cut_short(own))
         shares = [share for share in gathered if share is not None]
         if len(shares) < num_processes:
             self._backend.stop.leave()
-        return require_scored(
-            [shares[index % num_processes][index // num_processes] for index in range(len(request.tasks))]
-        )
+        return [shares[index % num_processes][index // num_processes] for index in range(len(request.tasks))]
 
 
 def require_scored(groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
@@ -322,7 +324,10 @@ class SyncSource:
         self._committed = self._curriculum.state_dict()
 
     def collect(self, *, step: int) -> RolloutBatch:
-        """Roll out until there are `groups_per_step` groups to train on, or `max_attempts` times."""
+        """Roll out until there are `groups_per_step` groups to train on, or `max_attempts` times.
+
+        Errors of `require_scored` when no episode of all attempts could be scored.
+        """
         rollout, num_attempts = self._config.rollout, 0
         indices: list[int] = []
         groups: list[TrajectoryGroup] = []
@@ -338,11 +343,12 @@ class SyncSource:
                 positions=range(len(groups), len(groups) + len(selected)),
                 with_greedy=self._config.algorithm.advantage == "remax",
             )
-            new_groups = self._rollout.collect(request)
+            new_groups = self._rollout.roll_out(request)
             indices += selected
             groups += new_groups
             train_groups += [group for group in new_groups if is_trainable(group, self._config)]
-        metrics = self._curriculum.observe(indices, success_rates(groups))
+        # Not for each attempt: the last ones may be of a task or two, whose failure is not that of the environment.
+        metrics = self._curriculum.observe(indices, success_rates(require_scored(groups)))
         if rollout.max_attempts > 1:
             metrics |= {"rollout/num_attempts": float(num_attempts), "rollout/num_groups": float(len(groups))}
         return RolloutBatch(groups=groups, train_groups=train_groups, metrics=metrics)

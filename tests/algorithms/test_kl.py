@@ -116,6 +116,13 @@ def test_the_adaptive_coefficient_takes_the_published_steps():
     assert controller.coefficient == pytest.approx(0.0999974 * 1.01, abs=1e-6)
 
 
+@pytest.mark.parametrize(("kl", "factor"), [(0.0, 0.8), (9.0, 1.2)])
+def test_a_step_of_many_horizons_moves_the_coefficient_by_a_fifth(kl, factor):
+    controller = KLController(0.1, target=0.1, horizon=100)
+    controller.update(kl, num_samples=1024)
+    assert controller.coefficient == pytest.approx(0.1 * factor)
+
+
 def test_a_restored_controller_goes_on_where_it_stood():
     first, second = (KLController(0.1, target=6.0) for _ in range(2))
     first.update(9.0, num_samples=256)

@@ -28,6 +28,14 @@ def load(folder: Path, *overrides: str) -> Config:
         (["algorithm.gamma=0.9"], "gamma has no effect with advantage 'grpo', only with "),
         (["algorithm.advantage=rloo", "algorithm.scale_by_std=true"], "scale_by_std has no effect with advantage"),
         (["algorithm.advantage=gdpo"], "needs part_weights"),
+        (
+            [
+                "algorithm.advantage=gdpo",
+                "algorithm.part_weights={tools: 1}",
+                "algorithm.overlong={buffer: 5, max_tokens: 10}",
+            ],
+            "overlong.buffer has no place",
+        ),
         (["algorithm.advantage=maxrl", "algorithm.kl={coef: 0.1, place: reward}"], "kl.place 'reward'"),
         (["algorithm.advantage=maxrl", "algorithm.overlong={buffer: 5, max_tokens: 10}"], "overlong.buffer"),
         (

@@ -175,7 +175,7 @@ def poisoned_group() -> TrajectoryGroup:
 
 def test_a_gradient_that_is_not_finite_is_not_applied_and_three_in_a_row_end_the_run(folder: Path) -> None:
     healthy = group(episode(1.0, turn((7,), (8, 2), (-3.0, -3.0))), episode(0.0, turn((7,), (9, 2), (-3.0, -3.0))))
-    with make_trainer(folder) as trainer:
+    with make_trainer(folder, train={"steps": 6}) as trainer:
         before = weights_of(trainer)
         for _ in range(2):
             metrics = trainer.update([poisoned_group()]).metrics
@@ -195,6 +195,29 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end() -> None:
     cosine = TrainConfig(steps=4, learning_rate=0.4, schedule="cosine")
     assert [round(learning_rate_at(step, cosine), 4) for step in range(4)] == [0.4, 0.3414, 0.2, 0.0586]
     assert learning_rate_at(0, TrainConfig(steps=1, learning_rate=0.4)) == 0.4
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup_steps", [0, 4])
+def test_the_learning_rate_stays_at_its_end_after_the_last_step(schedule: str, warmup_steps: int) -> None:
+    config = TrainConfig(
+        steps=4, learning_rate=0.4, final_learning_rate=0.1, warmup_steps=warmup_steps, schedule=schedule
+    )
+    assert [learning_rate_at(step, config) for step in (4, 5, 9)] == [0.1, 0.1, 0.1]
+
+
+def test_updates_after_the_last_step_learn_at_the_final_rate_and_are_refused_where_that_is_0(folder: Path) -> None:
+    differing = group(episode(1.0, turn((7,), (8, 2), (-3.0, -3.0))), episode(0.0, turn((7,), (9, 2), (-3.0, -3.0))))
+    with make_trainer(folder, train={"steps": 1, "learning_rate": 1e-3, "final_learning_rate": 1e-4}) as trainer:
+        rates = [trainer.update([differing]).metrics["optim/learning_rate"] for _ in range(3)]
+    assert rates == [1e-3, 1e-4, 1e-4]
+    with make_trainer(folder, train={"steps": 1, "learning_rate": 1e-3}) as trainer:
+        trainer.update([differing])
+        after = weights_of(trainer)
+        with pytest.raises(ConfigError, match=r"update 2 would learn nothing: train.steps is 1, .*set train.steps"):
+            trainer.update([differing])
+        assert trainer.step == 1
+        assert is_unchanged(trainer, after)
 
 
 # Whole runs on the tiny model

@@ -4,10 +4,11 @@ import pytest
 import torch
 from builders import episode, turn
 
+from agent_rl.config import AlgorithmConfig
 from agent_rl.learning.objective import LossInputs, to_rows
 from agent_rl.learning.packing import move_batch
-from agent_rl.learning.samples import build_samples
-from agent_rl.records import Batch, Segment, StopReason
+from agent_rl.learning.samples import assign_credit, build_samples, collect_samples, step_rewards
+from agent_rl.records import Batch, Segment, StopReason, TrajectoryGroup
 
 
 def batch_of(samples, num_trained):
@@ -67,6 +68,17 @@ def test_samples_without_a_trained_token_are_dropped_and_counted():
     samples, num_untrained = build_samples(episode(1.0, turn([1], [2]), turn([3], [], new_context=True)))
     assert [s.token_ids for s in samples] == [(1, 2)]
     assert num_untrained == 1
+
+
+def test_a_weighted_part_that_no_episode_of_the_step_reports_counts_0():
+    algorithm = AlgorithmConfig(advantage="gdpo", part_weights={"tests": 1.0, "format": 0.5})
+    episodes = tuple(episode(1.0, turn([1], [2]), reward_parts={"format": float(i)}) for i in range(2))
+    step = collect_samples([TrajectoryGroup(task_id="t", trajectories=episodes)])
+    assert step_rewards(step, algorithm, token_penalties=None, values=None).parts_E["tests"].tolist() == [0, 0]
+    (low, high), _ = assign_credit(step, algorithm)
+    assert low.advantages[1] < 0 < high.advantages[1]
+    none = collect_samples([TrajectoryGroup(task_id="t", trajectories=(episode(1.0, turn([1], [2])),) * 2)])
+    assert [sample.advantages for sample in assign_credit(none, algorithm)[0]] == [(0.0, 0.0)] * 2
 
 
 def test_lengths_that_disagree_are_refused():

@@ -1,5 +1,6 @@
 """One step of learning: no metric of it depends on how it is cut, and every option has its effect."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from agent_rl.learning.objective import Objective
 from agent_rl.learning.packing import plan_micro_batches
 from agent_rl.learning.samples import collect_samples
 from agent_rl.modeling.minimind_weights import WEIGHTS_FILE
-from agent_rl.records import TrajectoryGroup
+from agent_rl.records import Batch, TrajectoryGroup
 from agent_rl.registry import ADVANTAGE_ESTIMATORS
 
 COUNTS = ("batch/num_micro_batches", "batch/num_computed_tokens")
@@ -140,3 +141,24 @@ def test_an_idle_micro_batch_gives_a_gradient_of_0_to_every_score_that_has_one(f
     assert (loss.item(), parts) == (0.0, {})
     loss.backward()
     assert all(score.grad is not None for score in (logprobs, entropies, values))
+
+
+class HalfBlindReference:
+    """Gives the first sample of a step log-probs that are no numbers."""
+
+    def logprobs(self, batch: Batch) -> torch.Tensor:
+        return torch.full((sum(batch.num_trained),), math.nan if 0 in batch.samples else -3.0)
+
+
+def test_a_kl_that_is_not_finite_leaves_the_coefficient(folder: Path) -> None:
+    """The update of the first minibatch is refused, that of the second applied, and the mean over both is NaN."""
+    sections = {
+        "algorithm": {"kl": {"coef": 0.2, "target": 0.1, "horizon": 100}},
+        "train": {"minibatches": 2, "micro_batch_tokens": 1},
+    }
+    updater = make_updater(folder, Backend("cpu"), tiny_config(folder, **sections))
+    updater._reference = HalfBlindReference()
+    metrics = updater.update(make_step(0), step=0).metrics
+    assert (metrics["optim/nonfinite"], metrics["optim/skipped"]) == (1.0, 0.0)
+    assert math.isnan(metrics["loss/kl"])
+    assert updater.state_dict()["kl"] == {"coefficient": 0.2}

@@ -5,11 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from fakes import END, ROLE_IDS, EchoEnv, ScriptedPolicy
+from fakes import END, ROLE_IDS, EchoEnv, ScriptedPolicy, tiny_config
 
 from agent_rl.agent.messages import Message
+from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
 from agent_rl.errors import EngineError, SandboxError
 from agent_rl.inference.base import Cancel
@@ -17,7 +19,7 @@ from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams, StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import run_episode
-from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker, ThreadedRolloutWorker
+from agent_rl.rollout.rollout import RolloutRequest, RolloutWorker, SyncSource, ThreadedRolloutWorker, make_rollout
 from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.seeds import derive_seed
 from agent_rl.telemetry.metrics import group_metrics
@@ -302,6 +304,36 @@ def test_one_failed_episode_remains_and_all_failed_is_an_error(index: int) -> No
     worker = workers(ScriptedPolicy(["done"]), lambda: BrokenEnv("reset"))[index]
     with pytest.raises(SandboxError, match=r"all 6 episodes failed.*no disk in reset"):
         worker.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))
+
+
+class FailsLater(EchoEnv):
+    """Of 6 episodes the first 4 earn 0 and 1 in turn, the others 1; no episode after them can begin."""
+
+    num_resets = 0
+
+    def reset(self, task: Task) -> list[Message]:
+        type(self).num_resets += 1
+        if self.num_resets > 6:
+            raise SandboxError("no disk")
+        return super().reset(task)
+
+    def step(self, message: Message) -> StepResult:
+        return StepResult(reward=float(self.num_resets > 4 or self.num_resets % 2), terminated=True)
+
+
+def test_one_attempt_whose_episodes_all_fail_ends_nothing_and_all_attempts_do(tmp_path: Path) -> None:
+    config = tiny_config(
+        tmp_path, rollout={"group_size": 2, "groups_per_step": 3, "async_workers": 0, "max_attempts": 2}
+    )
+    FailsLater.num_resets = 0
+    rollout = make_rollout(config, ScriptedPolicy(["done"]), EnvFactory(FailsLater), Backend("cpu"))
+    tasks = [{"task_id": f"t{i}", "question": "q"} for i in range(8)]
+    source = SyncSource(config, tasks, rollout)
+    batch = source.collect(step=1)
+    assert (len(batch.groups), len(batch.train_groups)) == (4, 2)
+    assert [episode.error for episode in batch.groups[3].trajectories] == ["SandboxError: no disk"] * 2
+    with pytest.raises(SandboxError, match=r"all 12 episodes failed in their environment, .*no disk"):
+        source.collect(step=2)
 
 
 def test_a_factory_that_fails_is_data_too() -> None:

@@ -21,6 +21,7 @@ from agent_rl.distributed.checkpoint import (
     latest_checkpoint,
     load_state,
     remove_later_checkpoints,
+    replace_state,
     restoring,
     save_checkpoint,
     set_rng_state,
@@ -82,15 +83,7 @@ class RunCheckpoints:
         state = self._state
         if state.saved_step == state.step:
             return
-        saved = {
-            "step": state.step,
-            "updater": self._updater.state_dict(),
-            "source": self._source.state_dict(),
-            "alarms": state.alarms.state_dict(),
-            "num_rollbacks": state.num_rollbacks,
-            "rate_factor": state.rate_factor,
-            "evals": self._evaluation.state_dict(),
-        }
+        saved = self._state_dict()
         with deferred_interrupt():
             path = save_checkpoint(
                 self._run.checkpoints,
@@ -104,6 +97,19 @@ class RunCheckpoints:
             )
             state.saved_step = state.step
             self._events.write("checkpoint", state.step, folder=path)
+
+    def _state_dict(self) -> dict[str, Any]:
+        """What is the same on every process, beside the weights and the optimizer."""
+        state = self._state
+        return {
+            "step": state.step,
+            "updater": self._updater.state_dict(),
+            "source": self._source.state_dict(),
+            "alarms": state.alarms.state_dict(),
+            "num_rollbacks": state.num_rollbacks,
+            "rate_factor": state.rate_factor,
+            "evals": self._evaluation.state_dict(),
+        }
 
     def _write_model(self, folder: Path) -> None:
         save_trained(self._model, self._updater.policy_module, self._backend, folder)
@@ -122,7 +128,8 @@ class RunCheckpoints:
             self._source.load_state_dict(saved["source"])
             state.alarms.load_state_dict(saved["alarms"])
             state.num_rollbacks, state.rate_factor = int(saved["num_rollbacks"]), float(saved["rate_factor"])
-            set_rng_state(load_tensors(path / _rng_file(self._backend.rank)))
+            rank = self._backend.rank
+            set_rng_state(saved["rng"][rank] if "rng" in saved else load_tensors(path / _rng_file(rank)))
         if path.resolve().parent == self._run.checkpoints.resolve():
             state.saved_step = state.step
             self._evaluation.read_later(state.step)
@@ -137,8 +144,13 @@ class RunCheckpoints:
     def roll_back(self, sync: PolicySync, output: RunOutput) -> None:
         """Go back to the best checkpoint and on from there, with half the learning rate and the tasks that come next.
 
+        The checkpoint gets the state from which the run goes on, so that a run that stops there does not forget it.
         Without any checkpoint only the learning rate changes. `sync` sends the weights to the sampler.
         """
+        with deferred_interrupt():  # else Ctrl-C would save what is half gone back
+            self._roll_back(sync, output)
+
+    def _roll_back(self, sync: PolicySync, output: RunOutput) -> None:
         state = self._state
         state.num_rollbacks += 1
         state.rate_factor /= 2.0
@@ -157,6 +169,8 @@ class RunCheckpoints:
         self._load_learned(path, saved)
         sync.sync_weights(state.step)
         state.alarms = make_alarms(self._config.log.alarms)
+        generators = self._backend.all_gather_object(get_rng_state())
+        replace_state(path, self._state_dict() | {"rng": generators}, self._backend)
         state.saved_step = state.step
         output.rewind(state.step)
         output.message(f"back to step {state.step}, from there with half the learning rate")
