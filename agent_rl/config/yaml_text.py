@@ -33,9 +33,10 @@ def read_settings(path: Path) -> Any:
 
 
 def settings_text(path: Path) -> str:
-    """The text of a file of settings. ConfigError for one that is unreadable, too large or not UTF-8."""
+    """The text of a file of settings, `-` for the standard input. ConfigError for one that is unreadable, too large or
+    not UTF-8."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if str(path) != "-" else open(0, "rb", closefd=False) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a readable file") from None
@@ -116,13 +117,12 @@ def _line(event: yaml.Event) -> int:
 def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[str] = set()
     for key_node, _ in node.value:
+        line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            raise _BoundError(f"a key on line {key_node.start_mark.line + 1} is no text; write a name")
+            raise _BoundError(f"a key on line {line} is no text; write a name")
         if key_node.tag in _NO_TEXTS:
-            line = key_node.start_mark.line + 1
             raise _BoundError(f"the key {key_node.value!r:.60} on line {line} is no text; quote it")
         if key_node.value in seen:
-            line = key_node.start_mark.line + 1
             raise _BoundError(
                 f"key {key_node.value!r:.60} is given twice, second time on line {line}; remove one of the two"
             )

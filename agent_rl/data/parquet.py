@@ -8,11 +8,10 @@ None. Not here: task ids, and what a row may hold. pyarrow is imported at the fi
 
 import copy
 import json
-import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +69,8 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
     """The rows of a Parquet file; `source` names it in errors.
 
     Raises DataError, one sentence, for bytes that are no whole Parquet file, a column whose values JSON does not have
-    (dates, bytes, ...), a name that two columns share, and, with its row, a JSON text that does not parse and a number
-    that is not finite.
+    (dates, bytes, ...), a name that two columns share, and, with its row, a JSON text that does not parse. Numbers may
+    still be infinite or none.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -95,11 +94,6 @@ def decode_rows(content: bytes, source: str) -> list[Row]:
     except (pa.ArrowException, OSError, ValueError) as error:  # damaged pages are an OSError; no file is open
         detail = " ".join(str(error).split()).rstrip(".")[:300]
         raise DataError(f"{source}: not a whole Parquet file ({detail}); write it again") from None
-    for name in (field.name for field in schema if _has_floats(field.type)):
-        for number, cells in enumerate(rows, start=1):
-            if wrong := [each for each in _floats_in(cells[name]) if not math.isfinite(each)]:
-                where = f"{source}:row {number}: column {name!r:.100}"
-                raise DataError(f"{where} holds {wrong[0]}, which is no finite number; write one, or leave it empty")
     return [
         {
             name: _parse(cell, f"{source}:row {number}: column {name!r:.100}", allowance)
@@ -200,23 +194,6 @@ def _is_plain(kind: "pa.DataType") -> bool:
     is_text = types.is_string(kind) or types.is_large_string(kind) or isinstance(kind, pa.JsonType)
     is_number = types.is_integer(kind) or types.is_floating(kind)
     return is_text or is_number or types.is_boolean(kind) or types.is_null(kind)
-
-
-def _has_floats(kind: "pa.DataType") -> bool:
-    from pyarrow import types
-
-    if types.is_dictionary(kind):
-        return _has_floats(kind.value_type)
-    parts = [kind.field(number).type for number in range(kind.num_fields)]
-    return types.is_floating(kind) or any(map(_has_floats, parts))
-
-
-def _floats_in(value: Any) -> Iterator[float]:
-    if isinstance(value, float):
-        yield value
-    elif isinstance(value, list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _floats_in(part)
 
 
 def _parse(text: Any, where: str, allowance: Allowance) -> Any:

@@ -151,7 +151,7 @@ def _decode(path: Path, suffix: str) -> list[tuple[int, Task]]:
     """The rows, each with the number of its line or row."""
     match suffix:
         case ".parquet":
-            return list(enumerate(decode_rows(read_whole(path), str(path)), start=1))
+            return list(rows_of(decode_rows(read_whole(path), str(path)), str(path)))
         case ".json":
             return decode_array(read_whole(path), str(path))
         case ".csv":

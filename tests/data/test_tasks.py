@@ -230,7 +230,7 @@ def test_a_number_of_a_parquet_file_that_is_not_finite_is_named_by_row_and_colum
     pq.write_table(pa.table({"task_id": ["a", "b"], "answer": values}), path)
     with pytest.raises(DataError) as caught:
         read_tasks(path)
-    assert str(caught.value).startswith(f"{path}:row 2: column 'answer' holds ")
+    assert str(caught.value).startswith(f"{path}:row 2: 'answer' holds ")
 
 
 PACKED = gzip.compress(GOOD * 50)

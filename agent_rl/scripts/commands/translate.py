@@ -32,7 +32,7 @@ def main(
     from agent_rl.errors import ConfigError
     from agent_rl.resources import find
 
-    text = settings_text(Path("/dev/stdin") if str(file) == "-" else file)
+    text = settings_text(file)
     made = translate(read_foreign(text, str(file)), library)
     tree = {} if base is None else read_yaml(find(base))
     if made.settings.get("train.schedule") == "constant" and isinstance(tree.get("train"), dict):

@@ -40,7 +40,8 @@ def check_tool(tool: Tool) -> None:
         draft = FAMILIES[tool.family].remade(tool)
     except (ArithmeticError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"the rules do not hold together ({type(error).__name__}: {error!s:.100})") from None
-    if (tool.inputs, tool.errors) != (draft.inputs, draft.errors):
+    # Of inputs in another order, as other names of variables bring, the tool is the same.
+    if len(tool.inputs) != len(draft.inputs) or {*tool.inputs} != {*draft.inputs} or tool.errors != draft.errors:
         takes = {field.name: field.type for field in draft.inputs}
         raise ValueError(f"these rules make a tool of the inputs {takes} and the errors {list(draft.errors)}")
     _check_field(tool.config_field, draft.config_field)

@@ -98,8 +98,8 @@ class _Configs:
                     self._read[path] = error
 
     def __getitem__(self, path: str) -> Any:
-        """What the toolkit reads in the file. Raises what it raised then; KeyError for a path that was not there."""
-        found = self._read[os.path.realpath(path)]
+        """What the toolkit reads in the file. Raises what it raised then, and FileNotFoundError for one made later."""
+        found = self._read.get(os.path.realpath(path), FileNotFoundError(path))
         if isinstance(found, Exception):
             raise found
         return copy.deepcopy(found)

@@ -21,6 +21,7 @@ from agent_rl.envs.nat.factory.requests.loose import in_loose_words, tells_examp
 from agent_rl.envs.nat.factory.requests.names import any_name, in_any_case, renamed
 from agent_rl.envs.nat.factory.requests.reword import in_any_words, reworded, sections
 from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
+from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.prompts import first_messages
 from agent_rl.envs.nat.spec import NATSpec
@@ -106,6 +107,12 @@ def test_other_names_leave_the_agent_as_it_is(specs: list[NATSpec]) -> None:
         assert [each.type for each in after.inputs] == [each.type for each in before.inputs]
         assert FAMILIES[after.family].bad_inputs(after)
         assert changed.plan.mcp_servers[0].name == changed.server.name
+
+
+def test_task_files_take_agents_of_other_names_and_words(specs: list[NATSpec]) -> None:
+    for number, spec in enumerate(specs * 4):
+        other = in_any_words(spec, random.Random(number))
+        assert parse_spec(other.model_dump(mode="json"), "here") == other
 
 
 def test_variables_get_other_names_too(specs: list[NATSpec]) -> None:
