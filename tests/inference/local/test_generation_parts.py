@@ -84,7 +84,7 @@ def test_keys_and_values_go_to_their_positions_and_nowhere_else() -> None:
 
 
 COUNT_THREADS = """
-import os, torch
+import os, time, torch
 from agent_rl.modeling.openmp import _openmp, release_openmp_threads
 
 torch.set_num_threads(2)
@@ -93,6 +93,9 @@ for _ in range(2):
     torch.randn(512, 512) @ torch.randn(512, 512)
     counts.append(len(os.listdir("/proc/self/task")))
     release_openmp_threads()
+    end = time.monotonic() + 20  # a thread that was told to end is listed until the kernel ran it once more
+    while len(os.listdir("/proc/self/task")) == counts[-1] and time.monotonic() < end:
+        time.sleep(0.01)
     counts.append(len(os.listdir("/proc/self/task")))
 print(_openmp() is not None, *counts)
 """
