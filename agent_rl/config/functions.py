@@ -41,9 +41,15 @@ def turn_credit_of(advantage: str) -> str:
 
 
 def options_for(algorithm: "AlgorithmConfig", registry: Registry[Any], name: str) -> dict[str, Any]:
-    """The options that the function of that name gets; ConfigError for an unknown name."""
-    given = {key: getattr(algorithm, key) for key in OPTION_KEYS} | dict(algorithm.options)
-    return {key: given[key] for key in registry.options_of(name) if key in given}
+    """The options that the function of that name gets, of the types that it declares; ConfigError for an unknown name
+    and for a value of another type."""
+    parameters = registry.parameters_of(name)
+    keys = {key: getattr(algorithm, key) for key in OPTION_KEYS if key in parameters}
+    return keys | {
+        option: _as_declared(option, value, registry.get(name), parameters[option])
+        for option, value in algorithm.options.items()
+        if option in parameters
+    }
 
 
 def unread_keys(algorithm: "AlgorithmConfig") -> dict[str, str]:
@@ -83,7 +89,7 @@ def check_functions(algorithm: "AlgorithmConfig", *, are_all_registered: bool = 
             names = f"advantage {algorithm.advantage!r} nor of loss {algorithm.loss!r}"
             hint = nearest_or_all(option, sorted(known.keys() - set(OPTION_KEYS))) if known else ""
             raise ConfigError(f"algorithm.options.{option} is an option neither of {names}{hint}")
-        _check_type(option, value, *known[option])
+        _as_declared(option, value, *known[option])
     for option, (function, parameter) in known.items():
         if parameter.default is parameter.empty and option not in (*OPTION_KEYS, *algorithm.options):
             raise ConfigError(f"algorithm.options has no {option!r}, which {function.__name__} needs; add it")
@@ -100,15 +106,16 @@ def _parameters(algorithm: "AlgorithmConfig") -> Iterator[tuple[str, tuple[Any, 
             yield option, (registry.get(name), parameter)
 
 
-def _check_type(option: str, value: Any, function: Any, parameter: inspect.Parameter) -> None:
-    """ConfigError for a value that the parameter's type hint excludes; without a readable hint any value will do."""
+def _as_declared(option: str, value: Any, function: Any, parameter: inspect.Parameter) -> Any:
+    """The value as the type that the parameter's hint declares, such as a tuple for a list; without a readable hint as
+    it is. ConfigError for a value that the hint excludes."""
     try:
         hints: Mapping[str, Any] = get_type_hints(inspect.unwrap(function), include_extras=True)
         adapter = TypeAdapter(hints.get(parameter.name, Any))
     except (NameError, PydanticSchemaGenerationError):
-        return
+        return value
     try:
-        adapter.validate_python(value)
+        return adapter.validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         raise ConfigError(f"algorithm.options.{option} = {value!r}: {message[0].lower()}{message[1:]}") from None

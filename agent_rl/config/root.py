@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-import yaml
 from pydantic import model_validator
 
 from agent_rl.config.base import Section
@@ -22,6 +21,7 @@ from agent_rl.config.sections import (
 )
 from agent_rl.config.tools import AgentConfig, ToolsConfig
 from agent_rl.config.vllm import VLLMConfig
+from agent_rl.config.yaml_text import dump_settings
 from agent_rl.errors import ConfigError
 
 
@@ -193,4 +193,4 @@ class Config(Section):
 
     def to_yaml(self) -> str:
         """The resolved configuration as YAML that `load_config` reads back to an equal object."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return dump_settings(self.model_dump(mode="json"))

@@ -1,7 +1,8 @@
-"""YAML that a person hands in, read in bounded time and memory: settings, not data.
+"""YAML that a person hands in, read in bounded time and memory, and written so that it reads back: settings, not data.
 
-Size, nesting and number of values are measured on the events of the parser, aliases counted as often as they stand for
-something, before any value is made. Not here: what the settings are.
+Numbers are those of YAML 1.2, `1e-4` among them, which PyYAML takes for a text. Size, nesting and number of values are
+measured on the events of the parser, aliases counted as often as they stand for something, before any value is made.
+Not here: what the settings are.
 """
 
 import re
@@ -23,8 +24,25 @@ _BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML without libyaml is ten times as slow, and otherwise the same."""
 
 
+_FLOAT = "tag:yaml.org,2002:float"
+_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$")
+
+
 class _Loader(_BASE):  # type: ignore[valid-type, misc]
     """YAML that refuses a key written twice in one mapping (plain YAML keeps the last one silently)."""
+
+
+class SettingsDumper(yaml.SafeDumper):
+    """YAML that `parse_settings` reads back to what it was: a text `1e-4` in quotes."""
+
+
+_Loader.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
+SettingsDumper.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
+
+
+def dump_settings(tree: Any, *, allow_unicode: bool = False) -> str:
+    """The YAML of a value, its keys in their order."""
+    return yaml.dump(tree, Dumper=SettingsDumper, sort_keys=False, allow_unicode=allow_unicode)
 
 
 def read_settings(path: Path) -> Any:

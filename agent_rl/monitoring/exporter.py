@@ -57,6 +57,9 @@ class RunsCollector:
     def look(self) -> list[RunFollower]:
         """Every run as it is now, in order of names."""
         self._followers = {each: self._followers.get(each) or RunFollower(each) for each in self._run_folders()}
+        names = {follower.name for follower in self._followers.values()}
+        # A later run in a folder of the same name counts from 0.
+        self._highest = {key: value for key, value in self._highest.items() if dict(key[1]).get("run") in names}
         for follower in self._followers.values():
             before = follower.state
             follower.look()

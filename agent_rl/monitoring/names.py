@@ -21,6 +21,8 @@ _TABLE = Path(__file__).with_name("metric_table.json")
 _EXCEPTIONS = {"time": "last_step_timestamp_seconds", "hacks/<flag>": "hacks_flagged_episodes"}
 """Where the rule would give a name without meaning, or one that two rows share."""
 _PLACEHOLDER = re.compile(r"<(\w+)>")
+_OWN_NAMES = ("part", "flag", "environment")
+"""Placeholders for what a user calls something; a slash may be in it, as in the part `share/behaviour`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class DocumentedMetric:
     @property
     def pattern(self) -> re.Pattern[str]:
         """Of the names in `metrics.jsonl`; its groups are the values of the labels."""
-        return re.compile(_PLACEHOLDER.sub("([^/]+)", self.name))
+        return re.compile(_PLACEHOLDER.sub(lambda found: "(.+)" if found[1] in _OWN_NAMES else "([^/]+)", self.name))
 
 
 @dataclass(frozen=True, slots=True)

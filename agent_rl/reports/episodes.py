@@ -88,7 +88,8 @@ def in_common(before: Iterable[Episode], after: Iterable[Episode]) -> Common:
     first, last = by_task(before), by_task(after)
     both = [task_id for task_id in first if first[task_id] and last.get(task_id)]
     others = tuple(task_id for task_id in both if first[task_id][0].is_of_another_task(last[task_id][0]))
-    same = [task_id for task_id in both if task_id not in others]
+    different = set(others)
+    same = [task_id for task_id in both if task_id not in different]
     return Common(
         before={task_id: first[task_id] for task_id in same},
         after={task_id: last[task_id] for task_id in same},

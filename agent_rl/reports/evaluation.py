@@ -10,7 +10,8 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from agent_rl.config import Config, DataConfig, load_config
+from agent_rl.core.run.lock import RunLock
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import EnvFactory
 from agent_rl.envs.failure_modes import FailureModes
@@ -180,6 +182,16 @@ class EvaluationFolder:
         """ConfigError for the folder of a run."""
         if any((self.path / name).exists() for name in _OF_A_RUN):
             raise ConfigError(f"{self.path} is the folder of a run; name another --output-dir")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other evaluations out of the folder. ConfigError while one of them is in it."""
+        lock = RunLock(self.path, holder="an evaluation", remedy="name another --output-dir")
+        lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
 
     def check(self, settings: Settings) -> list[dict[str, Any]]:
         """The saved records of an evaluation with `settings`; nothing is written.

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agent_rl.config import flatten
 from agent_rl.config.load import read_yaml
+from agent_rl.config.yaml_text import dump_settings
 from agent_rl.policies.model_files.trained_for import read_trained_for
 from agent_rl.reports.run.report import environment_facts
 
@@ -30,7 +29,7 @@ def model_card(model: Path, *, name: str, is_adapter: bool) -> str:
         "pipeline_tag": "text-generation",
         "tags": ["agent_rl", "reinforcement-learning", *([config.get("algorithm.advantage")] if config else [])],
     }
-    lines = ["---", yaml.safe_dump(front, sort_keys=False).strip(), "---", "", f"# {name}", ""]
+    lines = ["---", dump_settings(front).strip(), "---", "", f"# {name}", ""]
     lines += [f"{'LoRA adapters' if is_adapter else 'A causal language model'}, trained with agent_rl.", ""]
     lines += _trained_for(model)
     if run:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from agent_rl.reports.summary import Figures, group_rows
+from agent_rl.reports.summary import Figures, group_rows, left_out
 from agent_rl.telemetry.trajectory_json import Episode
 
 if TYPE_CHECKING:
@@ -139,7 +139,8 @@ def evaluation_plots(
     success = {name: (s["rate"], s["low"], s["high"]) for name, s, _ in rows}
     others = {name: (o["rate"], o["low"], o["high"]) for name, _, o in rows if o is not None}
     note = "; hollow marks: the baseline" if others else ""
-    plots = {"success": (rate_marks(success, label="solved in %", others=others), f"Success with 95 % intervals{note}")}
+    caption = "; ".join(filter(None, (f"Success with 95 % intervals{note}", left_out(figures))))
+    plots = {"success": (rate_marks(success, label="solved in %", others=others), caption)}
     modes, before = figures["failure_modes"], baseline["failure_modes"] if baseline else None
     if modes or before:
         every = {name: modes.get(name, 0) for name in {**modes, **(before or {})}}

@@ -7,6 +7,7 @@ Not here: files and pages (`evaluation.py`), statistics (`telemetry/statistics.p
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from statistics import fmean
 from typing import Any
 
@@ -21,6 +22,8 @@ from agent_rl.telemetry.statistics import clustered_interval, correlation_within
 Figures = dict[str, Any]
 GROUPINGS = ("env", "difficulty", "level", "family")
 """By what success is shown apart, where tasks say so and more than one kind is there."""
+MAX_VALUES = 50
+"""Values of a grouping that tables and plots show."""
 FAILURE_MODES = "Failure modes, of failed episodes"
 _LABEL_CHARS = 28
 _DIFFICULTIES = ("easy", "medium", "hard")
@@ -32,13 +35,13 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
 
     `num_tasks`, `num_episodes`, `num_env_errors` (episodes without a score, left out of all but lengths and ends);
     `success` as in `success_of`; `by`: label -> value -> the same of those tasks; `reward`: mean, min, max; `parts`:
-    mean of every part of the reward; `parts_with_success`: its correlation with success within tasks, with one episode
-    a task across them, None where one of the two is the same everywhere; `components`: shares in [0, 1], those parts
-    named `share/*` and the parts of `part_weights` without their weights; `pass_at_k`: k -> rate, of the tasks with as
-    many scored episodes, whose
-    number is in `pass_at_k_tasks`, with `[low, high]` in `pass_at_k_intervals`; `pass_at_k_by`: label -> value ->
-    `pass_at_k_of` those tasks; `turns`, `tokens`, `seconds`: means of an episode, None where no record says;
-    `stop_reasons`, `failure_modes`, `flags`: episodes by name, most frequent first.
+    mean of every part of the reward, in a mixture over the environments that report it; `parts_with_success`: its
+    correlation with success within tasks, with one episode a task across them, None where one of the two is the same
+    everywhere; `components`: shares in [0, 1], those parts named `share/*` and the parts of `part_weights` without
+    their weights; `pass_at_k`: k -> rate, of the tasks with as many scored episodes, whose number is in
+    `pass_at_k_tasks`, with `[low, high]` in `pass_at_k_intervals`; `pass_at_k_by`: label -> value -> `pass_at_k_of`
+    those tasks; `turns`, `tokens`, `seconds`: means of an episode, None where no record says; `stop_reasons`,
+    `failure_modes`, `flags`: episodes by name, most frequent first.
     Raises ValueError when nothing was scored.
     """
     scored = [episode for episode in episodes if episode.is_scored]
@@ -46,7 +49,11 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
         raise ValueError("no episode was scored")
     rewards = _rewards(scored)
     names = sorted({name for episode in scored for name in episode.reward_parts})
-    parts = {name: fmean(e.reward_parts.get(name, 0.0) for e in scored) for name in names if name != "success"}
+    parts = {
+        name: fmean(e.reward_parts.get(name, 0.0) for e in _reporting(scored, name))
+        for name in names
+        if name != "success"
+    }
     weighted = {name: parts[name] / weight for name, weight in (part_weights or {}).items() if weight and name in parts}
     shares = {name.removeprefix(_SHARE): mean for name, mean in parts.items() if name.startswith(_SHARE)}
     pass_at = pass_at_k_of(scored)
@@ -76,9 +83,16 @@ def summarize(episodes: Sequence[Episode], *, part_weights: Mapping[str, float] 
     }
 
 
+def _reporting(scored: Sequence[Episode], name: str) -> list[Episode]:
+    """Episodes of the environments that report a part at all; one that lacks it there counts as 0."""
+    envs = {episode.env for episode in scored if name in episode.reward_parts}
+    return [episode for episode in scored if episode.env in envs]
+
+
 def _with_success(scored: Sequence[Episode], name: str) -> float | None:
     """Of a part of the reward, in groups of a task's episodes where tasks have several."""
-    groups = [group for group in by_task(scored).values() if len(group) > 1] or [scored]
+    reporting = _reporting(_reporting(scored, name), "success")
+    groups = [group for group in by_task(reporting).values() if len(group) > 1] or [reporting]
     return correlation_within(
         [[(e.reward_parts.get(name, 0.0), float(e.is_success)) for e in group] for group in groups]
     )
@@ -127,11 +141,11 @@ def dropped(figures: Figures, baseline: Figures | None = None) -> list[str]:
 
 def _grouped(episodes: Sequence[Episode], name: str) -> dict[str, list[Episode]]:
     """By a label of the tasks; easy comes before hard, numbers rise, other labels are in alphabetical order."""
-    values = {str(value) for episode in episodes if (value := getattr(episode, name)) is not None}
-    return {
-        value: [episode for episode in episodes if str(getattr(episode, name)) == value]
-        for value in sorted(values, key=_place)
-    }
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        if (value := getattr(episode, name)) is not None:
+            groups.setdefault(str(value), []).append(episode)
+    return {value: groups[value] for value in sorted(groups, key=_place)}
 
 
 def _place(label: str) -> tuple[int, float, str]:
@@ -153,7 +167,8 @@ def percent(success: Figures) -> str:
 
 def group_table(figures: Figures, baseline: Figures | None = None) -> Table:
     """Success by group, of a baseline too; fits 80 columns."""
-    table = Table(title="Solved % (95 % intervals)", box=SIMPLE, title_justify="left")
+    title = "; ".join(filter(None, ("Solved % (95 % intervals)", left_out(figures))))
+    table = Table(title=title, box=SIMPLE, title_justify="left")
     table.add_column("", no_wrap=True, max_width=_LABEL_CHARS, overflow="ellipsis")
     for column in ("tasks", *(["baseline"] if baseline else []), "solved %"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -164,16 +179,23 @@ def group_table(figures: Figures, baseline: Figures | None = None) -> Table:
 
 
 def group_rows(figures: Figures, baseline: Figures | None = None) -> list[tuple[str, Figures, Figures | None]]:
-    """`all` and every group, each with the baseline's success where that has the group."""
+    """`all` and the groups, each with the baseline's success where that has the group; `MAX_VALUES` of a grouping."""
     rows = [("all", figures["success"], baseline["success"] if baseline else None)]
     for name, groups in figures["by"].items():
         others = baseline["by"].get(name, {}) if baseline else {}
-        rows += [(f"{name} {value}", success, others.get(value)) for value, success in groups.items()]
+        shown = islice(groups.items(), MAX_VALUES)
+        rows += [(f"{name} {value}", success, others.get(value)) for value, success in shown]
     return rows
 
 
+def left_out(figures: Figures) -> str:
+    """`family: 12 more in report.json`, of groupings with more values than are shown; empty without any."""
+    numbers = {name: len(groups) - MAX_VALUES for name, groups in figures["by"].items()}
+    return "; ".join(f"{name}: {number} more in report.json" for name, number in numbers.items() if number > 0)
+
+
 def pass_rows(figures: Figures) -> list[tuple[str, dict[str, Figures]]]:
-    """`all` and every group with its `pass_at_k_of`; none with one episode a task."""
+    """`all` and the groups, as in `group_rows`, with their `pass_at_k_of`; none with one episode a task."""
     if len(figures["pass_at_k"]) < 2:
         return []
     every = {
@@ -182,8 +204,8 @@ def pass_rows(figures: Figures) -> list[tuple[str, dict[str, Figures]]]:
             figures["pass_at_k"].items(), figures["pass_at_k_intervals"].values(), strict=True
         )
     }
-    groups = figures["pass_at_k_by"].items()
-    return [("all", every), *((f"{name} {value}", by_k) for name, values in groups for value, by_k in values.items())]
+    groups = [(name, islice(values.items(), MAX_VALUES)) for name, values in figures["pass_at_k_by"].items()]
+    return [("all", every), *((f"{name} {value}", by_k) for name, values in groups for value, by_k in values)]
 
 
 def pass_table(figures: Figures) -> Table:

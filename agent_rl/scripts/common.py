@@ -1,6 +1,7 @@
 """What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; where a user's own modules are."""
 
 import errno
+import json
 import math
 import os
 import sys
@@ -48,6 +49,12 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     if folder not in sys.path:
         sys.path.append(folder)
     return load_config(path, list(overrides))
+
+
+def as_override(key: str, value: object) -> str:
+    """`section.key=value` of what a flag gave: a text or a path is that text, whatever YAML would read in it."""
+    given = value if isinstance(value, int | float) else str(value)
+    return f"{key}={json.dumps(given, ensure_ascii=False)}"
 
 
 def reads(*sections: str, but: Iterable[str] = ()) -> Callable[[CommandT], CommandT]:

@@ -19,6 +19,7 @@ import yaml
 from agent_rl.config import Config, apply_override, flatten, read_yaml
 from agent_rl.config.base import Section, keys_called
 from agent_rl.config.help import KeyHelp, keys_of, one_line, sections
+from agent_rl.config.yaml_text import SettingsDumper
 from agent_rl.envs.registry import DOMAINS, OPTIONS
 from agent_rl.errors import ConfigError, nearest
 from agent_rl.redacted import redacted
@@ -67,7 +68,7 @@ def _lines(tree: Mapping[str, Any], sources: Mapping[str, str], prefix: str = ""
             yield f"{indent}{_yaml(key)}: {_yaml(value)}  # {sources.get(name, 'default')}"
 
 
-class _OneLine(yaml.SafeDumper):
+class _OneLine(SettingsDumper):
     """YAML without line breaks."""
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import finite, make_app, read_config, run_app
+from agent_rl.scripts.common import as_override, finite, make_app, read_config, run_app
 from agent_rl.telemetry.error_file import ErrorFile
 from agent_rl.telemetry.files import make_folder, write_json
 
@@ -87,7 +87,7 @@ def main(
     from agent_rl.envs.opening import open_environment
 
     flags = {"data.eval_path": tasks, "data.max_eval_tasks": max_tasks, "rollout.episode_timeout_s": task_timeout}
-    given = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    given = [as_override(key, value) for key, value in flags.items() if value is not None]
     resolved = read_config(config, [*given, *(overrides or [])])
     if temperature is None:
         temperature = 0.0 if samples == 1 else resolved.policy.temperature
@@ -183,27 +183,28 @@ class EvaluationCommand:
         labels = labels_of([model.name for model, _ in models])
         paths = [output / "models" / label for label in labels] if is_table else [output]
         EvaluationFolder(output).check_place()
-        for path, (_, settings) in zip(paths, models, strict=True):
-            EvaluationFolder(path).check(settings)
-        other = EvaluationFolder(compare or output / "baseline")
-        base = None if baseline is None else self._prepare(baseline)
-        # Anything wrong with the other model is an error before any episode runs.
-        if base is not None:
-            other.check(base[1])
-        if compare is not None:
-            check_comparable(models[0][1], other.settings(), str(compare))
-            other.episodes()
-        if base is not None:
-            make_folder(other.path, "--output-dir")
-            print(f"Baseline {baseline}:", flush=True)
-            self._evaluate(*base, other)
-        name = baseline or (None if compare is None else str(compare))
-        against = _Against(folder=other, name=name) if name else None
-        folders = [EvaluationFolder(path) for path in paths]
-        if is_table:
-            self._evaluate_all(output, dict(zip(labels, models, strict=True)), folders, against)
-        else:
-            self._report(self._evaluate(*models[0], folders[0]), folders[0], against)
+        with EvaluationFolder(output).locked():
+            for path, (_, settings) in zip(paths, models, strict=True):
+                EvaluationFolder(path).check(settings)
+            other = EvaluationFolder(compare or output / "baseline")
+            base = None if baseline is None else self._prepare(baseline)
+            # Anything wrong with the other model is an error before any episode runs.
+            if base is not None:
+                other.check(base[1])
+            if compare is not None:
+                check_comparable(models[0][1], other.settings(), str(compare))
+                other.episodes()
+            if base is not None:
+                make_folder(other.path, "--output-dir")
+                print(f"Baseline {baseline}:", flush=True)
+                self._evaluate(*base, other)
+            name = baseline or (None if compare is None else str(compare))
+            against = _Against(folder=other, name=name) if name else None
+            folders = [EvaluationFolder(path) for path in paths]
+            if is_table:
+                self._evaluate_all(output, dict(zip(labels, models, strict=True)), folders, against)
+            else:
+                self._report(self._evaluate(*models[0], folders[0]), folders[0], against)
 
     def _evaluate_all(
         self,

@@ -8,7 +8,7 @@ import typer
 
 from agent_rl.config import Config
 from agent_rl.errors import ConfigError
-from agent_rl.scripts.common import read_config
+from agent_rl.scripts.common import as_override, read_config
 
 
 def train_command(
@@ -41,11 +41,13 @@ def train_command(
         "run.seed": seed,
         "rollout.async_workers": async_rollout_workers,
     }
-    settings = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    settings = [as_override(key, value) for key, value in flags.items() if value is not None]
     if dataset_dir is not None:
         from agent_rl.data.tasks import find_task_file
 
-        settings += [f"data.{split}_path={find_task_file(dataset_dir, split)}" for split in ("train", "eval")]
+        settings += [
+            as_override(f"data.{split}_path", find_task_file(dataset_dir, split)) for split in ("train", "eval")
+        ]
     resolved = read_config(config, [*settings, *(overrides or [])])
     if preview_tasks:
         preview(resolved, preview_tasks)

@@ -10,11 +10,13 @@ for the terminal.
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from agent_rl.errors import DataError
 from agent_rl.failures import FailedCall
-from agent_rl.telemetry.files import write_text
+from agent_rl.telemetry.files import whole_lines, write_text
 
 ERRORS_FILE = "errors.jsonl"
 MAX_PLACES = 100
@@ -67,13 +69,15 @@ def _key(source: str, error: str, place: str) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> dict[tuple[str, ...], dict[str, Any]]:
-    """The rows of an earlier start; none where they cannot be read, as they are for people alone."""
+    """The rows of an earlier start; those that cannot be read are left out, as they are for people alone."""
+    found = {}
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        return {
-            _key(row["source"], row["error"], row["place"]): {**row, "count": int(row["count"])}
-            for row in rows
-            if isinstance(row["last_step"], int)
-        }
-    except (OSError, ValueError, KeyError, TypeError):
+        lines = whole_lines(path)
+    except DataError:
         return {}
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            row = json.loads(line)
+            if isinstance(row["last_step"], int):
+                found[_key(row["source"], row["error"], row["place"])] = {**row, "count": int(row["count"])}
+    return found

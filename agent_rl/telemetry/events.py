@@ -87,9 +87,12 @@ def read_events(folder: Path) -> list[Event]:
 
 
 def event_of(record: Mapping[str, Any]) -> Event:
-    """The event of a line's JSON; ValueError, KeyError or TypeError for what is none."""
+    """The event of a line's JSON; ValueError, KeyError or TypeError for what is none, a time without its zone too."""
+    time = datetime.fromisoformat(record["time"])
+    if time.tzinfo is None:  # whose time it is, and whether it can be told in seconds, depends on the machine
+        raise ValueError(f"{record['time']!r:.60} has no time zone")
     return Event(
-        time=datetime.fromisoformat(record["time"]),
+        time=time,
         step=int(record["step"]),
         kind=str(record["kind"]),
         facts=dict(record["facts"]),

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -169,8 +170,8 @@ def _lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
 
 def _call_metrics(turns: Sequence[Turn], *, num_episodes: int) -> dict[str, float]:
     # Counts of the environment, where it reports them: it also knows which calls failed.
-    num_calls = sum(turn.info.get("tool_calls", len(turn.message.tool_calls)) for turn in turns)
-    num_errors = sum(turn.info.get("tool_errors", len(turn.message.tool_errors)) for turn in turns)
+    num_calls = sum(_count(turn.info.get("tool_calls"), len(turn.message.tool_calls)) for turn in turns)
+    num_errors = sum(_count(turn.info.get("tool_errors"), len(turn.message.tool_errors)) for turn in turns)
     num_attempts = num_calls + sum(len(turn.message.tool_errors) for turn in turns)
     return {
         "rollout/tool_calls_mean": num_calls / num_episodes,
@@ -179,6 +180,12 @@ def _call_metrics(turns: Sequence[Turn], *, num_episodes: int) -> dict[str, floa
         "rollout/parse_error_share": fmean(bool(turn.message.tool_errors) for turn in turns) if turns else math.nan,
         "rollout/new_contexts": sum(turn.new_context for turn in turns),
     }
+
+
+def _count(reported: object, own: int) -> int:
+    """What the environment reports where that is a count, as it may keep anything under the name; else our own."""
+    is_count = isinstance(reported, Integral) and not isinstance(reported, bool) and reported >= 0
+    return int(reported) if is_count else own
 
 
 def _flag_counts(episodes: Sequence[Trajectory]) -> dict[str, float]:

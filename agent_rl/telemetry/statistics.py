@@ -259,16 +259,18 @@ def correlation_within(groups: Sequence[Sequence[tuple[float, float]]]) -> float
 
     The within-subject correlation of Bland and Altman 1995, BMJ 310:446; where one of the two is 0 or 1, as success,
     the point-biserial coefficient of Tate 1954, Ann. Math. Statist. 25:603, and with one group that itself. From -1 to
-    1; None where one of the two differs within no group. `correlation_within([[(1, 0), (3, 1)], [(9, 0), (7, 0)]])` is
-    1 / sqrt(2): the second group varies without success.
+    1; None where one of the two differs within no group, or a value is too large or not finite.
+    `correlation_within([[(1, 0), (3, 1)], [(9, 0), (7, 0)]])` is 1 / sqrt(2): the second group varies without success.
     """
+    if not all(math.isfinite(value) for group in groups for pair in group for value in pair):
+        return None
     squares, other_squares, products = 0.0, 0.0, 0.0
     for group in groups:
         one, other = (_centred(side) for side in zip(*group, strict=True)) if group else ((), ())
         squares += sum(value * value for value in one)
         other_squares += sum(value * value for value in other)
         products += sum(a * b for a, b in zip(one, other, strict=True))
-    if not squares or not other_squares:
+    if not squares or not other_squares or not math.isfinite(squares + other_squares + products):
         return None
     return max(-1.0, min(1.0, products / math.sqrt(squares) / math.sqrt(other_squares)))
 

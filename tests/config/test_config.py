@@ -14,6 +14,7 @@ from agent_rl.config import Config, CurriculumStage, learning, load_config, sect
 from agent_rl.config.engines import EngineSection
 from agent_rl.config.functions import OPTION_KEYS
 from agent_rl.config.load import KINDS
+from agent_rl.config.yaml_text import dump_settings, parse_settings
 from agent_rl.envs.nat import env as nat_agent_env
 from agent_rl.envs.nat.create.settings import ServeConfig, load_serve_config
 from agent_rl.envs.nat.env import NATEnvOptions
@@ -60,6 +61,16 @@ def test_the_resolved_config_reads_back_to_itself(minimal: Path, tmp_path: Path)
     again = tmp_path / "again.yaml"
     again.write_text(config.to_yaml())
     assert load_config(again) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-4", 1e-4), ("-2E3", -2000.0), (".5e1", 5.0), ("1.e+2", 100.0), ("1.0e4", 1e4), ("12", 12), ("1e", "1e")],
+)
+def test_a_number_with_an_exponent_needs_neither_dot_nor_sign(text: str, value: object) -> None:
+    read = parse_settings(f"a: [{text}, '{text}']", "here")["a"]
+    assert (read, type(read[0])) == ([value, text], type(value))
+    assert parse_settings(dump_settings(read), "again") == read
 
 
 def test_overrides_are_yaml_and_the_last_one_wins(minimal: Path) -> None:

@@ -10,6 +10,7 @@ from commands import ROOT, one_line_error, run_here
 from agent_rl.config import Config, load_config
 from agent_rl.config.base import flatten_keys
 from agent_rl.config.help import keys_of
+from agent_rl.config.yaml_text import parse_settings
 from agent_rl.envs.registry import OPTIONS
 from agent_rl.registry import import_object
 from agent_rl.renamed import called_elsewhere
@@ -57,9 +58,11 @@ def test_a_text_of_several_lines_stays_on_one_and_credentials_are_not_shown() ->
         *MATH,
         'env.options.system_prompt="one # two\\nthree: 4\\n"',
         "log.notify=https://me:geheim@example.org/x?key=geheim",
+        "run.name='1e4'",
     )
     assert yaml.safe_load(text)["env"]["options"]["system_prompt"] == "one # two\nthree: 4\n"
     assert "geheim" not in text
+    assert parse_settings(text, "shown")["run"]["name"] == "1e4"
 
 
 def test_a_wrong_file_is_the_sentence_that_a_run_would_give() -> None:

@@ -56,7 +56,8 @@ register_tool("plugin_counter", lambda config: lambda task: CountingTool())
 def over_median(rewards_G, *, scale: float = 1.0, gamma: float): return scale * (rewards_G - rewards_G.median())
 
 @policy_loss_function("plugin_loss")
-def own_loss(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT, *, slope: float): return -slope * logprobs_BT
+def own_loss(logprobs_BT, old_logprobs_BT, advantages_BT, mask_BT, *, slope: float, at: tuple[int, ...] = ()):
+    return -slope * logprobs_BT
 
 @CHAT_FORMATS.register("plugin_format")
 class OwnFormat:
@@ -119,6 +120,14 @@ def test_plugged_in_names_are_known_once_the_configuration_is_open(tmp_path: Pat
     again = tmp_path / "again.yaml"
     again.write_text(config.to_yaml())
     assert load_config(again) == config
+
+
+def test_options_reach_a_function_as_the_types_that_it_declares(tmp_path: Path) -> None:
+    names = ["algorithm.advantage=plugin_median", "algorithm.loss=plugin_loss", "algorithm.gamma=0.5"]
+    options = "algorithm.options={slope: 1e-4, scale: 3, at: [1, '2']}"
+    config = load(tmp_path, f"plugins=[{MODULE}]", *names, options)
+    assert config.algorithm.loss_options() == {"slope": 1e-4, "at": (1, 2)}
+    assert [type(each) for each in config.algorithm.estimator_options().values()] == [float, float]
 
 
 def test_a_report_names_failures_by_the_environment_of_a_runs_plugins() -> None:

@@ -8,7 +8,9 @@ from commands import one_line_error, run_here
 
 from agent_rl.config import load_config
 from agent_rl.config.translate import Translation, read_foreign, translate
+from agent_rl.config.yaml_text import parse_settings
 from agent_rl.errors import ConfigError
+from agent_rl.scripts.commands.translate import main
 
 VERL = """
 data: {train_files: a.parquet, val_files: [b.parquet], train_batch_size: 64,
@@ -39,6 +41,14 @@ def test_a_file_of_verl_becomes_ours(tmp_path: Path) -> None:
     assert (config.policy.max_context, config.vllm.gpu_memory_share) == (1536, 0.6)
     assert (config.checkpoint.every, config.eval.every, config.log.trackers) == (0, 5, ("wandb",))
     assert str(config.data.eval_path) == "b.parquet"
+
+
+def test_a_text_that_looks_like_a_number_is_translated_as_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "verl.yaml").write_text(VERL.replace("experiment_name: mine", "experiment_name: '1e4'"))
+    main(tmp_path / "verl.yaml", None, None)
+    assert parse_settings(capsys.readouterr().out, "translated")["run"]["name"] == "1e4"
 
 
 GUIDE = Path(__file__).with_name("agentfly")

@@ -48,6 +48,13 @@ def test_an_episode_without_a_score_counts_for_nothing_but_itself() -> None:
     assert round(result.success_high, 4) == 0.7923
 
 
+def test_a_part_is_averaged_over_the_environments_that_report_it() -> None:
+    first = [replace(each, env="first") for each in EPISODES]
+    other = [replace(each, env="other", reward_parts={"length": 0.5}) for each in EPISODES[:2]]
+    result = summarize([*first, *other], [*TASKS, *TASKS[:2]], temperature=1.0, step=3)
+    assert result.mean_reward_parts == {"length": 0.5, "success": 1 / 3, "tools": 0.3 / 3}
+
+
 def test_every_evaluation_runs_each_task_once_with_the_same_samples() -> None:
     def by_seed(_turn: int, sampling: SamplingParams) -> str:
         return "done" if sampling.seed % 2 else "x"

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,21 @@ def test_a_link_to_a_run_and_a_name_that_is_no_text_leave_the_others_readable(tm
     found = families(scrape(tmp_path))
     names = [sample.labels["run"] for sample in found["agent_rl_reward_mean"]]
     assert len(names) == len(set(names)) == 3 and {"run", "latest"} < set(names)
+
+
+def test_a_later_run_in_a_folder_of_the_same_name_counts_from_0(tmp_path: Path) -> None:
+    collector = RunsCollector(tmp_path)
+
+    def steps() -> list[float]:
+        found = [family for family in collector.collect() if family.name == "agent_rl_train_steps"]
+        return [sample.value for family in found for sample in family.samples]
+
+    for numbers, expected in (((1, 2, 3), [3.0]), ((), []), ((1,), [1.0])):
+        for step in numbers:
+            WrittenRun(tmp_path / "run").row(step, time=float(step))
+        assert steps() == expected
+        if len(numbers) == 3:
+            shutil.rmtree(tmp_path / "run")
 
 
 def test_a_counter_does_not_fall_when_a_run_continues_from_an_earlier_step(tmp_path: Path) -> None:

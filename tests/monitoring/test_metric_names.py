@@ -39,6 +39,7 @@ def test_every_row_has_a_family_of_its_own_in_base_units() -> None:
         ("host/process_memory_gib", "agent_rl_host_process_memory_bytes", (), 2.0**30),
         ("sync/gigabytes", "agent_rl_sync_bytes", (), 1e9),
         ("reward_parts/tests/mean", "agent_rl_reward_parts_mean", (("part", "tests"),), 1.0),
+        ("reward_parts/share/tests/mean", "agent_rl_reward_parts_mean", (("part", "share/tests"),), 1.0),
         ("rollout/stop/max_turns", "agent_rl_rollout_stop_ratio", (("reason", "max_turns"),), 1.0),
         ("hacks/episodes", "agent_rl_hacks_episodes", (), 1.0),
         ("hacks/os_exit", "agent_rl_hacks_flagged_episodes", (("flag", "os_exit"),), 1.0),

@@ -251,9 +251,10 @@ def test_damage_is_counted_and_hides_nothing_else(tmp_path: Path) -> None:
         run.append("metrics.jsonl", text)
     run.append("metrics.jsonl", '{"step": 3, "time": 3, "reward/me')
     run.append("events.jsonl", "{}\n")
+    run.append("events.jsonl", '{"time": "0001-01-01T00:00:00", "step": 0, "kind": "start", "facts": {}}\n')
     (run.folder / "environment.json").write_text("[")
     found = values(looked(run.folder))
-    assert (found["reward_mean",], found["run_bad_lines",], found["run_unreadable_files",]) == (0.25, 6.0, 1.0)
+    assert (found["reward_mean",], found["run_bad_lines",], found["run_unreadable_files",]) == (0.25, 7.0, 1.0)
     assert found["policy_entropy",] != found["policy_entropy",]  # it was not finite
     assert found["last_step",] == 1.0 and ("run_state", "running") not in found
     (run.folder / "environment.json").write_text("{}")

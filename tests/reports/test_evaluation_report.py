@@ -21,11 +21,14 @@ from agent_rl.reports.evaluation import EvaluationFolder, as_csv, difference, ep
 from agent_rl.reports.page import MAX_MESSAGE_CHARS, MAX_TRANSCRIPT_CHARS, choose, shortened
 from agent_rl.reports.plots import evaluation_plots
 from agent_rl.reports.summary import (
+    MAX_VALUES,
     compare,
     dropped,
     figure_rows,
     figure_table,
+    group_rows,
     group_table,
+    left_out,
     pass_rows,
     pass_table,
     summarize,
@@ -70,6 +73,30 @@ def test_with_several_episodes_a_task_parts_are_compared_within_tasks() -> None:
     # Distances -0.1 0.1, -0.05 0.05 and 0.5 -0.5 twice: products -0.15, squares 0.025 and 1. Task c is one episode.
     found = summarize(episodes)["parts_with_success"]["style"]
     assert found == pytest.approx(-0.15 / 0.025**0.5)
+
+
+def test_a_part_of_one_environment_is_measured_over_its_episodes() -> None:
+    pays = [("a", 1.0, 0.2), ("b", 0.0, 0.8), ("c", 1.0, 0.4), ("d", 0.0, 0.4)]
+    one = [
+        episode(task, success, env="one", reward_parts={"success": success, "style": style})
+        for task, success, style in pays
+    ]
+    two = [episode(task, float(task == "e"), env="two", reward_parts={"success": float(task == "e")}) for task in "ef"]
+    three = [episode(task, 1.0, env="three", reward_parts={"length": 5.0}) for task in "gh"]
+    alone, mixed = summarize(one), summarize([*one, *two, *three])
+    assert mixed["parts"] == {"length": 5.0, "style": pytest.approx(0.45)}
+    assert mixed["parts_with_success"] == {"length": None, **alone["parts_with_success"]}
+
+
+def test_of_many_values_some_are_shown_and_the_rest_counted() -> None:
+    figures = summarize([episode(str(n), 1.0, sample=s, family=f"f{n:03}") for n in range(60) for s in range(2)])
+    assert len(figures["by"]["family"]) == 60
+    assert len(group_rows(figures)) == len(pass_rows(figures)) == MAX_VALUES + 1
+    assert left_out(figures) == "family: 10 more in report.json"
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(group_table(figures))
+    assert "family: 10 more in report.json" in " ".join(console.export_text().split())
+    assert evaluation_plots(figures, None, [])["success"][1].endswith("family: 10 more in report.json")
 
 
 def test_figures_of_one_episode_a_task_by_hand() -> None:

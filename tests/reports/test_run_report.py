@@ -168,6 +168,15 @@ def test_a_run_that_stopped_or_failed_shows_the_reason(tmp_path):
     assert status(read_run(folder)) == "2 of 4 steps: failed (DataError: no space left)"
 
 
+@pytest.mark.parametrize(
+    ("given", "said"), [({"stop_at": 0.9}, "finished (eval.stop_at is reached)"), ({}, "finished")]
+)
+def test_a_run_that_ended_before_its_last_step_has_no_error(tmp_path, given, said):
+    folder = write_run(tmp_path / "run", [step(1), step(2)], eval=given)
+    EventLog(folder).write("end", 2, reason="finished")
+    assert status(read_run(folder)) == f"2 of 4 steps: {said}"
+
+
 def test_an_environment_that_cannot_be_made_is_a_note_and_failures_are_named_by_their_ends(tmp_path):
     evals = {"step_00000_t1": [episode("a", 0.0) | {"stop_reason": "timeout"}], "step_00004_t1": [episode("a", 1.0)]}
     run = read_run(write_run(tmp_path / "run", ROWS, evals=evals, env={"name": "no_such_env"}))
@@ -239,6 +248,26 @@ def test_the_rates_of_a_row_are_those_of_the_tasks_that_are_compared(tmp_path):
     assert (held_out["before"]["num_successes"], held_out["before"]["num_scored"]) == (0, 1)
     assert held_out["reward"] == {"before": 0.0, "after": 1.0}
     assert report.notes == ("temperature 1, step 4: 1 of 2 held-out episodes were dropped by environment errors",)
+
+
+@pytest.mark.parametrize("names", [("step_00004_t1",), ("step_00000_t1", "step_00004_t1")])
+def test_an_environment_of_a_mixture_that_scored_nothing_has_no_row(tmp_path, names):
+    lost = episode("b", 0.0) | {"env": "lost", "reward": None, "reward_parts": {}, "stop_reason": "env_error"}
+    evals = {name: [episode("a", 1.0) | {"env": "fine"}, lost] for name in names}
+    report = make_report(read_run(write_run(tmp_path / "run", ROWS, evals=evals)))
+    assert list(report.run.evaluations[0].by_env) == ["fine"]
+    assert "<td>lost" not in run_page(report)
+    assert json.dumps(as_data(report), allow_nan=False)
+
+
+def test_environments_of_a_mixture_that_were_renamed_are_not_compared():
+    def evaluation(*envs: str) -> HeldOutEvaluation:
+        records = [episode(task_id, 1.0) | {"env": env} for task_id, env in zip("abc", envs, strict=True)]
+        episodes = tuple(Episode.from_record(record, "here") for record in records)
+        return HeldOutEvaluation(step=0, temperature=0.0, episodes=episodes)
+
+    found = compare([evaluation("sums", "old", "old"), evaluation("sums", "new", "new")])
+    assert found is not None and (found.change.num_tasks, list(found.by_env)) == (3, ["sums"])
 
 
 def test_evaluations_beyond_the_last_step_of_the_metrics_are_left_out(tmp_path):

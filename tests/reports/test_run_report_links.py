@@ -13,9 +13,10 @@ from view_pages import Page, needs_a_browser
 from view_runs import HOSTILE, make_evaluated_run, record, sample, write_step
 
 from agent_rl.reports.run.data import read_run
-from agent_rl.reports.run.links import MAX_STEPS, EpisodeLinks, find_links
+from agent_rl.reports.run.links import MAX_STEPS, EpisodeLinks, find_links, write_linked_page
 from agent_rl.reports.run.page import run_page
 from agent_rl.reports.run.report import as_data, make_report
+from agent_rl.reports.view.data import RunSamples
 
 pytest_plugins = ["view_fixtures"]
 is_slow, has_browser = needs_a_browser
@@ -88,6 +89,19 @@ def test_many_steps_are_looked_through_evenly(run: Path) -> None:
         write_step(run, step, [record(0, step=step)])
     steps = found(run).steps
     assert (len(steps), steps[0], steps[-1]) == (MAX_STEPS, 1, 59)
+
+
+def test_a_report_lists_the_folders_once_and_reads_what_it_links_to(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed, inside = [], RunSamples._inside
+    monkeypatch.setattr(RunSamples, "_inside", lambda *where: listed.append(where) or inside(*where))
+    links = found(run)
+    assert len(listed) == 2 and links.pairs
+    write_step(run, 5, []).write_bytes(b"no gzip")
+    write_linked_page(tmp_path / "page.html", run, links)
+    assert len(listed) == 6  # with its overview
+    assert len(RunSamples(run).of_task("task-0")) == 2 and len(listed) == 8
 
 
 def test_damaged_samples_are_a_note_and_a_run_without_any_has_no_links(run: Path, tmp_path: Path) -> None:

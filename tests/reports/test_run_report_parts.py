@@ -14,6 +14,7 @@ from agent_rl.reports.run.data import read_run
 from agent_rl.reports.run.page import run_page
 from agent_rl.reports.run.parts import PartFigures, reward_parts
 from agent_rl.reports.run.report import as_data, make_report
+from agent_rl.reports.view.data import RunSamples
 from agent_rl.telemetry.statistics import correlation_within
 
 PAIRS = st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 1)), min_size=1, max_size=8)
@@ -36,6 +37,12 @@ def test_there_is_no_correlation_with_what_does_not_vary() -> None:
     assert correlation_within([[]]) is None
     assert correlation_within([[(1, 0)], [(5, 1)]]) is None
     assert correlation_within([[(0.1 + 0.2, 0), (0.3, 1)]]) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
+def test_there_is_no_correlation_with_what_has_no_size(value: float) -> None:
+    assert correlation_within([[(0.0, 0), (value, 1)], [(0.0, 0), (1.0, 1)]]) is None
+    assert correlation_within([[(value, 0), (0.0, 1)]]) is None
 
 
 @given(GROUPS, st.integers(-9, 9), st.sampled_from([-2.0, 0.5, 3.0]))
@@ -108,6 +115,34 @@ def test_a_part_that_rises_alone_and_goes_against_success_is_seen(tmp_path: Path
     page = run_page(report)
     assert "What the reward pays for" in page and "style rose in training while success did not" in page
     assert "-0.97" in page
+
+
+def test_the_folders_are_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", ROWS)
+    write_step(run, 9, EPISODES)
+    write_step(run, 10, EPISODES)
+    listed, inside = [], RunSamples._inside
+    monkeypatch.setattr(RunSamples, "_inside", lambda *where: listed.append(where) or inside(*where))
+    assert reward_parts(read_run(run)) is not None and len(listed) == 2
+
+
+def test_a_part_of_one_environment_is_correlated_over_its_episodes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", ROWS)
+    write_step(run, 10, [each | {"env": "one"} for each in EPISODES])
+    alone = reward_parts(read_run(run))
+    others = [{"success": 0.0}, {"success": 1.0}, {"length": 0.5}, {"length": 0.75}]
+    mixed = [
+        record(number, reward=0.1 * number, reward_parts=others[number], samples=[]) | {"env": env, "group_id": env}
+        for number, env in enumerate(("two", "two", "none", "none"))
+    ]
+    write_step(run, 10, [*(each | {"env": "one"} for each in EPISODES), *mixed])
+    both = reward_parts(read_run(run))
+    assert alone is not None and both is not None and both.source == "within 4 groups of step 10"
+    style = [{each.name: each.with_success for each in found.parts}["style"] for found in (alone, both)]
+    assert style[0] == style[1] == pytest.approx(-0.4 / math.sqrt(0.34 * 0.5))
+    # Distances of the reward 0.1 -0.1, 0.1 -0.1 and -0.05 0.05, of success 0.5 -0.5, 0 0 and -0.5 0.5.
+    reward = {each.name: each.with_success for each in both.parts}["reward"]
+    assert reward == pytest.approx(0.15 / math.sqrt(0.045 * 1.0))
 
 
 def test_the_newest_saved_steps_count_and_none_that_is_damaged(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from tiny_models import save_tiny_causal_lm
 from agent_rl.agent.messages import Message
 from agent_rl.config import load_config
 from agent_rl.core.evaluation import tasks_per_chunk
+from agent_rl.core.run.lock import RunLock
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.data.tasks import write_tasks
 from agent_rl.envs.base import EnvFactory, Task
@@ -265,6 +266,31 @@ def test_the_folder_of_a_run_is_no_place_for_an_evaluation(folder: Path) -> None
     (folder / "run/metrics.jsonl").touch()
     with pytest.raises(ConfigError, match="run is the folder of a run; name another --output-dir"):
         main(config, folder / "run")
+
+
+def test_two_evaluations_do_not_write_to_one_folder(folder: Path) -> None:
+    config, output = write_config(folder), folder / "out"
+    lock = RunLock(output)
+    lock.acquire()
+    try:
+        with pytest.raises(
+            ConfigError, match=r"an evaluation that has not ended .*; wait for it, or name another --out"
+        ):
+            main(config, output)
+    finally:
+        lock.release()
+    assert not (output / "episodes.jsonl").exists()
+    main(config, output)
+    main(config, output)
+    assert len(lines_of(output)) == len(LETTER_TASKS)
+
+
+def test_names_of_files_are_no_yaml(folder: Path) -> None:
+    config = write_config(folder, model={"path": "2024"}, run={"device": "cpu"})
+    (folder / "model").rename(folder / "2024 #1")
+    write_tasks(folder / "tasks #2.jsonl", LETTER_TASKS[:2])
+    main(config, folder / "out", tasks=folder / "tasks #2.jsonl", checkpoint=[str(folder / "2024 #1")])
+    assert len(lines_of(folder / "out")) == 2
 
 
 def test_other_settings_than_those_of_the_run_are_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,12 @@ from tiny_models import save_tiny_causal_lm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_rl import collect, load_config
+from agent_rl.agent.messages import Message, ToolCall, ToolCallError
 from agent_rl.data.tasks import read_tasks
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.policies.model_files.trained_for import TrainedFor, read_trained_for
-from agent_rl.scripts.commands.play import read_reply
+from agent_rl.scripts.commands.play import read_reply, show
 from agent_rl.tools.calculator import calculator
 
 MATH = ["--config", "configs/math_grpo.yaml", "run.device=cpu"]
@@ -33,7 +34,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 
 @pytest.fixture
 def question(tmp_path: Path) -> list[str]:
-    tasks = tmp_path / "tasks.jsonl"
+    tasks = tmp_path / "tasks #1.jsonl"
     rows = [{"task_id": name, "question": "What is 2 + 3?", "answer": "5"} for name in ("first", "second")]
     tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return ["play", *MATH, "--tasks", str(tasks)]
@@ -62,6 +63,16 @@ def test_an_episode_that_is_given_up_is_scored_as_one_without_an_answer(
     last = read_tasks(ROOT / "dataset/math_tasks/eval.jsonl")[-1]["task_id"]
     near = run_here("play", *MATH, "--tasks", "dataset/math_tasks/eval.jsonl", "--task", f"{last}x")
     assert last in one_line_error(near)
+
+
+def test_what_a_terminal_would_obey_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    copy = "\x1b]52;c;cm0gLXJm\x07"
+    call = ToolCall(name=f"{copy}add", arguments={"text": copy})
+    error = ToolCallError(kind="bad_json", message=f"not {copy}JSON", span=(0, 3))
+    show(Message(role="assistant", content=f"one{copy}\r\n\x9b2Jtwo", tool_calls=(call,), tool_errors=(error,)))
+    shown = capsys.readouterr().out
+    assert "[assistant] one\n2Jtwo\n" in shown and "unreadable call] not JSON" in shown
+    assert [each for each in shown if (ord(each) < 32 and each != "\n") or 127 <= ord(each) < 160] == []
 
 
 def test_a_model_plays_an_episode_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

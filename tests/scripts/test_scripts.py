@@ -8,14 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from commands import ROOT, one_line_error, run_here
 
+from agent_rl.config import apply_override
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.policies.model_files.trained_for import read_trained_for
+from agent_rl.scripts.common import as_override
+from agent_rl.scripts.train import train_command
 
 SETTINGS = ["--config", "configs/nat_grpo.yaml"]
 SCRIPT = ["agent_rl/scripts/train_nat_agent.py", *SETTINGS]
@@ -74,6 +78,38 @@ def test_a_broken_config_a_missing_dataset_and_a_bad_flag_are_one_line(tmp_path:
     both = ["--model-path", "model/nat_minimind", "--hf-model-name", "model/nat_minimind"]
     assert "give one of them" in one_line_error(run_here(*TRAIN, *both))
     assert "only with 'huggingface'" in one_line_error(run_here(*TRAIN, "model.lora.rank=4"))
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [
+        ("model #2", "model #2"),
+        ("2024", "2024"),
+        ("null", "null"),
+        ("a: é😀", "a: é😀"),
+        (Path("x: #1"), "x: #1"),
+        (3, 3),
+    ],
+)
+def test_what_a_flag_gives_is_no_yaml(value: object, read: object) -> None:
+    raw: dict[str, Any] = {}
+    apply_override(raw, as_override("model.path", value))
+    assert raw == {"model": {"path": read}}
+
+
+def test_flags_of_training_are_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+    monkeypatch.setattr("agent_rl.scripts.train.read_config", lambda _, overrides: given.extend(overrides))
+    (folder := tmp_path / "tasks #1").mkdir()
+    for split in ("train", "val"):
+        (folder / f"{split}.jsonl").touch()
+    with pytest.raises(AttributeError):  # there is no configuration
+        train_command(Path("c.yaml"), dataset_dir=folder, model_path="2024", device="0", seed=3)
+    raw: dict[str, Any] = {}
+    for each in given:
+        apply_override(raw, each)
+    assert (raw["model"]["path"], raw["run"]) == ("2024", {"device": "0", "seed": 3})
+    assert raw["data"]["train_path"] == str(folder / "train.jsonl")
 
 
 def test_a_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:

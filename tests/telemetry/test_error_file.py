@@ -34,6 +34,19 @@ def test_rows_are_counted_by_place_and_a_later_start_counts_on(tmp_path: Path) -
     ]
 
 
+def test_a_text_with_line_ends_of_unicode_and_a_bad_row_lose_no_other(tmp_path: Path) -> None:
+    ErrorFile(tmp_path).add(1, [failed("a.py:1", "ValueError: one\u2028two\x85three"), failed("b.py:2")])
+    with (tmp_path / "errors.jsonl").open("ab") as file:
+        file.write(b'{"source": "environment"}\n[]\n\xff\n')
+    assert [each.place for each in ErrorFile(tmp_path).add(2, [failed("b.py:2"), failed("c.py:3")])] == ["c.py:3"]
+    lines = (tmp_path / "errors.jsonl").read_bytes().split(b"\n")[:-1]
+    assert [(row["place"], row["count"]) for row in map(json.loads, lines)] == [
+        ("a.py:1", 1),
+        ("b.py:2", 2),
+        ("c.py:3", 1),
+    ]
+
+
 def test_the_number_of_rows_and_the_length_of_a_traceback_are_bounded(tmp_path: Path) -> None:
     ErrorFile(tmp_path).add(1, [failed(f"a.py:{line}") for line in range(MAX_PLACES + 7)])
     found = rows(tmp_path)

@@ -37,8 +37,13 @@ def test_a_line_that_was_cut_off_is_left_out_and_then_removed(tmp_path: Path) ->
     assert [event.kind for event in read_events(tmp_path)] == ["start", "resume"]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_text('{"step": 3}\n')
+@pytest.mark.parametrize(
+    "line",
+    ['{"step": 3}', '{"time": "0001-01-01T00:00:00", "step": 3, "kind": "end", "facts": {}}'],
+    ids=["no event", "a time without its zone"],
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "events.jsonl").write_text(f"{line}\n")
     with pytest.raises(DataError, match=r"events\.jsonl:1"):
         read_events(tmp_path)
 

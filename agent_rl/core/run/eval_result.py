@@ -34,7 +34,7 @@ class EvalResult:
     success_high: float
     """95 % Wilson interval of the success rate."""
     mean_reward: float
-    """Over scored episodes, like the parts."""
+    """Over scored episodes, like the parts; a part in a mixture over those of the environments that report it."""
     mean_reward_parts: dict[str, float]
     stop_reasons: dict[str, int]
     """Episodes by `StopReason`, unscored ones included."""
@@ -75,7 +75,10 @@ def _count(episodes: Sequence[Trajectory], tasks: Sequence[Task], *, temperature
     scored = [(episode.reward, episode) for episode in episodes if episode.reward is not None]
     num_successes = sum(is_success(episode.reward_parts) for _, episode in scored)
     low, high = wilson_interval(num_successes, len(scored))
-    names = sorted({name for _, episode in scored for name in episode.reward_parts})
+    reporting: dict[str, set[str | None]] = {}
+    for _, episode in scored:
+        for name in episode.reward_parts:
+            reporting.setdefault(name, set()).add(episode.env)
     return EvalResult(
         step=step,
         temperature=temperature,
@@ -84,7 +87,10 @@ def _count(episodes: Sequence[Trajectory], tasks: Sequence[Task], *, temperature
         success_low=low,
         success_high=high,
         mean_reward=fmean(reward for reward, _ in scored),
-        mean_reward_parts={name: fmean(e.reward_parts.get(name, 0.0) for _, e in scored) for name in names},
+        mean_reward_parts={
+            name: fmean(e.reward_parts.get(name, 0.0) for _, e in scored if e.env in envs)
+            for name, envs in sorted(reporting.items())
+        },
         stop_reasons=dict(Counter(episode.stop_reason.value for episode in episodes)),
         num_env_errors=len(episodes) - len(scored),
         mean_tokens=fmean(sum(len(turn.completion.token_ids) for turn in e.turns) for e in episodes),

@@ -29,7 +29,9 @@ def make_run_folder(folder: Path) -> None:
 class RunLock:
     """`lock.acquire()` before anything is written, `lock.release()` at the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, holder: str = "a run", remedy: str = "set another run.name") -> None:
+        """`holder` is who writes to such a folder, `remedy` what helps beside waiting; both are for the error."""
+        self._holder, self._remedy = holder, remedy
         self._path = folder / LOCK_FILE
         self._file: IO[str] | None = None
 
@@ -50,8 +52,8 @@ class RunLock:
             holder = file.read(200).strip()
             file.close()
             raise ConfigError(
-                f"{self._path.parent} is being written by a run that has not ended ({holder or 'unknown'}); wait for "
-                "it, or set another run.name"
+                f"{self._path.parent} is being written by {self._holder} that has not ended ({holder or 'unknown'}); "
+                f"wait for it, or {self._remedy}"
             ) from None
         self._file = file
         file.truncate(0)

@@ -57,7 +57,7 @@ class BeforeAfter:
     def by_env(self) -> dict[str, "BeforeAfter"]:
         """The same of each environment of a mixture; empty where all are of one."""
         after = self.after.by_env
-        compared = {name: compare([each, after[name]]) for name, each in self.before.by_env.items()}
+        compared = {name: compare([each, after[name]]) for name, each in self.before.by_env.items() if name in after}
         return {name: each for name, each in compared.items() if each is not None}
 
     @property

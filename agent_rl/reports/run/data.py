@@ -40,11 +40,12 @@ class HeldOutEvaluation:
 
     @property
     def by_env(self) -> dict[str, "HeldOutEvaluation"]:
-        """The same of each environment of a mixture; empty where all are of one."""
+        """The same of each environment of a mixture that scored anything; empty where all are of one."""
         names = dict.fromkeys(episode.env for episode in self.episodes if episode.env)
         if len(names) < 2:
             return {}
-        return {name: replace(self, episodes=tuple(e for e in self.episodes if e.env == name)) for name in names}
+        each = {name: replace(self, episodes=tuple(e for e in self.episodes if e.env == name)) for name in names}
+        return {name: part for name, part in each.items() if part.counted.num_scored}
 
     @property
     def mean_reward(self) -> float:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from agent_rl.errors import DataError
 from agent_rl.reports.run.changes import BeforeAfter, TaskPair
-from agent_rl.reports.view.data import RunSamples
+from agent_rl.reports.view.data import EpisodeSet, RunSamples
 from agent_rl.reports.view.runs import ViewedRuns
 from agent_rl.reports.view.static_page import write_page
 from agent_rl.telemetry.metrics import MINOR
@@ -65,11 +65,13 @@ def find_links(path: Path, held_out: Sequence[BeforeAfter]) -> EpisodeLinks:
     if not (path / "config.yaml").is_file():  # the report says so
         return EpisodeLinks(kinds=(), steps=(), notes=(), pairs={}, kept={})
     samples = RunSamples(path)
-    saved = [name for name, found in samples.sets().items() if found.temperature is None]
+    sets = samples.sets()
+    saved = [name for name, found in sets.items() if found.temperature is None]
     rows, notes = [], []
     for name in _spread(saved):
         try:
-            rows += [{**row, "set": name, "step": samples.sets()[name].step} for row in samples.load(name).summaries]
+            summaries = samples.load_set(name, sets[name]).summaries
+            rows += [{**row, "set": name, "step": sets[name].step} for row in summaries]
         except DataError as error:
             notes.append(str(error))
     kept: dict[str, set[int]] = {}
@@ -82,7 +84,7 @@ def find_links(path: Path, held_out: Sequence[BeforeAfter]) -> EpisodeLinks:
             (each.after.temperature, pair.after.task_id): fragment
             for each in held_out
             for pair in each.turned
-            if (fragment := _pair(samples, each, pair, kept))
+            if (fragment := _pair(samples, sets, each, pair, kept))
         },
         kept=kept,
     )
@@ -172,15 +174,21 @@ def _place(run: str, row: _Row, prefix: str) -> list[tuple[str, Any]]:
     return [(f"{prefix}{name}", value) for name, value in named]
 
 
-def _pair(samples: RunSamples, compared: BeforeAfter, pair: TaskPair, kept: dict[str, set[int]]) -> str | None:
+def _pair(
+    samples: RunSamples,
+    sets: Mapping[str, EpisodeSet],
+    compared: BeforeAfter,
+    pair: TaskPair,
+    kept: dict[str, set[int]],
+) -> str | None:
     """The later episode of a changed task with the earlier one beside it; None where a file is gone by now."""
     temperature = f"{compared.after.temperature:g}"
     places = []
     for prefix, step in (("", compared.after.step), ("with_", compared.before.step)):
         name = f"eval-{step}-t{temperature}"
         try:
-            summaries = samples.load(name).summaries
-        except DataError:
+            summaries = samples.load_set(name, sets[name]).summaries
+        except (KeyError, DataError):
             return None
         (row, *_) = [each for each in summaries if each["task_id"] == pair.after.task_id]
         kept.setdefault(name, set()).add(row["index"])

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-import yaml
-
+from agent_rl.config.yaml_text import dump_settings
 from agent_rl.redacted import redacted
 from agent_rl.reports.page import render
 from agent_rl.reports.plots import count_bars, svg_uri
@@ -159,4 +158,4 @@ def shared_start(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, 
 
 
 def _yaml(tree: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(redacted(tree), sort_keys=False, allow_unicode=True) if tree else ""
+    return dump_settings(redacted(tree), allow_unicode=True) if tree else ""

@@ -19,8 +19,8 @@ from agent_rl.telemetry.statistics import correlation_within, is_success
 MAX_STEPS = 3
 """Saved steps whose episodes count: the newest, as a policy that found a loophole did so late."""
 _PREFIX, _SUFFIX = "reward_parts/", "/mean"
-_Scored = tuple[Mapping[str, Any], float]
-"""Parts and reward of an episode."""
+_Scored = tuple[Mapping[str, Any], float, str | None]
+"""Parts, reward and, in a mixture, environment of an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,16 @@ def _rose(first: Sequence[float], last: Sequence[float]) -> bool:
 
 
 def _with_success(name: str, groups: Sequence[Sequence[_Scored]]) -> float | None:
+    """Over the environments that report the part, and success; an episode there that lacks one counts as 0."""
+    envs, judged = (
+        {env for group in groups for parts, _, env in group if part == "reward" or part in parts}
+        for part in (name, "success")
+    )
     values = [
         [
             (reward if name == "reward" else float(parts.get(name) or 0.0), float(is_success(parts)))
-            for parts, reward in group
+            for parts, reward, env in group
+            if env in envs & judged
         ]
         for group in groups
     ]
@@ -98,14 +104,17 @@ def _groups(run: Run) -> tuple[list[list[_Scored]], str]:
     steps = []
     for step, record in _saved(run):
         steps.append(step)
-        groups.setdefault((step, record["group_id"]), []).append((record["reward_parts"], record["reward"]))
+        groups.setdefault((step, record["group_id"]), []).append(
+            (record["reward_parts"], record["reward"], record.get("env"))
+        )
     if groups:
         numbers = dict.fromkeys(map(str, steps))
         return list(
             groups.values()
         ), f"within {len(groups)} groups of step{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
     last = max(run.evaluations, key=lambda each: (each.step, each.temperature), default=None)
-    scored = [(each.reward_parts, each.reward) for each in last.episodes if each.reward is not None] if last else []
+    episodes = last.episodes if last else ()
+    scored = [(each.reward_parts, each.reward, each.env) for each in episodes if each.reward is not None]
     if not last or not scored:
         return [], "of no episode, as none was saved"
     return [scored], f"across {len(scored)} held-out tasks after step {last.step}, as no step of training was saved"
@@ -117,13 +126,13 @@ def _saved(run: Run) -> Iterator[tuple[int, Mapping[str, Any]]]:
         samples = RunSamples(run.path)
     except DataError:
         return
-    names = [name for name, found in samples.sets().items() if found.temperature is None]
-    for name in names[-MAX_STEPS:]:
+    sets = [(name, found) for name, found in samples.sets().items() if found.temperature is None]
+    for name, found in sets[-MAX_STEPS:]:
         try:
-            viewed = samples.load(name)
+            viewed = samples.load_set(name, found)
         except DataError:
             continue
         for index in range(len(viewed.summaries)):
             record = viewed.record(index)
             if record["reward"] is not None and not record.get("greedy"):
-                yield samples.sets()[name].step or 0, record
+                yield found.step or 0, record

@@ -82,7 +82,10 @@ def status(run: Run) -> str:
     written = datetime.fromtimestamp((run.path / "metrics.jsonl").stat().st_mtime, UTC)
     last = run.events[-1] if run.events else None
     if last is not None and last.kind == "end":
-        return f"{run.steps[-1]}{plan} steps: {last.facts.get('reason')} ({last.facts.get('error')})"
+        reason, error = last.facts.get("reason"), last.facts.get("error")
+        if reason == "finished":  # before the last step
+            error = "eval.stop_at is reached" if run.settings.get("eval.stop_at") is not None else None
+        return f"{run.steps[-1]}{plan} steps: {reason}{'' if error is None else f' ({error})'}"
     return f"{run.steps[-1]}{plan} steps: running or killed, last written {written:%Y-%m-%d %H:%M} UTC"
 
 

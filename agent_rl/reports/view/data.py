@@ -93,9 +93,9 @@ class RunSamples:
         A set that cannot be read is left out: it says so when it is opened.
         """
         found = []
-        for name in self.sets():
+        for name, where in self.sets().items():
             with suppress(DataError):
-                episodes = [each for each in self._summaries_of(name) if each["task_id"] == task_id]
+                episodes = [each for each in self._summaries_of(name, where) if each["task_id"] == task_id]
                 found += [{"id": name, "episodes": episodes}] if episodes else []
         return found
 
@@ -118,29 +118,35 @@ class RunSamples:
 
     def load(self, name: str) -> ViewedStep:
         """Read a set once, until its file changes. DataError when there is none or it is damaged."""
+        found = self.sets().get(name)
+        if found is None:
+            raise DataError(_missing(name, self.name))
+        return self.load_set(name, found)
+
+    def load_set(self, name: str, found: EpisodeSet) -> ViewedStep:
+        """`load` of one of `sets()`, without listing the folder again, which takes long with many files."""
         with self._lock:
-            path, read, version = self._locate(name)
+            path, version = found.path, self._version(name, found)
             known = self._read.pop(path, None)
             if known is None or known[0] != version:
-                known = (version, read(path))
+                known = (version, found.read(path))
             self._read[path] = known
             self._summaries[path] = (version, known[1].summaries)
             while len(self._read) > 1 and sum(read.num_bytes for _, read in self._read.values()) > _MAX_KEPT_BYTES:
                 del self._read[next(iter(self._read))]
             return known[1]
 
-    def _locate(self, name: str) -> tuple[Path, Callable[[Path], ViewedStep], _Version]:
+    def _version(self, name: str, found: EpisodeSet) -> _Version:
         try:
-            found = self.sets()[name]
             status = found.path.stat()
-        except (KeyError, FileNotFoundError):
+        except FileNotFoundError:
             raise DataError(_missing(name, self.name)) from None
-        return found.path, found.read, (status.st_mtime_ns, status.st_size)
+        return status.st_mtime_ns, status.st_size
 
-    def _summaries_of(self, name: str) -> list[dict[str, Any]]:
-        path, _, version = self._locate(name)
-        known = self._summaries.get(path)
-        return known[1] if known is not None and known[0] == version else self.load(name).summaries
+    def _summaries_of(self, name: str, found: EpisodeSet) -> list[dict[str, Any]]:
+        version = self._version(name, found)
+        known = self._summaries.get(found.path)
+        return known[1] if known is not None and known[0] == version else self.load_set(name, found).summaries
 
     def _inside(self, folder: str, pattern: str) -> list[Path]:
         root = self.path.resolve()

@@ -8,12 +8,11 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import ConfigError
-from agent_rl.reports.view.data import EpisodeSet
 from agent_rl.reports.view.runs import ViewedRuns
 from agent_rl.reports.view.server import SCRIPTS, static_file
 from agent_rl.reports.view.steps import ViewedStep
@@ -31,7 +30,7 @@ def everything(_run: int, _name: str) -> None:
 def write_page(path: Path, runs: ViewedRuns, wanted: Wanted = everything) -> int:
     """Write the file, whole or not at all; how many episodes it holds. ConfigError where it cannot be written."""
     number = 0
-    overview, kept = runs.overview(), []
+    overview = runs.overview()
     try:
         with whole_file(path) as file:
             head, tail = _frame()
@@ -40,12 +39,14 @@ def write_page(path: Path, runs: ViewedRuns, wanted: Wanted = everything) -> int
                 rows = {row["id"]: row for row in overview[run]["sets"]}
                 overview[run]["sets"] = []
                 for name, found in viewed.sets().items():
-                    block = _block(viewed.load(name), name, found, wanted(run, name))
-                    if block["records"]:
-                        overview[run]["sets"].append(rows[name])
-                        number += len(block["records"])
-                        kept.append((run, name))
-                        file.write(_data({"data-run": str(run), "data-set": name}, block))
+                    chosen = wanted(run, name)
+                    indices = None if chosen is None else sorted(set(chosen))
+                    if indices == []:  # reading a set for nothing takes long
+                        continue
+                    block = _block(viewed.load_set(name, found), name, indices)
+                    overview[run]["sets"].append(rows[name])
+                    number += len(block["records"])
+                    file.write(_data({"data-run": str(run), "data-set": name}, block))
             file.write(_data({"id": "overview"}, overview))
             file.write(tail)
     except OSError as error:
@@ -53,9 +54,9 @@ def write_page(path: Path, runs: ViewedRuns, wanted: Wanted = everything) -> int
     return number
 
 
-def _block(viewed: ViewedStep, name: str, found: EpisodeSet, wanted: Iterable[int] | None) -> dict[str, Any]:
+def _block(viewed: ViewedStep, name: str, wanted: Sequence[int] | None) -> dict[str, Any]:
     """What the page's source answers about a set; episodes keep their numbers."""
-    indices = range(len(viewed.summaries)) if wanted is None else sorted(set(wanted))
+    indices = range(len(viewed.summaries)) if wanted is None else wanted
     return {
         "id": name,
         "scales": viewed.scales,

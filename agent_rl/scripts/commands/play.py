@@ -24,7 +24,8 @@ from agent_rl.envs.step_result import read_opening, read_step
 from agent_rl.errors import ConfigError, UserError, nearest, nearest_or_all
 from agent_rl.records import StopReason
 from agent_rl.scripts.commands.tools import read_arguments
-from agent_rl.scripts.common import finite, read_config
+from agent_rl.scripts.common import as_override, finite, read_config
+from agent_rl.tools.base import readable
 
 QUIT = "/quit"
 
@@ -38,7 +39,7 @@ def main(
     temperature: Annotated[float, typer.Option(min=0.0, callback=finite, help="Of the model; 0 is greedy.")] = 0.0,
 ) -> None:
     """Play one episode, or watch a model play it."""
-    given = [] if tasks is None else [f"data.eval_path={tasks}"]
+    given = [] if tasks is None else [as_override("data.eval_path", tasks)]
     resolved = read_config(config, [*given, *(overrides or [])])
     with open_environment(resolved) as factory:
         chosen = _choose(factory.read_tasks(resolved.data, "eval"), task)
@@ -115,14 +116,13 @@ class ShownEnv(AgentEnv):
 
 
 def show(message: Message) -> None:
-    """Print a message with its role; calls of tools on lines of their own."""
+    """Print a message with its role; calls of tools on lines of their own. What a terminal would obey is left out."""
     name = f" {message.name}" if message.name else ""
-    if message.content:
-        print(f"[{message.role}{name}] {message.content}")
-    for call in message.tool_calls:
-        print(f"[{message.role} calls {call.name}] {call.arguments}")
-    for error in message.tool_errors:
-        print(f"[{message.role}: unreadable call] {error.message}")
+    lines = [f"[{message.role}{name}] {message.content}"] if message.content else []
+    lines += [f"[{message.role} calls {call.name}] {call.arguments}" for call in message.tool_calls]
+    lines += [f"[{message.role}: unreadable call] {error.message}" for error in message.tool_errors]
+    for line in lines:
+        print(readable(line))
 
 
 def _signature(tool: ToolSpec) -> str:

@@ -24,11 +24,9 @@ def main(
     base: Annotated[Path | None, typer.Option(help="Configuration whose other keys are added.")] = None,
 ) -> None:
     """Translate a configuration of another library, and list what of it has no counterpart."""
-    import yaml
-
     from agent_rl.config.load import parse_config, read_yaml
     from agent_rl.config.translate import read_foreign, translate
-    from agent_rl.config.yaml_text import settings_text
+    from agent_rl.config.yaml_text import dump_settings, settings_text
     from agent_rl.errors import ConfigError
     from agent_rl.resources import find
 
@@ -46,7 +44,7 @@ def main(
             node = node[parent]
         node[name] = value
     _leave_out_own_tools(tree, made.settings)
-    print(yaml.safe_dump(tree, sort_keys=False), end="")
+    print(dump_settings(tree), end="")
     print(f"{made.library}: {len(made.settings)} keys translated, {len(made.left_out)} not", file=sys.stderr)
     for key, reason in made.left_out.items():
         print(f"  {key}: {reason}", file=sys.stderr)

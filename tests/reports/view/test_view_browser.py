@@ -139,6 +139,13 @@ def test_a_thousand_episodes_do_not_freeze_it(open_page: Callable[..., Page], tm
                     "return performance.now() - t; })()") < 500  # fmt: skip
 
 
+def test_the_filters_take_very_many_episodes(page: Page) -> None:
+    page.click("button.row")
+    assert page.run("(() => { step.episodes = Array(300000).fill({ ...step.episodes[0], reward: 0.5 }); fillFilters(); "
+                    "return [form().elements.low.placeholder, form().elements.high.placeholder]; })()"
+                    ) == ["0.50", "0.50"]  # fmt: skip
+
+
 @pytest.mark.parametrize("width", [1280, 800, 400])
 def test_nothing_is_wider_than_the_window(page: Page, width: int) -> None:
     screen = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}

@@ -27,8 +27,11 @@ function fillFilters() {
   options("flag", flags.length ? [["*", "any flag"], ...same(flags)] : []);
   form().elements.success.value = chosen.outcome; // goes along from step to step
   const rewards = step.episodes.map((episode) => episode.reward).filter((reward) => reward !== null);
-  form().elements.low.placeholder = rewards.length ? number(Math.min(...rewards), 2) : "";
-  form().elements.high.placeholder = rewards.length ? number(Math.max(...rewards), 2) : "";
+  // Math.min(...rewards) takes as many as there is room for on the stack.
+  const least = rewards.reduce((one, other) => Math.min(one, other), Infinity);
+  const most = rewards.reduce((one, other) => Math.max(one, other), -Infinity);
+  form().elements.low.placeholder = rewards.length ? number(least, 2) : "";
+  form().elements.high.placeholder = rewards.length ? number(most, 2) : "";
 }
 
 function fillGroups() {
