@@ -26,10 +26,12 @@ class Endpoint(Closing):
         self.sessions = Sessions(policy, max_waiting=MAX_WAITING)
         self._app = EndpointApp(self.sessions, num_threads=MAX_THREADS)
         self._server = ThreadedServer(self._app.app, host=host, port=port)
+        loopback = "[::1]" if ":" in host else "127.0.0.1"
+        self._address = f"http://{loopback}:{self._server.port}" if self._server.is_everywhere else self._server.address
 
     def base_url(self, key: str) -> str:
-        """The address for OpenAI's clients; it names the session, so that clients need send no key besides."""
-        return f"{self._server.address}/s/{key}/v1"
+        """The address for OpenAI's clients on this machine; it names the session, so that they need send no key."""
+        return f"{self._address}/s/{key}/v1"
 
     def close(self) -> None:
         self.sessions.conclude_all()

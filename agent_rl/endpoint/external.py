@@ -61,7 +61,8 @@ class ExternalOptions(BaseModel):
     """Import path of `async def agent(task, base_url, api_key)`, plain functions too; it returns the reward."""
     command: tuple[str, ...] = ()
     """Instead of `agent`: program and arguments, with OPENAI_BASE_URL, OPENAI_API_KEY and AGENT_RL_TASK (JSON) in its
-    environment; the last line of its output is the reward, a number or `{"reward": 1, "success": true}`."""
+    environment; the reward is what it posts to the endpoint, else the last line of its output, a number or
+    `{"reward": 1, "success": true}`."""
     reward: str | None = None
     """Import path of `reward(task, result)`, where `result` is what the agent returned, or printed; it takes the place
     of the agent's own reward."""
@@ -172,8 +173,11 @@ class ExternalFactory(AgentFactory):
         try:
             if self._score is not None:
                 return to_reward(self._score(dict(task), result))
-            value = parse_output(result) if isinstance(self._agent, CommandAgent) else result
-            return session.posted if value is None else to_reward(value)
+            is_program = isinstance(self._agent, CommandAgent)
+            if session.posted is not None and (is_program or result is None):
+                return session.posted  # the last line of a program may be the policy's words
+            value = parse_output(result) if is_program else result
+            return None if value is None else to_reward(value)
         except Exception as error:  # the user's reward, or a value that is none
             raise AgentFailedError(f"no reward: {describe(error)}") from error
 
@@ -181,7 +185,6 @@ class ExternalFactory(AgentFactory):
         self, plan: EpisodePlan, session: EpisodeSession, reward: Reward | None, error: str | None
     ) -> Trajectory:
         turns, stop_reason = session.turns, session.stop_reason
-        reward = reward or session.posted
         self._count(error if stop_reason is None else None, is_late=stop_reason is StopReason.TIMEOUT)
         if (
             reward is None

@@ -62,10 +62,12 @@ class RecordedTurn:
 class History:
     """The turns of one episode in the order their requests came. Not safe for threads by itself."""
 
-    def __init__(self, chat: ChatFormat) -> None:
+    def __init__(self, chat: ChatFormat, *, episode: str = "") -> None:
+        """`episode` stands in the ids of calls, for clients that hold calls of several episodes in one conversation."""
         self.turns: dict[int, RecordedTurn] = {}
         """By number; a turn that is still being sampled is missing."""
         self._chat = chat
+        self._episode = episode
         self._by_key: dict[str, list[int]] = {}
 
     def place(self, request: ChatRequest) -> RequestPlace:
@@ -102,7 +104,7 @@ class History:
             place=place,
             sampled=sampled,
             key=key,
-            call_ids=call_ids_of(number, len(shown.tool_calls)),
+            call_ids=call_ids_of(number, len(shown.tool_calls), episode=self._episode),
             function=function,
         )
         self._by_key.setdefault(key, []).append(number)
@@ -157,9 +159,9 @@ def _turn(recorded: RecordedTurn, prompt_token_ids: tuple[int, ...], *, new_cont
     )
 
 
-def call_ids_of(number: int, num_calls: int) -> tuple[str, ...]:
-    """Ids for the calls of turn `number`."""
-    return tuple(f"call_{number}_{index}" for index in range(num_calls))
+def call_ids_of(number: int, num_calls: int, *, episode: str = "") -> tuple[str, ...]:
+    """Ids for the calls of turn `number` of an episode."""
+    return tuple(f"call_{episode}{number}_{index}" for index in range(num_calls))
 
 
 def _keys(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[str]:

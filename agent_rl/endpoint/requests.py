@@ -38,9 +38,21 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": (None,),
     "guided_choice": (None,),
     "guided_grammar": (None,),
+    "guided_decoding": (None,),
     "structured_outputs": (None,),
+    "stop_token_ids": (None, []),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "typical_p": (None, 1, 1.0),
+    "length_penalty": (None, 1, 1.0),
+    "use_beam_search": (None, False),
+    "parallel_tool_calls": (None, True),
+    "max_tool_calls": (None,),
+    "chat_template_kwargs": (None, {}),
 }
-"""Keys that would change the distribution, and the values that do not."""
+"""Keys that would change the distribution, or the prompt, and the values that do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +84,11 @@ def parse_body(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise bad_request(f"the body is a JSON {type(body).__name__}; send one JSON object")
     return body
+
+
+def restrictions(body: Mapping[str, Any]) -> dict[str, Any]:
+    """What a body of any dialect has of the keys that `parse_chat` may refuse."""
+    return {key: body[key] for key in _NEUTRAL if key in body}
 
 
 def parse_chat(body: Mapping[str, Any]) -> ChatRequest:

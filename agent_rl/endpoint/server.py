@@ -35,6 +35,8 @@ class ThreadedServer(Closing):
             ) from error
         self.port = self._socket.getsockname()[1]
         self.address = f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        self.is_everywhere = host in ("", "0.0.0.0", "::")
+        """Whether it listens on all addresses of this machine, so that `address` names none to send a request to."""
         config = uvicorn.Config(
             app,
             log_level="error",

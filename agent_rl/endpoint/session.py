@@ -8,6 +8,7 @@ they came. Not here: HTTP, keys, what the episode is worth.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any
 
 from agent_rl.agent.messages import Message
 from agent_rl.endpoint.errors import EndpointError, bad_request, concluded, stopped
-from agent_rl.endpoint.history import History, RequestPlace, call_ids_of
+from agent_rl.endpoint.history import History, RequestPlace
 from agent_rl.endpoint.outcome import Reward, to_reward
 from agent_rl.endpoint.requests import ChatRequest
 from agent_rl.errors import UserError
@@ -30,6 +31,10 @@ from agent_rl.rollout.turns import (
     SampledTurn,
     sample_turn,
 )
+
+OVERTAKEN_S = 10.0
+"""A request that its retry overtook comes within this time, or was lost."""
+MAX_REFUSED = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +70,8 @@ class ChatExchange:
     number: int
     place: RequestPlace
     function: str | None
-    overtook: bool
-    """A retry came before the request that it repeats, which is still to come and is this one then."""
+    overtook_until: float
+    """A retry came before the request that it repeats, which may still come until then and is this one then."""
     future: "Future[SampledReply]" = field(default_factory=Future)
 
 
@@ -91,12 +96,16 @@ class EpisodeSession:
         self.failure: Exception | None = None
         """What the policy raised, if it did; the run has to end by it."""
         self._policy = policy
-        self._history = History(policy.chat_format)
+        self._history = History(policy.chat_format, episode=f"{spec.seed:016x}_")
         self._budget = EpisodeBudget(spec.limits)
         self._refused_next: StopReason | None = None
         """Why no other turn may follow, although the episode has not ended by it."""
         self._num_started = 0
         self._by_digest: dict[str, ChatExchange] = {}
+        self._refused: Counter[str] = Counter()
+        """How many requests with a digest were refused or failed, whose retries are samples of their own."""
+        self._failed: set[str] = set()
+        """Digests of requests that the policy failed at and that no retry was answered to."""
         self._running: set[ChatExchange] = set()
         self._concluded = threading.Event()
         self._lock = threading.Lock()
@@ -106,6 +115,12 @@ class EpisodeSession:
     @property
     def is_concluded(self) -> bool:
         return self._concluded.is_set()
+
+    @property
+    def is_spoiled(self) -> bool:
+        """Whether the policy failed at a request and no retry was answered: what the agent did then is not its own."""
+        with self._lock:
+            return bool(self._failed)
 
     @property
     def num_turns(self) -> int:
@@ -122,8 +137,10 @@ class EpisodeSession:
         """
         with self._lock:
             known = self._by_digest.get(request.digest)
-            if known is not None and (is_retry or known.overtook):
-                known.overtook = known.overtook and is_retry
+            was_refused = is_retry and self._refused[request.digest] > 0
+            if known is not None and not was_refused and (is_retry or time.monotonic() < known.overtook_until):
+                if not is_retry:
+                    known.overtook_until = 0.0
                 return known, False
             self._check_open()
             try:
@@ -139,12 +156,25 @@ class EpisodeSession:
                     param="messages",
                     code="context_length_exceeded",
                 )
-            exchange = ChatExchange(self._num_started, place, function, overtook=is_retry)
+            until = time.monotonic() + OVERTAKEN_S if is_retry and not was_refused else 0.0
+            exchange = ChatExchange(self._num_started, place, function, overtook_until=until)
+            if was_refused:
+                self._refused[request.digest] -= 1
             self._num_started += 1
             exchange.future.set_running_or_notify_cancel()  # no client that leaves may cancel it
             self._by_digest[request.digest] = exchange
             self._running.add(exchange)
             return exchange, True
+
+    def note_refused(self, request: ChatRequest) -> None:
+        """A request that is no retry was sent away, to come again: its retry repeats nothing that was sampled."""
+        with self._lock:
+            self._note_refused(request.digest)
+
+    def _note_refused(self, digest: str) -> None:
+        self._refused[digest] += 1
+        if len(self._refused) > MAX_REFUSED:  # of requests that nobody repeated
+            del self._refused[next(iter(self._refused))]
 
     def _check_open(self) -> None:
         """Refuse a request after the end; the first one over a budget ends the episode."""
@@ -167,12 +197,22 @@ class EpisodeSession:
         except EpisodeCancelledError:
             exchange.future.set_exception(concluded())
         except Exception as error:  # the policy failed, which ends the run where the episode is waited for
-            self.failure = error
+            self._note_failed(exchange, error)
             message = f"the policy failed: {type(error).__name__}: {error}"
             exchange.future.set_exception(EndpointError(503, "policy_failed", message))
         finally:
             with self._lock:
                 self._running.discard(exchange)
+
+    def _note_failed(self, exchange: ChatExchange, error: Exception) -> None:
+        """A retry is sampled anew."""
+        digest = exchange.place.request.digest
+        with self._lock:
+            self.failure = error
+            self._failed.add(digest)
+            self._note_refused(digest)
+            if self._by_digest.get(digest) is exchange:
+                del self._by_digest[digest]
 
     def _sample(self, exchange: ChatExchange) -> SampledReply:
         place, wanted = exchange.place, exchange.place.request.max_tokens
@@ -188,7 +228,9 @@ class EpisodeSession:
                 self.stop_reason = StopReason.TIMEOUT
                 raise stopped(StopReason.TIMEOUT)
             shown = _shown(sampled.message)
+            self._failed.discard(place.request.digest)
             self._history.add(exchange.number, place, sampled, shown, function=exchange.function)
+            call_ids = self._history.turns[exchange.number].call_ids
             refusal = self._budget.refusal(sampled.message, sampled.completion)
             if refusal is not None:
                 self.stop_reason = self.stop_reason or refusal
@@ -200,7 +242,7 @@ class EpisodeSession:
             place=place,
             sampled=sampled,
             shown=shown,
-            call_ids=call_ids_of(exchange.number, len(shown.tool_calls)),
+            call_ids=call_ids,
         )
 
     def post_reward(self, body: dict[str, Any]) -> None:

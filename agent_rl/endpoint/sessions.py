@@ -79,6 +79,11 @@ class Sessions:
         with self._lock:
             return self._open.get(self._keys.get(name, ""))
 
+    def was_concluded(self, name: str) -> bool:
+        """Whether a session of this name was open and is no more."""
+        with self._lock:
+            return name in self._concluded
+
     def _make_room(self) -> None:
         """Forget sessions that are long past their deadline; EndpointError when there are too many even so."""
         if len(self._open) < MAX_OPEN:
@@ -132,12 +137,12 @@ class Sessions:
         self, session: EpisodeSession, request: ChatRequest, *, is_retry: bool, function: str | None
     ) -> tuple[ChatExchange, bool]:
         """`Session.start`, refused while weights change and when too many requests wait."""
-        with self._lock:
-            if self._is_paused:
-                raise busy("the weights are changing; repeat the request")
-            if self._num_sampling >= self._max_waiting:
-                raise busy(f"{self._num_sampling} requests are waiting; repeat this one later")
-            self._num_sampling += 1
+        try:
+            self._enter()
+        except EndpointError:
+            if not is_retry:
+                session.note_refused(request)
+            raise
         try:
             exchange, is_new = session.start(request, is_retry=is_retry, function=function)
         except BaseException:
@@ -146,6 +151,14 @@ class Sessions:
         if not is_new:
             self._leave()
         return exchange, is_new
+
+    def _enter(self) -> None:
+        with self._lock:
+            if self._is_paused:
+                raise busy("the weights are changing; repeat the request")
+            if self._num_sampling >= self._max_waiting:
+                raise busy(f"{self._num_sampling} requests are waiting; repeat this one later")
+            self._num_sampling += 1
 
     def sample(self, session: EpisodeSession, exchange: ChatExchange) -> None:
         """`Session.sample` of an exchange that `start` gave out as new."""
@@ -159,8 +172,13 @@ class Sessions:
             self._num_sampling -= 1
 
     def pause(self) -> None:
-        """Take no request until `resume`; StillSamplingError, and nothing changes, while some are being sampled."""
+        """Take no request until `resume`, which is then the caller's to call.
+
+        StillSamplingError, and nothing changes, while some are being sampled; EndpointError where it is paused already.
+        """
         with self._lock:
+            if self._is_paused:
+                raise busy("the weights are changing; repeat the request")
             if self._num_sampling:
                 raise StillSamplingError(str(self._num_sampling))
             self._is_paused = True

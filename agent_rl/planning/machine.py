@@ -16,6 +16,8 @@ from agent_rl.inference.vllm.server.settings import GPU_MEMORY_SHARE
 from agent_rl.resources import find, folder
 
 GIB = 2**30
+MOST_GIB = 100_000
+"""More than any machine has."""
 _FOLDER = "configs/machines"
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Rate = Annotated[float, Field(ge=0.1)]
@@ -33,9 +35,9 @@ class Machine(Section):
     """GPUs that exist; null: as many as the run needs."""
     gpu: Annotated[str, BeforeValidator(str)] = "H100"
     """Their name, such as H200 or A100."""
-    gpu_memory_gib: Annotated[float, Field(ge=1.0)] | None = None
+    gpu_memory_gib: Annotated[float, Field(ge=1.0, le=MOST_GIB)] | None = None
     """Of one GPU; null: as the name implies."""
-    memory_gib: Annotated[float, Field(gt=0.0)] | None = None
+    memory_gib: Annotated[float, Field(gt=0.0, le=MOST_GIB)] | None = None
     """Main memory of one machine; null: not checked. Required with offloading."""
     server_gpus: Positive | None = None
     """GPUs of all vllm.servers together; null: one each."""
@@ -45,7 +47,7 @@ class Machine(Section):
     """--gpu-memory-share of agent-rl serve-vllm."""
     headroom: Annotated[float, Field(ge=0.0, le=0.9)] = 0.1
     """Share of every memory that must stay free."""
-    overhead_gib: Annotated[float, Field(ge=0.0)] = 2.5
+    overhead_gib: Annotated[float, Field(ge=0.0, le=MOST_GIB)] = 2.5
     """Libraries, CUDA context and NCCL on every GPU. Assumed, not measured."""
     prompt_tokens: Positive | None = None
     """Mean length of an episode's first prompt; null: 1/4 of the window."""

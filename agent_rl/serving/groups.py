@@ -72,10 +72,22 @@ def parse_groups(body: object) -> PlayedGroups:
         raise bad_request(f"{where or 'the body'}: {first['msg']}", param=where or None) from error
 
 
-def read_groups(played: PlayedGroups, find: Callable[[str], EpisodeSession | None], *, step: int) -> ReadGroups:
-    """The trajectories of a step's groups; `find` gives the session of an episode's id.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What the episodes of an update have to be sampled by, and where they are."""
 
-    EndpointError for a scored episode that never asked for anything, and for one that is named twice.
+    find: Callable[[str], EpisodeSession | None]
+    """The open session of an episode's id."""
+    was_concluded: Callable[[str], bool]
+    temperature: float
+    weight_version: int
+
+
+def read_groups(played: PlayedGroups, sampled: Sampled, *, step: int) -> ReadGroups:
+    """The trajectories of a step's groups.
+
+    EndpointError for an episode that is named twice, and for a scored one that never asked for anything, is concluded,
+    or was sampled otherwise than the update takes for granted.
     """
     ids = [episode.id for group in played.groups for episode in group.episodes]
     if twice := [name for name, count in Counter(ids).items() if count > 1]:
@@ -84,20 +96,47 @@ def read_groups(played: PlayedGroups, find: Callable[[str], EpisodeSession | Non
     for index, group in enumerate(played.groups):
         episodes = []
         for episode in group.episodes:
-            session = find(episode.id)
-            if session is None and episode.reward is not None:
-                raise EndpointError(
-                    404,
-                    "unknown_episode",
-                    f"the episode {episode.id!r} never asked for a completion; give it no reward",
-                )
+            session = sampled.find(episode.id)
+            if episode.reward is not None and session is None:
+                raise _no_session(episode.id, was_concluded=sampled.was_concluded(episode.id))
             is_other = session is not None and not _saw_what_was_sampled(session, episode.token_ids)
             num_mismatches += is_other
             error = "the client saw other ids than were sampled" if is_other else episode.error
+            if session is not None and session.is_spoiled:
+                error = error or f"the policy failed: {session.failure}"
+            if session is not None and episode.reward is not None and error is None:
+                _check_sampling(episode.id, session, sampled)
             group_id = f"{step}/{index}"
             episodes.append(_trajectory(group.task_id, group_id, episode, session, error, played.target_functions))
         groups.append(TrajectoryGroup(task_id=group.task_id, trajectories=tuple(episodes)))
     return ReadGroups(groups=tuple(groups), episode_ids=tuple(ids), num_mismatches=num_mismatches)
+
+
+def _no_session(name: str, *, was_concluded: bool) -> EndpointError:
+    if was_concluded:
+        told = f"the episode {name!r} is concluded: an update was made with it, or it was deleted; play another"
+        return EndpointError(409, "episode_concluded", told)
+    return EndpointError(
+        404, "unknown_episode", f"the episode {name!r} never asked for a completion; give it no reward"
+    )
+
+
+def _check_sampling(name: str, session: EpisodeSession, sampled: Sampled) -> None:
+    """The loss takes log-probs of another temperature, or of older weights, for those of the policy as it is."""
+    if session.spec.temperature != sampled.temperature:
+        raise bad_request(
+            f"the episode {name!r} was sampled at temperature {session.spec.temperature:g}, but policy.temperature is "
+            f"{sampled.temperature:g}; play it without X-Agent-RL-Temperature, or give it no reward",
+            param="groups",
+        )
+    versions = {turn.completion.weight_version for turn in session.turns}
+    if versions - {sampled.weight_version}:
+        raise EndpointError(
+            409,
+            "stale_episode",
+            f"the episode {name!r} was sampled with weights {min(versions)}, but those of now are "
+            f"{sampled.weight_version}; play it again under another name, or give it no reward",
+        )
 
 
 def _trajectory(

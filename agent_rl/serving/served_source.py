@@ -126,10 +126,11 @@ class ServedSource:
             if self._status is None or self._status.state != "running" or not self._is_begun:
                 return
             self._is_begun = False
+        self._on_done()  # first, else it would end the pause of the next update, which may be asked for from then on
+        with self._lock:
             self._status = replace(
                 self._status, state="completed", weight_version=self._num_done, metrics=dict(self.last_metrics())
             )
-        self._on_done()
 
     def fail(self, error: str) -> bool:
         """The run ends by this error; whether an update was running, whose client has to be told."""

@@ -37,7 +37,7 @@ from agent_rl.records import Trajectory
 from agent_rl.rollout.agents import AgentFactory
 from agent_rl.rollout.turns import EpisodeLimits
 from agent_rl.seeds import derive_seed
-from agent_rl.serving.groups import parse_groups, read_groups
+from agent_rl.serving.groups import Sampled, parse_groups, read_groups
 from agent_rl.serving.served_source import ServedSource, UpdateStatus
 
 SERVED_TASKS = [{"task_id": "served"}]
@@ -67,6 +67,8 @@ class TrainerService:
         self._key = key
         self._host, self._port = host, port
         self._was_told = threading.Event()
+        self._asking = threading.Lock()
+        """Held while groups become an update, so that no other request lets sampling go on meanwhile."""
 
     def make_source(self, policy: BasePolicy, processes: Processes) -> ServedSource:
         """The trainer's source of groups, made with the trainer."""
@@ -88,7 +90,7 @@ class TrainerService:
         self._loaders = ThreadPoolExecutor(2, thread_name_prefix="groups")
         self._add_routes(app.app)
         server = ThreadedServer(app.app, host=self._host, port=self._port)
-        self.address = server.address
+        self.address, self._is_everywhere = server.address, server.is_everywhere
         try:
             yield
             self._source.finish()
@@ -138,11 +140,8 @@ class TrainerService:
     def _spec(self, name: str, wanted: dict[str, Any]) -> SessionSpec:
         """What a session samples by: the configuration's limits, or smaller ones that are wanted."""
         seed, temperature = wanted.get("seed"), wanted.get("temperature")
-        try:
-            chosen = derive_seed(self._config.run.seed, name) if seed is None else int(seed)
-            heat = self._config.policy.temperature if temperature is None else float(temperature)
-        except (TypeError, ValueError) as error:
-            raise bad_request(f"seed {seed!r} or temperature {temperature!r} is no number") from error
+        chosen = derive_seed(self._config.run.seed, name) if seed is None else _number(seed, int, "seed")
+        heat = self._config.policy.temperature if temperature is None else _number(temperature, float, "temperature")
         if not (0 <= chosen < 2**63 and 0 <= heat <= 100):
             raise bad_request(f"seed {chosen} or temperature {heat:g} is out of range; expected seeds of 63 bits")
         limits = EpisodeLimits.from_config(self._config)
@@ -150,9 +149,10 @@ class TrainerService:
             value = wanted.get(key)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            if not isinstance(value, int | float) or not value > 0:
                 raise bad_request(f"{key} is {value!r:.80}; expected a number above 0", param=key)
-            limits = replace(limits, **{key: min(type(getattr(limits, key))(value), getattr(limits, key))})
+            most = getattr(limits, key)
+            limits = replace(limits, **{key: min(_number(value, type(most), key), most)})
         group = derive_seed(name.rpartition("/")[0])
         return SessionSpec(seed=chosen, group=group, temperature=heat, limits=limits)
 
@@ -161,7 +161,9 @@ class TrainerService:
         body = parse_body(await read_body(request, 2**16))
         name = _checked_id(body.get("id"))
         key, _ = self._sessions.open(self._spec(name, body), name=_named(name))
-        row = {"id": name, "api_key": key, "base_url": f"{self.address}/s/{key}/v1"}
+        # A server on all addresses is reached by that which its client knows it by.
+        root = str(request.base_url).rstrip("/") if self._is_everywhere else self.address
+        row = {"id": name, "api_key": key, "base_url": f"{root}/s/{key}/v1"}
         return JSONResponse(row, 201)
 
     async def _show_episode(self, episode: str, request: Request) -> Response:
@@ -196,21 +198,30 @@ class TrainerService:
 
     def _ask(self, raw: bytes) -> int:
         played = parse_groups(parse_body(raw))
-        read = read_groups(played, lambda name: self._sessions.named(_named(name)), step=self._source.next_step)
-        self._source.check_free()
-        try:
-            self._sessions.pause()
-        except StillSamplingError as error:
-            message = f"{error} completions are in flight; the weights change only between them, repeat this later"
-            raise EndpointError(409, "completions_in_flight", message, headers={"Retry-After": "1"}) from error
-        try:
-            number = self._source.ask(read)
-        except BaseException:
-            self._sessions.resume()
-            raise
-        for name in read.episode_ids:
-            self._sessions.conclude_named(_named(name))
+        with self._asking:
+            self._source.check_free()
+            try:
+                self._sessions.pause()
+            except StillSamplingError as error:
+                message = f"{error} completions are in flight; the weights change only between them, repeat this later"
+                raise EndpointError(409, "completions_in_flight", message, headers={"Retry-After": "1"}) from error
+            try:
+                read = read_groups(played, self._sampled(), step=self._source.next_step)
+                number = self._source.ask(read)
+            except BaseException:
+                self._sessions.resume()
+                raise
+            for name in read.episode_ids:
+                self._sessions.conclude_named(_named(name))
         return number
+
+    def _sampled(self) -> Sampled:
+        return Sampled(
+            find=lambda name: self._sessions.named(_named(name)),
+            was_concluded=lambda name: self._sessions.was_concluded(_named(name)),
+            temperature=self._config.policy.temperature,
+            weight_version=self._source.num_done,
+        )
 
     async def _show_update(self, number: str, request: Request) -> Response:
         self._check_key(request)
@@ -227,6 +238,18 @@ class TrainerService:
 
 def _named(name: str) -> str:
     return f"episode:{name}"
+
+
+def _number(value: Any, kind: type[int] | type[float], key: str) -> Any:
+    """A number of a body, or of a header as text; EndpointError for what is none of this kind."""
+    try:
+        number = kind(value)
+        if isinstance(value, bool) or (kind is int and not isinstance(value, str) and number != value):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        expected = "a whole number" if kind is int else "a number"
+        raise bad_request(f"{key} is {value!r:.80}; expected {expected}", param=key) from error
+    return number
 
 
 def _checked_id(name: Any) -> str:

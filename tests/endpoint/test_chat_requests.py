@@ -74,6 +74,17 @@ def test_the_smaller_token_budget_counts_and_tool_choice_none_offers_no_tool() -
         ("tool_choice", {"type": "function", "function": {"name": "add"}}),
         ("top_k", 5),
         ("guided_json", {}),
+        ("guided_decoding", {"json": {}}),
+        ("stop_token_ids", [5]),
+        ("min_tokens", 5),
+        ("ignore_eos", True),
+        ("bad_words", ["a"]),
+        ("allowed_token_ids", [1]),
+        ("typical_p", 0.5),
+        ("length_penalty", 2),
+        ("use_beam_search", True),
+        ("parallel_tool_calls", False),
+        ("chat_template_kwargs", {"enable_thinking": False}),
     ],
 )
 def test_what_changes_the_distribution_is_refused_by_its_key(key: str, value: object) -> None:
@@ -84,6 +95,7 @@ def test_what_changes_the_distribution_is_refused_by_its_key(key: str, value: ob
 
 def test_neutral_values_of_the_same_keys_are_taken() -> None:
     neutral = {"n": 1, "top_p": 1.0, "stop": None, "logit_bias": {}, "response_format": {"type": "text"}}
+    neutral |= {"parallel_tool_calls": True, "min_tokens": 0, "ignore_eos": False, "chat_template_kwargs": {}}
     assert parse_chat(with_messages(USER) | neutral | {"tool_choice": "auto", "user": "me", "metadata": {}}).messages
 
 

@@ -99,6 +99,11 @@ def test_one_conversation_is_read_alike_in_all_three() -> None:
         {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
         {"tools": 5},
         {"top_k": 5},
+        {"tool_choice": "any"},
+        {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+        {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+        {"output_format": {"type": "json_schema"}},
+        {"min_tokens": 3},
     ],
 )
 def test_what_anthropics_protocol_may_not_ask_is_refused(change: dict[str, Any]) -> None:
@@ -127,12 +132,27 @@ def test_what_anthropics_protocol_may_not_ask_is_refused(change: dict[str, Any])
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "name": "add"}},
         {"top_p": 0.5},
+        {"n": 3},
+        {"stop": ["x"]},
+        {"top_k": 3},
+        {"presence_penalty": 1.0},
+        {"frequency_penalty": 1.0},
+        {"logit_bias": {"1": 3}},
+        {"max_tool_calls": 1},
+        {"parallel_tool_calls": False},
     ],
 )
 def test_what_the_responses_protocol_may_not_ask_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(EndpointError) as caught:
         ResponsesDialect().parse(RESPONSES | change)
     assert caught.value.status == 400
+
+
+def test_what_clients_send_and_changes_nothing_is_taken() -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": False}
+    assert AnthropicDialect().parse(ANTHROPIC | {"tool_choice": choice, "output_config": {"effort": "high"}}).tools
+    more = {"tool_choice": "auto", "parallel_tool_calls": True, "text": {"format": {"type": "text"}}, "store": False}
+    assert ResponsesDialect().parse(RESPONSES | more | {"truncation": "disabled", "top_p": 1.0}).tools
 
 
 @pytest.fixture

@@ -223,3 +223,11 @@ def test_an_agent_without_any_sdk_plays(endpoint: Endpoint) -> None:
         ask = ask_by_http(root(endpoint) + "/v1", key, stream=stream)
         assert ask([{"role": "user", "content": f"a{stream}"}], [])["content"] == "hello"
     assert session.num_turns == 2
+
+
+@pytest.mark.parametrize(("host", "root"), [("0.0.0.0", "http://127.0.0.1:"), ("127.0.0.1", "http://127.0.0.1:")])
+def test_an_endpoint_on_all_addresses_names_one_that_can_be_reached(host: str, root: str) -> None:
+    with Endpoint(ScriptedPolicy(["b"]), host=host) as endpoint:
+        key, _ = open_one(endpoint)
+        assert endpoint.base_url(key).startswith(root)
+        assert httpx.get(f"{endpoint.base_url(key)}/models", trust_env=False).status_code == 200

@@ -78,6 +78,16 @@ def posts(task: dict[str, Any], base_url: str, api_key: str) -> None:
     httpx.post(f"{base_url}/reward", json={"reward": 0.25}, trust_env=False).raise_for_status()
 
 
+def posts_and_fails(task: dict[str, Any], base_url: str, api_key: str) -> None:
+    posts(task, base_url, api_key)
+    raise RuntimeError("no network")
+
+
+def posts_and_never_ends(task: dict[str, Any], base_url: str, api_key: str) -> None:
+    posts(task, base_url, api_key)
+    _waiting.wait(20)
+
+
 def returns_its_text(task: dict[str, Any], base_url: str, api_key: str) -> str:
     return ask(base_url, api_key)
 
@@ -139,6 +149,11 @@ def test_an_agent_that_fails_after_a_reply_earns_nothing_or_is_dropped(choice: s
     assert factory.worker_counters() == {"agents_failed": 1.0, "agents_late": 0.0}
 
 
+@pytest.mark.parametrize(("choice", "reward"), [("zero", 0.0), ("drop", None)])
+def test_what_a_failed_agent_posted_before_does_not_count(choice: str, reward: float | None) -> None:
+    assert play(factory_for("posts_and_fails", failed_episodes=choice)).reward == reward
+
+
 @pytest.mark.parametrize("name", ["fails_early", "gives_nothing"])
 def test_without_a_reply_or_a_reward_the_episode_is_dropped(name: str) -> None:
     episode = play(factory_for(name))
@@ -157,6 +172,13 @@ def test_an_agent_at_its_deadline_is_left_and_cut_off() -> None:
     _waiting.set()
     assert (episode.reward, episode.stop_reason, len(episode.turns)) == (0.0, StopReason.TIMEOUT, 1)
     assert factory.worker_counters()["agents_late"] == 1.0
+
+
+def test_what_a_late_agent_posted_before_does_not_count() -> None:
+    _waiting.clear()
+    episode = play(factory_for("posts_and_never_ends"), timeout_s=3.0)
+    _waiting.set()
+    assert (episode.reward, episode.stop_reason) == (0.0, StopReason.TIMEOUT)
 
 
 def test_an_agent_that_goes_on_after_the_end_is_cut_off_by_its_budget() -> None:
@@ -210,6 +232,16 @@ def test_a_command_prints_its_reward_last(tmp_path: Path) -> None:
     assert play(command(tmp_path, 'print("said", text)\nprint(0.75)')).reward == 0.75
     episode = play(command(tmp_path, 'print(json.dumps({"reward": 0, "success": True, "len": len(text)}))'))
     assert (episode.reward, episode.reward_parts) == (0.0, {"len": 5.0, "success": 1.0})
+
+
+def test_a_command_that_posts_its_reward_may_print_what_the_policy_says(tmp_path: Path) -> None:
+    more = """
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/reward", b'{"reward": 0.25}')
+urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
+print(text)
+"""
+    for text in ("1000000", '{"reward": 1000000}', "true"):
+        assert play(command(tmp_path, more), ScriptedPolicy([text])).reward == 0.25
 
 
 def test_a_command_that_fails_says_its_last_line(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A session keeps the rules of the project's own rollout: seeds, budgets, retries, an end."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,7 +10,7 @@ from fakes import ScriptedPolicy
 
 from agent_rl.endpoint.errors import EndpointError
 from agent_rl.endpoint.requests import ChatRequest, parse_chat
-from agent_rl.endpoint.session import EpisodeSession, SampledReply, SessionSpec
+from agent_rl.endpoint.session import OVERTAKEN_S, EpisodeSession, SampledReply, SessionSpec
 from agent_rl.endpoint.sessions import Sessions, StillSamplingError
 from agent_rl.inference.base import Cancel
 from agent_rl.records import Completion, SamplingParams, StopReason
@@ -92,6 +93,11 @@ def test_good_and_broken_calls_of_one_message_are_both_there() -> None:
     assert shown.content.startswith("Now") and BROKEN in shown.content
 
 
+def test_calls_of_two_episodes_have_other_ids() -> None:
+    ids = [ask(make(ScriptedPolicy([CALL * 2]), seed=seed), "a").call_ids for seed in (7, 8)]
+    assert len({*ids[0], *ids[1]}) == 4
+
+
 def test_a_full_window_ends_the_episode() -> None:
     policy = ScriptedPolicy(["b"], max_context=12)
     session = make(policy)
@@ -163,6 +169,34 @@ def test_a_retry_of_what_never_came_and_a_repeated_request_are_new_samples() -> 
     ask(session, "a", user="another")
     assert len(session.turns) == 2
     assert policy.samplings[0].seed != policy.samplings[1].seed
+
+
+def test_a_request_that_its_retry_overtook_comes_soon_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = iter(["b", "c"])
+    session = make(ScriptedPolicy(lambda _turn, _sampling: next(replies)))
+    exchange, _ = session.start(request("a"), is_retry=True)
+    session.sample(exchange)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + OVERTAKEN_S)
+    assert ask(session, "a").shown.content == "c"
+
+
+def test_a_retry_after_a_failure_of_the_policy_is_sampled_anew() -> None:
+    fails = iter([True])
+
+    def script(_turn: int, _sampling: SamplingParams) -> str:
+        if next(fails, False):
+            raise RuntimeError("engine down")
+        return "b"
+
+    session = make(ScriptedPolicy(script))
+    assert refusal(session, "a") == (503, "policy_failed")
+    assert session.is_spoiled
+    exchange, is_new = session.start(request("a"), is_retry=True)
+    session.sample(exchange)
+    assert (is_new, exchange.future.result().shown.content, session.is_spoiled) == (True, "b", False)
+    assert session.start(request("a"), is_retry=True) == (exchange, False)
+    assert session.start(request("a"))[1]
 
 
 def test_the_retry_of_a_last_reply_is_answered_though_the_episode_has_ended() -> None:
@@ -238,6 +272,32 @@ def test_weights_may_not_change_while_something_is_sampled_and_nothing_is_taken_
     assert (caught.value.status, caught.value.headers) == (429, {"Retry-After": "1"})
     sessions.resume()
     assert sessions.start(session, request("b"), is_retry=False, function=None)[1]
+
+
+def test_the_retries_of_requests_that_were_sent_away_are_no_other_requests_reply() -> None:
+    replies = iter(["one", "two", "three", "four"])
+    sessions = Sessions(ScriptedPolicy(lambda _turn, _sampling: next(replies)), max_waiting=4)
+    _, session = open_one(sessions)
+
+    def ask(*, is_retry: bool) -> str:
+        exchange, is_new = sessions.start(session, request("a"), is_retry=is_retry, function=None)
+        if is_new:
+            sessions.sample(session, exchange)
+        return exchange.future.result().shown.content
+
+    def refuse(*, is_retry: bool) -> None:
+        with pytest.raises(EndpointError) as caught:
+            ask(is_retry=is_retry)
+        assert caught.value.status == 429
+
+    assert ask(is_retry=False) == "one"
+    sessions.pause()
+    for is_retry in (False, False, True):
+        refuse(is_retry=is_retry)
+    sessions.resume()
+    assert [ask(is_retry=True), ask(is_retry=True)] == ["two", "three"]
+    assert ask(is_retry=True) == "three"
+    assert ask(is_retry=False) == "four"
 
 
 def test_refused_requests_and_retries_leave_no_count_behind() -> None:

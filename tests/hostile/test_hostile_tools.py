@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -154,6 +155,43 @@ def test_no_answer_of_a_server_fills_a_context_or_comes_under_a_wrong_id(tmp_pat
     assert result.ok == (name == "a long text")
     if "error" in name and "result" not in name:
         assert len(result.text) < MAX_ERROR_CHARS + 100
+
+
+SCHEMAS = {
+    "a slow pattern": ({"properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}, "a" * 40 + "!"),
+    "references that double": (
+        {
+            "$defs": {
+                **{f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)},
+                "d40": {"type": "string"},
+            },
+            "properties": {"x": {"$ref": "#/$defs/d0"}},
+        },
+        5,
+    ),
+}
+CALLS_A_TOOL = """
+import sys
+from agent_rl.agent.messages import ToolCall
+from agent_rl.config import MCPServerConfig
+from agent_rl.tools.base import ToolRegistry
+from agent_rl.tools.mcp.tools import MCPConnections
+config = MCPServerConfig(command=(sys.executable, sys.argv[1]), sandbox=False, timeout_s=5.0)
+with MCPConnections([config]) as connections:
+    for _ in range(2):
+        print(ToolRegistry(connections.tools).run(ToolCall(name="t", arguments={})).text)
+"""
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_no_schema_of_a_server_for_its_answers_is_computed_with(tmp_path: Path, name: str) -> None:
+    schema, value = SCHEMAS[name]
+    tools = repr({"tools": [{**TOOL, "outputSchema": {"type": "object", **schema}}]})
+    result = {"content": [{"type": "text", "text": "seen"}], "structuredContent": {"x": value}}
+    answer = f"say({{'jsonrpc': '2.0', 'id': asked['id'], 'result': {result!r}}})"
+    server(tmp_path, tools, answer)
+    command = [sys.executable, "-c", CALLS_A_TOOL, str(tmp_path / "server.py")]  # a pattern would hold this process
+    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "seen\nseen\n"
 
 
 def test_a_server_that_repeats_its_keys_puts_them_into_no_transcript(tmp_path: Path) -> None:

@@ -314,6 +314,7 @@ def test_a_machine_is_a_file_with_overrides_in_order():
         ("gpu_s=4", ("'gpu_s'", "'gpus'")),
         ("gpus=0", ("gpus = 0", "greater than or equal to 1")),
         ("mfu=2", ("mfu = 2", "less than or equal to 1")),
+        ("gpu_memory_gib=1e308", ("gpu_memory_gib = ", "less than or equal to 100000")),
         ("gpus", ("'gpus'", "key=value", "gpus=4")),
         ("gpus.number=4", ("gpus = ",)),
     ],

@@ -1,6 +1,8 @@
 """A model behind an OpenAI-compatible address, a fake of that protocol: conversations, failures, evaluation."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from fake_search_server import FakeSearchServer, Reply, Request
 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.errors import ConfigError, UserError
-from agent_rl.policies.api.chat_policy import ApiModel, ApiPolicy
+from agent_rl.policies.api import chat_policy
+from agent_rl.policies.api.chat_policy import MAX_WAIT_S, ApiModel, ApiPolicy
 from agent_rl.policies.api.numbered_messages import NumberedMessages
 from agent_rl.records import FinishReason, SamplingParams
 
@@ -139,6 +142,86 @@ def test_a_conversation_over_the_window_ends_as_one_over_the_limit(server: FakeS
     policy = policy_for(server)
     completion = policy.generate(policy.chat_format.render_prompt([Message.user("u")]), SAMPLING)
     assert completion.finish_reason is FinishReason.LENGTH
+
+
+def test_a_refusal_that_speaks_of_a_context_is_no_window(server: FakeSearchServer) -> None:
+    server.answer = lambda _request: Reply(status=400, body={"error": "temperature is not supported in this context"})
+    policy = policy_for(server)
+    with pytest.raises(UserError, match="HTTP 400"):
+        policy.generate(policy.chat_format.render_prompt([Message.user("u")]), SAMPLING)
+
+
+def test_a_server_is_waited_for_a_minute_at_most_at_a_time(
+    server: FakeSearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        slept.append(seconds)
+
+    monkeypatch.setattr(chat_policy.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(chat_policy.time, "sleep", sleep)
+    monkeypatch.setattr("tenacity.nap.time.sleep", sleep)
+    server.answer = lambda _request: Reply(status=429, headers={"retry-after": "86400"})
+    policy = policy_for(server)
+    with pytest.raises(UserError, match="no answer"):
+        policy.generate(policy.chat_format.render_prompt([Message.user("u")]), SAMPLING)
+    assert sum(slept) == pytest.approx(5 * MAX_WAIT_S)
+
+
+def test_a_cancelled_request_is_not_waited_for(server: FakeSearchServer) -> None:
+    server.answer = lambda _request: Reply(status=503, headers={"retry-after": "5"})
+    policy, cancel = policy_for(server), threading.Event()
+    threading.Timer(0.2, cancel.set).start()
+    started = time.monotonic()
+    completion = policy.generate(policy.chat_format.render_prompt([Message.user("u")]), SAMPLING, cancel)
+    assert (completion.finish_reason, completion.token_ids) == (FinishReason.CANCELLED, ())
+    assert time.monotonic() - started < 4.0 and len(server.requests) == 1
+
+
+def test_calls_without_ids_are_given_some(server: FakeSearchServer) -> None:
+    calls = [{"type": "function", "function": {"name": name, "arguments": "{}"}} for name in ("add", "mul")]
+    server.replies += [said(None, tool_calls=calls), said("done")]
+    policy = policy_for(server)
+    ids = policy.chat_format.render_prompt([Message.user("u")], [ADD])
+    ids += policy.generate(ids, SAMPLING).token_ids
+    ids += policy.chat_format.render_env_messages([Message.tool("3", name="mul")])
+    policy.generate(ids, SAMPLING)
+    sent = server.requests[1].body["messages"]
+    assert [each["id"] for each in sent[1]["tool_calls"]] == ["call_1_0", "call_1_1"]
+    assert [(each["tool_call_id"], each["content"]) for each in sent[2:]] == [
+        ("call_1_1", "3"),
+        ("call_1_0", "not run"),
+    ]
+
+
+ODD_MESSAGES = [
+    {"tool_calls": [None]},
+    {"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "f", "input": "x"}}]},
+    {"tool_calls": {"a": 1}},
+    {"tool_calls": 5},
+    {"tool_calls": [{"id": "a", "function": {"name": 5}}]},
+    {"content": 5},
+    {"content": [{"type": "thinking", "thinking": "x"}]},
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *[json.dumps({"choices": [{"message": message}]}).encode() for message in ODD_MESSAGES],
+        b'{"choices": [{"message": {"content": "a"}}], "usage": {"completion_tokens": Infinity}}',
+        b'{"choices": [{"message": [1]}]}',
+        b"[" * 100_000,
+        b"\xff\xfe{",
+    ],
+)
+def test_an_answer_of_another_shape_is_one_sentence(server: FakeSearchServer, body: bytes) -> None:
+    server.answer = lambda _request: Reply(body=body)
+    policy = policy_for(server)
+    with pytest.raises(UserError, match="no chat completion"):
+        policy.generate(policy.chat_format.render_prompt([Message.user("u")]), SAMPLING)
 
 
 def test_newer_models_are_given_their_own_limit(server: FakeSearchServer) -> None:

@@ -1,5 +1,7 @@
 """The source that waits for clients: when an update is complete, and what follows a rollback."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from builders import episode, turn
@@ -62,3 +64,21 @@ def test_after_a_rollback_clients_go_on_from_the_step_that_it_led_to(source: Ser
     assert source.status is not None
     assert (source.status.state, source.status.weight_version, resumed.count) == ("completed", 0, 1)
     assert source.ask(GROUPS) == 1
+
+
+def test_requests_are_let_in_again_before_the_next_update_may_be_asked_for(tmp_path: Path) -> None:
+    codes: list[str] = []
+
+    def ask_again() -> None:
+        with pytest.raises(EndpointError) as caught:
+            source.check_free()
+        codes.append(caught.value.code)
+
+    processes = Processes(device=torch.device("cpu"), timeout_s=5.0)
+    source = ServedSource(tiny_config(tmp_path), processes, on_done=ask_again)
+    source.ask(GROUPS)
+    source.collect(step=1)
+    source.commit()
+    source.finish()
+    source.check_free()
+    assert codes == ["update_running"]

@@ -5,17 +5,27 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+import torch
 from builders import make_trainer
 from endpoint_agents import to_message
-from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
+from fakes import LETTER_TASKS, LetterEnv, ScriptedPolicy, save_tiny_model, tiny_config
 
 from agent_rl.core.trainer_grpo import GRPOTrainer
+from agent_rl.distributed.processes import Processes
+from agent_rl.endpoint.errors import EndpointError
+from agent_rl.endpoint.requests import parse_chat
+from agent_rl.endpoint.session import ChatExchange, EpisodeSession
+from agent_rl.records import SamplingParams, StopReason
+from agent_rl.scripts.commands import serve_trainer
 from agent_rl.seeds import derive_seed
+from agent_rl.serving import trainer_service
 from agent_rl.serving.groups import is_target
 from agent_rl.serving.trainer_service import SERVED_TASKS, ServedFactory, TrainerService
 
@@ -294,3 +304,183 @@ def test_an_interrupted_trainer_is_resumed_with_the_next_update(tmp_path: Path) 
 )
 def test_target_functions(function: str | None, targets: list[str] | None, expected: bool) -> None:
     assert is_target(function, targets) is expected
+
+
+# Without a trainer behind it
+
+
+@pytest.fixture(name="service")
+def service_without_trainer(tmp_path: Path) -> TrainerService:
+    service = TrainerService(tiny_config(tmp_path, train={"steps": 10}), key=KEY)
+    service.make_source(
+        ScriptedPolicy(lambda _turn, _sampling: "aa"), Processes(device=torch.device("cpu"), timeout_s=5.0)
+    )
+    return service
+
+
+def session_of(service: TrainerService, name: str, **wanted: Any) -> EpisodeSession:
+    return service._sessions.find_or_open(f"episode:{name}", lambda: service._spec(name, wanted))
+
+
+def begin(service: TrainerService, name: str, *texts: str, **wanted: Any) -> ChatExchange:
+    rows = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
+    request = parse_chat({"messages": rows})
+    session = session_of(service, name, **wanted)
+    return service._sessions.start(session, request, is_retry=False, function=None)[0]
+
+
+def play(service: TrainerService, name: str, **wanted: Any) -> None:
+    service._sessions.sample(session_of(service, name, **wanted), begin(service, name, "q", **wanted))
+
+
+def ask_for_update(service: TrainerService, *names: str, reward: float | None = 1.0) -> int:
+    episodes = [{"id": name, "reward": reward} for name in names]
+    return service._ask(json.dumps({"groups": [{"task_id": "t", "episodes": episodes}]}).encode())
+
+
+def refusal(service: TrainerService, *names: str) -> tuple[int, str]:
+    with pytest.raises(EndpointError) as caught:
+        ask_for_update(service, *names)
+    return caught.value.status, caught.value.code
+
+
+def test_of_two_updates_asked_for_at_once_the_second_leaves_sampling_paused(
+    service: TrainerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, pause = threading.Barrier(2), service._sessions.pause
+
+    def pause_together() -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+        pause()
+
+    monkeypatch.setattr(service._sessions, "pause", pause_together)
+    for name in ("a", "b"):
+        play(service, name)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ask_for_update, service, name) for name in ("a", "b")]
+    (error,) = [error for each in asked if (error := each.exception()) is not None]
+    assert isinstance(error, EndpointError) and error.code == "update_running"
+    with pytest.raises(EndpointError) as caught:
+        begin(service, "c", "q")
+    assert caught.value.status == 429
+
+
+def test_a_completion_that_ends_while_groups_are_read_is_not_lost(
+    service: TrainerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play(service, "a")
+    second, read = begin(service, "a", "q", "aa", "more"), trainer_service.read_groups
+
+    def read_meanwhile(*args: Any, **kwargs: Any) -> Any:
+        groups = read(*args, **kwargs)
+        service._sessions.sample(session_of(service, "a"), second)
+        return groups
+
+    monkeypatch.setattr(trainer_service, "read_groups", read_meanwhile)
+    assert refusal(service, "a") == (409, "completions_in_flight")
+
+
+def test_groups_that_are_refused_let_sampling_go_on(service: TrainerService) -> None:
+    assert refusal(service, "never") == (404, "unknown_episode")
+    play(service, "a")
+    assert ask_for_update(service, "a") == 1
+
+
+def test_groups_that_are_sent_again_are_known_as_such(service: TrainerService) -> None:
+    play(service, "a")
+    ask_for_update(service, "a")
+    assert refusal(service, "a") == (409, "update_running")
+    service._source.collect(step=1)
+    service._source.commit()
+    service._source.finish()
+    assert refusal(service, "a") == (409, "episode_concluded")
+
+
+def test_episodes_of_another_temperature_or_of_older_weights_are_not_trained(service: TrainerService) -> None:
+    play(service, "hot", temperature="50")
+    play(service, "old")
+    assert refusal(service, "hot") == (400, "invalid_value")
+    service._source.begin_at(1)
+    assert refusal(service, "old") == (409, "stale_episode")
+    assert ask_for_update(service, "hot", "old", reward=None) == 2
+
+
+def test_a_failure_of_the_policy_is_no_episode_of_its_own(tmp_path: Path) -> None:
+    def fail(_turn: int, _sampling: SamplingParams) -> str:
+        raise RuntimeError("engine down")
+
+    service = TrainerService(tiny_config(tmp_path), key=KEY)
+    service.make_source(ScriptedPolicy(fail), Processes(device=torch.device("cpu"), timeout_s=5.0))
+    play(service, "a")
+    ask_for_update(service, "a")
+    (trajectory,) = service._source._asked.get().groups[0].trajectories
+    assert (trajectory.reward, trajectory.stop_reason) == (None, StopReason.ENV_ERROR)
+    assert trajectory.error is not None and "engine down" in trajectory.error
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"seed": float("inf")},
+        {"seed": 0.5},
+        {"seed": True},
+        {"temperature": 10**400},
+        {"temperature": True},
+        {"temperature": []},
+        {"max_turns": float("inf")},
+        {"max_turns": 0.5},
+        {"max_new_tokens": 1.5},
+        {"timeout_s": 10**400},
+    ],
+)
+def test_numbers_that_no_session_can_have_are_refused(service: TrainerService, wanted: dict[str, Any]) -> None:
+    with pytest.raises(EndpointError) as caught:
+        service._spec("a", wanted)
+    assert caught.value.status == 400
+
+
+def test_a_server_on_all_addresses_is_named_as_its_client_knows_it(tmp_path: Path) -> None:
+    service = TrainerService(tiny_config(tmp_path), key=KEY, host="0.0.0.0")
+    service.make_source(ScriptedPolicy(["aa"]), Processes(device=torch.device("cpu"), timeout_s=5.0))
+    with service.serving(SimpleNamespace(step=0, is_main_process=True, last_metrics={})):  # type: ignore[arg-type]
+        root = f"http://localhost:{service.address.rpartition(':')[2]}"
+        opened = Client(root).http.post("/v1/sessions", json={"id": "a"}).json()
+    assert opened["base_url"].startswith(f"{root}/s/")
+
+
+@pytest.mark.parametrize(("given", "is_told"), [(None, True), ("", True), ("mine", False)])
+def test_a_key_that_was_made_up_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str | None, is_told: bool
+) -> None:
+    class Fake:
+        """A trainer, its service, and both as contexts."""
+
+        address, is_main_process, make_source = "http://here", True, None
+
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+            pass
+
+        from_config = classmethod(lambda cls, *_args, **_kwargs: cls())
+
+        def serving(self, _trainer: Any) -> "Fake":
+            return self
+
+        def __enter__(self) -> "Fake":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def train(self) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.delenv("AGENT_RL_KEY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("AGENT_RL_KEY", given)
+    monkeypatch.setattr("agent_rl.core.trainer_grpo.GRPOTrainer", Fake)
+    monkeypatch.setattr(trainer_service, "TrainerService", Fake)
+    monkeypatch.setattr(serve_trainer, "read_served_config", lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        serve_trainer.main(Path("x.yaml"))
+    assert ("AGENT_RL_KEY=" in capsys.readouterr().out) is is_told

@@ -20,6 +20,7 @@ from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, SandboxError
 from agent_rl.records import StopReason
 from agent_rl.sandbox.limits import RunResult, Status
+from agent_rl.tools.file_tools import FileWriteTool
 from agent_rl.tools.toolset import Toolset
 from agent_rl.tools.workspace_tools import printed
 
@@ -120,6 +121,14 @@ def test_stderr_is_read_and_a_traceback_only_once() -> None:
         }
         assert {code: env.step(calling("code_exec", code=code)).messages[0].content for code in programs} == programs
         assert env.step(calling("file_read", path="made.txt")).info["tool_errors"] == 1
+
+
+@pytest.mark.parametrize("path", ["é" * 128 + ".py", "x/" + "é" * 128 + "/y", "test_a[1].py", "a::b/test_a.py"])
+def test_a_name_that_no_run_can_write_or_test_is_refused(path: str) -> None:
+    write = FileWriteTool({})
+    result = write(path=path, content="x = 1\n")
+    assert not result.ok and result.text.startswith("error: ") and write.files == {}
+    assert write(path="é" * 126 + ".py", content="").ok and write(path="data[1].txt", content="").ok
 
 
 @given(st.text(max_size=50), st.text(max_size=50), st.integers(1, 60))

@@ -12,12 +12,12 @@ from fastapi.sse import format_sse_event
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.endpoint.errors import EndpointError, bad_request
 from agent_rl.endpoint.replies import finish_reason
-from agent_rl.endpoint.requests import ChatRequest, parse_chat
+from agent_rl.endpoint.requests import ChatRequest, parse_chat, restrictions
 from agent_rl.endpoint.session import SampledReply
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _CHOICES = {"auto": "auto", "none": "none", "any": "required", "tool": "required"}
-_COPIED = ("model", "max_tokens", "temperature", "top_p", "top_k", "stream", "return_token_ids")
+_COPIED = ("model", "max_tokens", "temperature", "stream", "return_token_ids")
 
 
 class AnthropicDialect:
@@ -28,14 +28,21 @@ class AnthropicDialect:
         rows = [] if not system else [{"role": "system", "content": system}]
         for number, message in enumerate(_listed(body.get("messages"), "messages")):
             rows += _rows(message, f"messages[{number}]")
-        chat = {key: body[key] for key in _COPIED if key in body} | {"messages": rows}
+        chat = {key: body[key] for key in _COPIED if key in body} | restrictions(body) | {"messages": rows}
         if body.get("stop_sequences"):
             chat["stop"] = body["stop_sequences"]
         if body.get("tools") is not None:
             tools = _listed(body["tools"], "tools")
             chat["tools"] = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
-        if isinstance(choice, Mapping):
-            chat["tool_choice"] = _CHOICES.get(str(choice.get("type")), choice.get("type"))
+        if choice is not None:
+            kind = choice.get("type") if isinstance(choice, Mapping) else choice
+            chat["tool_choice"] = _CHOICES.get(str(kind), kind)
+        if isinstance(choice, Mapping) and choice.get("disable_parallel_tool_use"):
+            chat["parallel_tool_calls"] = False
+        wanted = body.get("output_config")
+        shape = wanted.get("format") if isinstance(wanted, Mapping) else wanted
+        if (shape := shape or body.get("output_format")) is not None:
+            chat["response_format"] = shape
         return parse_chat(chat)
 
     def body(self, reply: SampledReply, request: ChatRequest, chat: ChatFormat, *, created: int) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from fastapi.sse import format_sse_event
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.endpoint.errors import EndpointError, bad_request
 from agent_rl.endpoint.replies import finish_reason, logprob_entries
-from agent_rl.endpoint.requests import ChatRequest, parse_chat
+from agent_rl.endpoint.requests import ChatRequest, parse_chat, restrictions
 from agent_rl.endpoint.session import SampledReply
 
-_COPIED = ("model", "temperature", "top_p", "stream", "return_token_ids")
+_COPIED = ("model", "temperature", "stream", "return_token_ids")
 _REFUSED = ("previous_response_id", "conversation", "prompt", "background")
 
 
@@ -32,7 +32,8 @@ class ResponsesDialect:
                     code="unsupported_parameter",
                 )
         rows = [] if not body.get("instructions") else [{"role": "system", "content": body["instructions"]}]
-        chat = {key: body[key] for key in _COPIED if key in body} | {"messages": rows + _rows(body.get("input"))}
+        chat = {key: body[key] for key in _COPIED if key in body} | restrictions(body)
+        chat["messages"] = rows + _rows(body.get("input"))
         if body.get("max_output_tokens") is not None:
             chat["max_tokens"] = body["max_output_tokens"]
         text = body.get("text")
@@ -40,8 +41,6 @@ class ResponsesDialect:
             chat["response_format"] = text["format"]
         if body.get("tools") is not None:
             chat["tools"] = _tools(body["tools"])
-        if body.get("tool_choice") is not None:
-            chat["tool_choice"] = body["tool_choice"]
         include = body.get("include") or []
         if not isinstance(include, list):
             raise bad_request(f"include is {include!r:.80}; expected a list", param="include")

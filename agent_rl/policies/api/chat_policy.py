@@ -6,6 +6,8 @@ Not here: a server of this library's own weights (`served_policy.py`), log-probs
 
 import logging
 import os
+import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +15,9 @@ from typing import Any
 import httpx
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 
-from agent_rl.errors import ConfigError, UserError
+from agent_rl.errors import ConfigError, DataError, UserError
 from agent_rl.inference.base import Cancel
-from agent_rl.policies.api.numbered_messages import PAD, NumberedMessages
+from agent_rl.policies.api.numbered_messages import PAD, NumberedMessages, read_reply
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import Completion, FinishReason, SamplingParams
 from agent_rl.tools.web_search_tool import requested_delay_s
@@ -25,6 +27,10 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 ADDRESS_VARIABLE = "OPENAI_BASE_URL"
 DEFAULT_ADDRESS = "https://api.openai.com/v1"
 MAX_ATTEMPTS = 6
+MAX_WAIT_S = 60.0
+"""Longest pause before another attempt, whatever the server asks for."""
+_POLL_S = 0.1
+_TOO_LONG = re.compile(r"context_length_exceeded|maximum context length|context window|context length", re.IGNORECASE)
 _SHOWN_CHARS = 300
 _LOGGER = logging.getLogger(__name__)
 
@@ -51,7 +57,11 @@ class _MomentaryError(Exception):
 
     def __init__(self, what: str, retry_after_s: float = 0.0) -> None:
         super().__init__(what)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = min(retry_after_s, MAX_WAIT_S)
+
+
+class _CancelledError(Exception):
+    """Nobody waits for the reply any more."""
 
 
 class ApiPolicy(BasePolicy):
@@ -86,21 +96,32 @@ class ApiPolicy(BasePolicy):
             "seed": sampling.seed % 2**31,
             **({"tools": tools} if tools else {}),
         }
-        choice, num_tokens = self._ask(body, sampling.max_new_tokens)
+        try:
+            choice, num_tokens = self._ask(body, sampling.max_new_tokens, cancel)
+        except _CancelledError:
+            return _completion((), FinishReason.CANCELLED)
         number = self.chat_format.add(choice["message"])
         ids = (number, *(PAD,) * (max(num_tokens, 1) - 1))
         return _completion(ids, FinishReason.LENGTH if choice.get("finish_reason") == "length" else FinishReason.STOP)
 
-    def _ask(self, body: dict[str, Any], max_new_tokens: int) -> tuple[Mapping[str, Any], int]:
+    def _ask(self, body: dict[str, Any], max_new_tokens: int, cancel: Cancel | None) -> tuple[Mapping[str, Any], int]:
         """The first choice, and how many tokens it has."""
         backoff = wait_exponential_jitter(initial=self._backoff_s, max=30.0, jitter=self._backoff_s)
 
         def wait_s(state: RetryCallState) -> float:
             return max(backoff(state), state.outcome.exception().retry_after_s)
 
+        def sleep(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while (left_s := end - time.monotonic()) > 0:
+                if cancel is not None and cancel.is_set():
+                    raise _CancelledError
+                time.sleep(min(_POLL_S, left_s))
+
         attempts = Retrying(
             retry=retry_if_exception_type(_MomentaryError),
             wait=wait_s,
+            sleep=sleep,
             stop=stop_after_attempt(MAX_ATTEMPTS),
             before_sleep=self._tell_of_waiting,
             reraise=True,
@@ -113,14 +134,10 @@ class ApiPolicy(BasePolicy):
         if response is None:
             return {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}, 1
         try:
-            answer = response.json()
-            choice = answer["choices"][0]
-            message = {key: value for key, value in choice["message"].items() if value is not None}
-            num_tokens = int((answer.get("usage") or {}).get("completion_tokens") or 1)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            return _read(response, max_new_tokens)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError, DataError):
             shown = response.text[:_SHOWN_CHARS]
             raise UserError(f"{self._name}: the answer is no chat completion: {shown!r}") from None
-        return {**choice, "message": message}, min(num_tokens, max_new_tokens)
 
     def _tell_of_waiting(self, state: RetryCallState) -> None:
         """Once for all requests that wait, until one is answered."""
@@ -145,7 +162,7 @@ class ApiPolicy(BasePolicy):
         if status == 400 and limit_key == "max_tokens" and "max_completion_tokens" in text:
             self._limit_key = "max_completion_tokens"
             return self._post(body, max_new_tokens)
-        if status == 400 and "context" in text.lower():
+        if status == 400 and _TOO_LONG.search(text):
             return None
         if status in (401, 403):
             raise UserError(f"{self._name} refused the key (HTTP {status}); check {KEY_VARIABLE}")
@@ -159,6 +176,19 @@ class ApiPolicy(BasePolicy):
 
     def close(self) -> None:
         self._client.close()
+
+
+def _read(response: httpx.Response, max_new_tokens: int) -> tuple[Mapping[str, Any], int]:
+    """The first choice of a chat completion and its number of tokens; one of many errors for what is none."""
+    answer = response.json()
+    choice = answer["choices"][0]
+    message = {key: value for key, value in choice["message"].items() if value is not None}
+    for call in message.get("tool_calls", ()):
+        if not isinstance(call["function"]["name"], str):
+            raise TypeError
+    read_reply(message)
+    num_tokens = int((answer.get("usage") or {}).get("completion_tokens") or 1)
+    return {**choice, "message": message}, min(num_tokens, max_new_tokens)
 
 
 def _completion(ids: tuple[int, ...], reason: FinishReason) -> Completion:

@@ -67,10 +67,18 @@ class NumberedMessages:
             else:
                 messages += _not_run(open_calls)
                 # A mapping is a reply as it came.
-                made = dict(entry) if isinstance(entry, Mapping) else _of_protocol(entry, len(messages))
+                place = len(messages)
+                made = _with_ids(entry, place) if isinstance(entry, Mapping) else _of_protocol(entry, place)
                 open_calls = list(made.get("tool_calls") or ())
                 messages.append(made)
         return [*messages, *_not_run(open_calls)], tools
+
+
+def _with_ids(reply: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A reply whose calls all have ids, which some servers leave out."""
+    calls = enumerate(reply.get("tool_calls") or ())
+    named = [{**call, "id": call.get("id") or f"call_{place}_{number}"} for number, call in calls]
+    return {**reply, "tool_calls": named} if named else dict(reply)
 
 
 def _of_protocol(message: Message, place: int) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def main(
 ) -> None:
     """Serve until training is done and Ctrl-C is pressed (exit code 0), or until Ctrl-C before that (130)."""
     resolved = read_served_config(config, overrides or [])
-    key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(24)
+    given = os.environ.get(KEY_VARIABLE, "")
+    key = given or secrets.token_urlsafe(24)
     check_installed()
     from agent_rl.core.trainer_grpo import GRPOTrainer
     from agent_rl.serving.trainer_service import SERVED_TASKS, ServedFactory, TrainerService
@@ -47,7 +48,7 @@ def main(
     ):
         if trainer.is_main_process:
             print(f"serving the trainer on {service.address}", flush=True)
-            if KEY_VARIABLE not in os.environ:
+            if not given:
                 print(f"{KEY_VARIABLE}={key}", flush=True)
         trainer.train()
         if not trainer.is_main_process:

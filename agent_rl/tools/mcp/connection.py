@@ -170,6 +170,9 @@ class ServerConnection:
                 handshake.enter_context(link.budget.call())
                 transport = _counted(self._open_transport(link.words, link.budget), link)
                 async with Client(transport, cache=None, message_handler=ignore, client_info=_WHO_WE_ARE) as client:
+                    # The SDK would search with the patterns and follow the references of the server's schema here, in
+                    # the event loop of all servers, for as long as the server likes.
+                    setattr(client.session, "validate_tool_result", _take_any_result)  # noqa: B010
                     try:
                         link.tools = await _all_tools(client)
                         handshake.close()
@@ -185,6 +188,10 @@ class ServerConnection:
             link.failure = link.budget.failure or link.failure
             link.lost.set()
             link.settled.set()
+
+
+async def _take_any_result(name: str, result: CallToolResult) -> None:
+    """In place of the SDK's check of a result against the schema that its server gave."""
 
 
 async def _call_tool(client: Client, name: str, arguments: dict[str, Any], asked: _Asked) -> None:
