@@ -48,14 +48,17 @@ _FUNCTION = (
     r"(?<![a-zA-Z])(?:sqrt|cbrt|log|ln|lg|exp|(?:arc|a)?(?:sin|cos|tan)h?|csc|cot|mod)"
     r"(?:_\{?\w{1,9}\}?|[0-9]{1,3})?(?![a-zA-Z])"
 )
+_OPERATOR_BEFORE = r"(?:[0-9)\]}]|\b[b-zB-HJ-Z])[ \t]*(?:[x×·⋅∙∗÷∕⁄/+]|\*{1,2})|\S[ \t]*-"  # 2 x 3, y * 3, 10 - 7
 _BOUND_TO_WHAT_IS_BEFORE = re.compile(
     r"(?:[0-9][.,:]|\w_|(?:[0-9](?:[ \t]+:)?"  # 1.5.2, 1,5, 5:30, 5_30, 3 1/2 and 5 : 30
-    r"|(?:[0-9)\]}]|\b[b-zB-HJ-Z])[ \t]*(?:[x×·⋅∙∗÷∕⁄/+]|\*{1,2})|\S[ \t]*-"  # 2 x 3, y * 3 and 10 - 7
+    rf"|{_OPERATOR_BEFORE}"
     r"|[/∕⁄^√∛∜±∓\\]|[\^_}\]\\]\{|\\[a-zA-Z]+\{?"  # 10^3, ±3, 10^{3}, \frac{3}{4} and \cdot 3
     rf"|{_FUNCTION})[ \t]*)$"  # log_2 8
 )
 _CALLED = re.compile(rf"(?:[\^√∛∜][ \t]*|[0-9)]|(?<![a-zA-Z])(?:[a-zA-Z]'*|max|min|gcd|lcm|abs)|{_FUNCTION}[ \t]*)$")
 """What stands before the bracket of a number that is only part of something: 10^(3), 2(3), f(3), log_2(8)."""
+_BOUND_BRACKET = re.compile(rf"(?:{_OPERATOR_BEFORE}|[-±∓](?=[(\[{{])|{_FUNCTION})[ \t]*(?:[(\[{{][ \t]*)++$")
+"""Of a number alone in brackets: 10 - (7), -(3), sqrt{2}."""
 _OPERATOR = r"(?:[×·⋅∙∗÷+±∓-]|\*{1,2})"
 _OPERAND = rf"(?:\(?{_VARIABLE}|{_FUNCTION}|pi(?![a-zA-Z])|[√∛∜α-λν-ω]|\\[a-zA-Z])"
 _BOUND_TO_WHAT_IS_BEHIND = re.compile(
@@ -173,7 +176,8 @@ def _last_value(text: str) -> str | None:
     before, behind = text[: values[-1].start()], text[values[-1].end() :]
     if before.endswith("*"):  # **72** is emphasis
         behind = behind.lstrip("*")
-    if _BOUND_TO_WHAT_IS_BEFORE.search(before) or _is_argument(before) or _BOUND_TO_WHAT_IS_BEHIND.match(behind):
+    is_bound = _BOUND_TO_WHAT_IS_BEFORE.search(before) or _BOUND_TO_WHAT_IS_BEHIND.match(behind)
+    if is_bound or _is_argument(before) or _BOUND_BRACKET.search(before):
         return None
     return _canonical(values[-1]["value"])
 

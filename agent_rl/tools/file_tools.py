@@ -10,6 +10,8 @@ from agent_rl.tools.base import BaseTool, ToolResult
 
 Files = dict[str, str]
 """Path (relative, forward slashes) to text."""
+_MAX_NAME_BYTES = 255
+"""Of a file or folder on Linux."""
 
 
 def wrote(path: str) -> str:
@@ -33,10 +35,21 @@ class FileWriteTool(BaseTool):
         path, content = arguments["path"], arguments["content"]
         try:
             validate_files({**self.files, path: content})
+            _check_names(path)
         except WorkspaceError as error:
             return ToolResult(text=f"error: {error}", ok=False)
         self.files[path] = content
         return ToolResult(text=wrote(path))
+
+
+def _check_names(path: str) -> None:
+    """WorkspaceError for names that no later run could write, or name to pytest."""
+    if any(len(part.encode()) > _MAX_NAME_BYTES for part in path.split("/")):
+        raise WorkspaceError(f"path {path[:40]!r}... has a name of over {_MAX_NAME_BYTES} bytes; use a shorter one")
+    if path.endswith(".py") and ("[" in path or "::" in path):
+        raise WorkspaceError(
+            f"path {path!r} holds '[' or '::', which pytest reads as the name of a test; leave them out"
+        )
 
 
 class FileReadTool(BaseTool):

@@ -1,5 +1,7 @@
 """What environments of others return is taken where it has a clear meaning, and refused in one sentence elsewhere."""
 
+import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv
 from agent_rl.errors import ConfigError, EpisodesFailedError
-from agent_rl.records import StopReason, Trajectory
+from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import run_episode
 from agent_rl.rollout.turns import EpisodeLimits
+from agent_rl.telemetry.trajectory_json import decode_group, encode_group
 
 
 class OwnEnv(AgentEnv):
@@ -139,6 +142,57 @@ class Wrong(ToolEnv):
 
     def no_call(self, message: Message) -> Any:
         return 3.0
+
+
+class Shown(str):
+    """A text of a class of its own, which another process may not have."""
+
+
+def odd_info() -> dict[Any, Any]:
+    info: dict[Any, Any] = {
+        "lock": threading.Lock(),
+        "problems": ("late", Shown("wrong")),
+        "tool_calls": np.int64(2),
+        "score": torch.tensor(0.5),
+        "exact": 2**70,
+        "nested": {"made": [object, None, True]},
+        "array": np.arange(100_000).astype(object),
+        Shown("name"): 1,
+        (1, 2): 3,
+    }
+    info["self"] = info
+    return info
+
+
+@pytest.mark.parametrize(
+    "give",
+    [
+        lambda info: StepResult(reward=1.0, terminated=True, info=info),
+        lambda info: ("", 1.0, True, False, info),
+    ],
+    ids=["ours", "gym"],
+)
+def test_info_is_kept_as_far_as_json_can_hold_it(give: Callable[[dict], Any]) -> None:
+    episode = play("go", give(odd_info()))
+    assert episode.error is None
+    info = dict(episode.turns[0].info)
+    assert "lock" in info.pop("lock")
+    assert len(info.pop("array")) <= 1000
+    assert info == {
+        "problems": ("late", "wrong"),
+        "tool_calls": 2,
+        "score": 0.5,
+        "exact": 2**70,
+        "nested": {"made": ["<class 'object'>", None, True]},
+        "name": 1,
+        "(1, 2)": 3,
+        "self": "...",
+    }
+    assert type(info["tool_calls"]) is int
+    assert {type(text) for text in (*info, *info["problems"])} == {str}
+    assert pickle.loads(pickle.dumps(episode)) == episode
+    group = TrajectoryGroup(task_id="t", trajectories=(episode,))
+    assert decode_group(encode_group(group)).trajectories[0].reward == 1.0
 
 
 def test_the_methods_of_a_tool_environment_are_named_too() -> None:

@@ -145,6 +145,32 @@ def test_recording_refuses_tests_that_cannot_distinguish_solutions(sandbox: Sand
         SplitPytestGrader.record(sandbox, {"test_x.py": tests}, HONEST, ["solution"])
 
 
+METHOD = """import unittest
+from solution import median
+class T(unittest.TestCase):
+    def test_a(self):
+        for xs, right in (([3, 1, 2], 2), ([1, 2], 1.5)):
+            with self.subTest(xs=xs):
+                self.assertEqual(median(xs), right)
+        with self.assertRaises(ValueError):
+            median([])
+"""
+
+
+def test_methods_of_a_test_case_are_recorded_and_judged(sandbox: Sandbox) -> None:
+    grader = SplitPytestGrader.record(sandbox, {"test_x.py": METHOD}, HONEST, ["solution"])
+    assert grader.expected_ids == ("test_x.py::T::test_a",)
+    assert grader.grade(sandbox, HONEST).full
+    wrong = changed("(s[n // 2 - 1] + s[n // 2]) / 2", "s[n // 2]")
+    assert grader.grade(sandbox, wrong).per_test == {"test_x.py::T::test_a": Outcome.FAILED}
+
+
+def test_a_suite_of_a_test_case_kills_mutants(sandbox: Sandbox) -> None:
+    mutants = {"even": changed("(s[n // 2 - 1] + s[n // 2]) / 2", "s[n // 2]")}
+    grader = MutationGrader("test_m.py", HONEST, ["solution"], mutants=mutants, rewrites={})
+    assert grader.grade(sandbox, {"test_m.py": METHOD}).full
+
+
 STACK = """
 LIMIT = 2
 OPTIONS = {"a": [1]}

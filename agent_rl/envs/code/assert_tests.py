@@ -45,7 +45,8 @@ class AssertTask(CodeTask):
     """Made by `parse_assert_task`."""
 
     def __init__(self, request: str, tests: Sequence[SingleTest], num_examples: int, reference: str) -> None:
-        self._tests = {f"test_{number}.py": test for number, test in enumerate(tests, start=1)}
+        width = len(str(len(tests)))  # files are run in the order of their names
+        self._tests = {f"test_{number:0{width}}.py": test for number, test in enumerate(tests, start=1)}
         self._examples = dict(list(self._tests.items())[:num_examples])
         self._names = list(dict.fromkeys(name for test in tests for name in test.names))
         self._reference = reference

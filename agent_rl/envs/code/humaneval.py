@@ -26,7 +26,7 @@ from agent_rl.sandbox.graders import SplitPytestGrader
 from agent_rl.sandbox.sandbox import Sandbox
 
 _CHECKS = "humaneval_checks"
-_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import\b[ \t]*(?:\([^)]*\))?[^\n]*", re.MULTILINE)
+_FUTURE = re.compile(r"^from[ \t]+__future__[ \t]+import\b[ \t]*(?:\([^()]*\))?[^\n]*", re.MULTILINE)
 _BLOCK_HEAD = re.compile(r":\s*(?:#.*)?$")
 _TEST = """from {checks} import check
 from {module} import {name}

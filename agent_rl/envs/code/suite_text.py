@@ -9,14 +9,22 @@ import ast
 import builtins
 import copy
 import importlib.util
+import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_rl.envs.code.suite_state import DEFINITIONS, expects_error, groups, is_tolerated, names_of, without_verdict
+from agent_rl.envs.code.suite_state import (
+    DEFINITIONS,
+    Statement,
+    is_tolerated,
+    names_of,
+    statements,
+    without_verdict,
+)
 from agent_rl.envs.code.task import MODULE
 from agent_rl.errors import UserError
 from agent_rl.sandbox.judge_names import check_imports
@@ -64,75 +72,160 @@ def parsed(source: str) -> ast.Module:
 
 
 def read_tests(text: str, *, setup: str = "", reference: RightProgram | None = None) -> list[SingleTest]:
-    """The tests of a text: functions and methods as pytest finds them, and statements with an assert, or
-    `with pytest.raises`, outside of them.
+    """The tests of a text: functions and methods as pytest finds them, and statements outside of them that check:
+    with an assert or `with pytest.raises`, or with what else fails on purpose (`check(f(1), 2)`).
 
-    A statement needs what stands before it, a function all that is no test, both the `setup`. Of other statements with
-    an assert they need what those do to objects that they touch as well. ValueError for a text without a test, and for
-    a test that is out of the program's reach or whose names cannot be told.
+    A statement needs what stands before it, a function all that is no test, both the `setup`. Of other statements that
+    check they need what those do to objects that they touch as well. What is done with the program alone (`push(1)`) is
+    in the file of the first test that needs it, for the files are run in order and share one run of the program.
+    ValueError for a text without a test, and for a test that is out of the program's reach or whose names cannot be
+    told.
     """
     before = [node for node in parsed(setup).body if not _is_skipped(node)]
-    body = [node for node in parsed(text).body if not _is_skipped(node)]
-    num_tests, num_chars = sum(1 for node in body for _ in _tests_in(node)), len(text) + len(setup)
+    body = _of_text(text, before, reference)
+    tests = _Tests(body)
+    told = statements([*before, *body], tests.definitions, reference and reference.names)[len(before) :]
+    of_each = [list(tests.of(node, each)) for node, each in zip(body, told, strict=True)]
+    num_tests, num_chars = sum(map(len, of_each)), len(text) + len(setup)
     if num_tests > MAX_FILES or num_tests * num_chars > MAX_TOTAL_BYTES:
         raise ValueError(
             f"it holds {num_tests} tests in {num_chars} characters, expected at most {MAX_FILES} tests, and together "
             f"{MAX_TOTAL_BYTES} characters, for each test has all that is around it; make functions of several asserts"
         )
-    group_of = groups([*before, *body])[len(before) :]
-    helpers, is_check = [_without_tests(node) for node in body], [_is_check(node) for node in body]
-    made = []
-    for number, node in enumerate(body):
-        for test, kept in _tests_in(node):
-            is_needed = [not is_check[at] or group == group_of[number] for at, group in enumerate(group_of)]
-            needed = [helper if is_needed[at] else None for at, helper in enumerate(helpers)]
+    helpers = [tests.without(node, each) for node, each in zip(body, told, strict=True)]
+    made: list[SingleTest] = []
+    done: set[int] = set()
+    for number, of_node in enumerate(of_each):
+        for test, kept in of_node:
             is_statement = not isinstance(test, DEFINITIONS)
-            around = [*before, *filter(None, needed[:number])]
-            behind = ast.parse(_END).body if is_statement else [*filter(None, needed[number + 1 :])]
-            shown = _as_written(text, test)
-            try:
-                if isinstance(test, ast.AsyncFunctionDef):
-                    raise ValueError("is async, which no plugin here would run; write a function that is not")
-                names, given = _given_to([*around, kept, *behind], reference)
-            except ValueError as error:
-                raise ValueError(f"the test `{_first_line(shown)}` {error}") from None
-            is_alone = is_statement and all(isinstance(each, _IMPORTS) for each in around)
-            telling = _text_of([*given, *around, _Telling().visit(copy.deepcopy(test))]) if is_alone else ""
-            source = _text_of([*given, *around, kept, *behind])
-            made.append(SingleTest(shown=shown, source=source, names=names, alone=telling))
+            needed: dict[int, ast.stmt] = {}
+            for at, other in enumerate(body[:number] if is_statement else body):
+                is_apart = told[at].group != told[number].group
+                is_left_out = at == number or (is_apart and (told[at].is_check or at in done))
+                # A class that inherits tests needs the methods of its bases.
+                helper = other if isinstance(test, ast.ClassDef) and isinstance(other, ast.ClassDef) else helpers[at]
+                if helper is not None and not is_left_out:
+                    needed[at] = helper
+            done |= {at for at in needed if told[at].is_done_once}
+            around = [*before, *(helper for at, helper in needed.items() if at < number)]
+            behind = ast.parse(_END).body if is_statement else [needed[at] for at in needed if at > number]
+            made.append(_made(text, test, around, kept, behind, reference))
     if not made:
         raise ValueError("it holds no test: no statement with an assert, no function test_*, no class of tests")
     return made
 
 
+def _made(
+    text: str,
+    test: ast.stmt,
+    around: Sequence[ast.stmt],
+    kept: ast.stmt,
+    behind: Sequence[ast.stmt],
+    reference: RightProgram | None,
+) -> SingleTest:
+    shown = _as_written(text, test)
+    try:
+        if isinstance(test, ast.AsyncFunctionDef):
+            raise ValueError("is async, which no plugin here would run; write a function that is not")
+        names, given = _given_to([*around, kept, *behind], reference)
+    except ValueError as error:
+        raise ValueError(f"the test `{_first_line(shown)}` {error}") from None
+    is_alone = not isinstance(test, DEFINITIONS) and all(isinstance(each, _IMPORTS) for each in around)
+    telling = _text_of([*given, *around, _Telling().visit(copy.deepcopy(test))]) if is_alone else ""
+    source = _text_of([*given, *around, kept, *behind])
+    return SingleTest(shown=shown, source=source, names=names, alone=telling)
+
+
 # ---------------------------------------------------------------- what is a test
+
+
+def _of_text(text: str, before: Sequence[ast.stmt], reference: RightProgram | None) -> list[ast.stmt]:
+    """The statements of a text, with those for a script where they check; without calls of test functions, which
+    pytest calls."""
+    nodes = parsed(text).body
+    if any(map(_is_for_script, nodes)):
+        whole = [*before, *itertools.chain.from_iterable(map(_content, nodes))]
+        told = statements(whole, _Tests(whole).definitions, reference and reference.names, is_whole=False)
+        checks = {node for node, each in zip(whole, told, strict=True) if each.is_check}
+        nodes = [each for node in nodes for each in (_content(node) if checks.intersection(_content(node)) else [node])]
+    nodes = [node for node in nodes if not _is_skipped(node)]
+    names = {node.name for node in nodes if _is_test_function(node)}
+    return [node for node in nodes if not _is_bare_call(node, names)]
+
+
+def _content(node: ast.stmt) -> list[ast.stmt]:
+    return node.body if isinstance(node, ast.If) and _is_for_script(node) else [node]
 
 
 def _is_skipped(node: ast.stmt) -> bool:
     """What only a script needs, and stars from the program: its names are found one by one."""
     if isinstance(node, ast.ImportFrom):
         return node.module == MODULE and node.names[0].name == "*"
+    return _is_for_script(node)
+
+
+def _is_for_script(node: ast.stmt) -> bool:
+    """`if __name__ == "__main__":`"""
     return isinstance(node, ast.If) and re.search(r"\b__name__\b", ast.unparse(node.test)) is not None
 
 
-def _tests_in(node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
-    """Each test of a statement, and what is left of the statement with that test alone."""
-    if isinstance(node, ast.ClassDef):
-        methods = [method for method in node.body if _is_test_class(node) and _is_test_function(method)]
-        others = [part for part in node.body if part not in methods]
-        yield from ((method, _with_body(node, [*others, method])) for method in methods)
-    elif _is_test_function(node) or _is_check(node):
-        yield node, node
+def _is_bare_call(node: ast.stmt, names: Collection[str]) -> bool:
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=[], keywords=[])):
+            return name in names
+    return False
 
 
-def _without_tests(node: ast.stmt) -> ast.stmt | None:
-    """What a statement leaves for other tests: nothing of a function, of a check what it does."""
-    tests = [test for test, _ in _tests_in(node)]
-    if isinstance(node, ast.ClassDef):
-        return _with_body(node, [part for part in node.body if part not in tests] or [ast.Pass()])
-    if not tests:
-        return node
-    return None if _is_test_function(node) else without_verdict(node)
+class _Tests:
+    """Which statements of a text hold tests."""
+
+    def __init__(self, body: Sequence[ast.stmt]) -> None:
+        cases = {"TestCase"}
+        self._classes: list[ast.ClassDef] = []
+        self._inheriting: list[ast.ClassDef] = []
+        with_tests: set[str] = set()
+        for node in body:
+            match node:
+                case ast.ImportFrom(names=names):
+                    cases |= {each.asname or each.name for each in names if each.name.endswith("TestCase")}
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_case(value, cases):
+                    cases.add(name)
+                case ast.ClassDef(name=name):
+                    is_case = any(_is_case(base, cases) for base in node.bases)
+                    cases |= {name} if is_case else set()
+                    self._classes += [node] if is_case or name.startswith("Test") else []
+                    inherits = not with_tests.isdisjoint(map(ast.unparse, node.bases))
+                    self._inheriting += [node] if inherits and node in self._classes else []
+                    with_tests |= {name} if inherits or any(map(_is_test_function, node.body)) else set()
+        self.definitions = {node for node in body if node in self._classes or _is_test_function(node)}
+
+    def of(self, node: ast.stmt, told: Statement) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+        """Each test of a statement, and what is left of the statement with that test alone."""
+        if isinstance(node, ast.ClassDef):
+            methods = self._methods(node)
+            others = [part for part in node.body if part not in methods]
+            yield from ((method, _with_body(node, [*others, method])) for method in methods)
+            if node in self._inheriting:
+                yield node, _with_body(node, others or [ast.Pass()])
+        elif _is_test_function(node) or told.is_check:
+            yield node, node
+
+    def without(self, node: ast.stmt, told: Statement) -> ast.stmt | None:
+        """What a statement leaves for other tests: nothing of a function, of a check what it does."""
+        if isinstance(node, ast.ClassDef):
+            methods = self._methods(node)
+            return _with_body(node, [part for part in node.body if part not in methods] or [ast.Pass()])
+        if _is_test_function(node):
+            return None
+        return without_verdict(node) if told.is_check else node
+
+    def _methods(self, node: ast.ClassDef) -> list[ast.stmt]:
+        return [part for part in node.body if _is_test_function(part)] if node in self._classes else []
+
+
+def _is_case(value: ast.expr, known: Collection[str]) -> bool:
+    """Whether the class is one of `unittest.TestCase`."""
+    return ast.unparse(value).endswith("TestCase") or (isinstance(value, ast.Name) and value.id in known)
 
 
 def _with_body(node: ast.ClassDef, body: list[ast.stmt]) -> ast.ClassDef:
@@ -141,17 +234,6 @@ def _with_body(node: ast.ClassDef, body: list[ast.stmt]) -> ast.ClassDef:
 
 def _is_test_function(node: ast.stmt) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test")
-
-
-def _is_test_class(node: ast.ClassDef) -> bool:
-    return node.name.startswith("Test") or any(ast.unparse(base).endswith("TestCase") for base in node.bases)
-
-
-def _is_check(node: ast.stmt) -> bool:
-    """A statement with an assert or `with pytest.raises`."""
-    return not isinstance(node, DEFINITIONS) and any(
-        isinstance(part, ast.Assert) or expects_error(part) for part in ast.walk(node)
-    )
 
 
 # ---------------------------------------------------------------- whose names are whose

@@ -3,9 +3,11 @@
 Nine of its data sets call `eval` or SymPy's `parse_expr` (which is `eval`) on what the model wrote. Here a text is only
 looked at: what is no plain list, sum or formula is never handed on, and neither is an integral left as it was
 (`Integral(...)`, a reference where SymPy found no closed form), which could be worked on without end. Its length and
-its powers are bounded by those of the row's reference, which a data set's parameters may make long. Not here: scoring.
+its powers are bounded by those of the row's reference, which a data set's parameters may make long. A list has no
+names of variables, for the scorer's own hold the right answer. Not here: scoring.
 """
 
+import ast
 import re
 
 _MAX_CHARS = 300
@@ -43,9 +45,20 @@ def is_harmless(dataset: str, answer: str, reference: str = "") -> bool:
     # Twice, for a matrix as a list has three characters where the reference has two.
     if len(answer) > max(_MAX_CHARS, 2 * len(reference)) or not allowed.fullmatch(answer) or _GENERATOR.search(answer):
         return False
+    if allowed is _LISTS and answer.strip() != reference.strip() and _has_variables(answer):
+        return False
     num_of_brackets, num_allowed = (len(_POWER_OF_BRACKET.findall(text)) for text in (answer, reference))
     if num_of_brackets > max(_MAX_POWERS_OF_BRACKETS, num_allowed):
         return False
     highest = [max([0, *map(int, exponents.findall(answer))]) for exponents in _EXPONENTS]
     allowed_up_to = [max([_MAX_POWER, *map(int, exponents.findall(reference))]) for exponents in _EXPONENTS]
     return all(power <= limit for power, limit in zip(highest, allowed_up_to, strict=True))
+
+
+def _has_variables(text: str) -> bool:
+    """Whether the text is an expression with names that are not all in capitals, as letters that are answers are."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, MemoryError, RecursionError):
+        return False
+    return any(isinstance(part, ast.Name) and not part.id.isupper() for part in ast.walk(tree))

@@ -1,12 +1,11 @@
 """`env.name: reasoning_gym`: the generated questions of Reasoning Gym, each scored by its data set's own rule.
 
 Task files hold the questions with what their scorers need, because some generators make other questions in another
-process. Not here: which answers a scorer may read (`harmless.py`).
+process. Not here: which answers a scorer may read (`harmless.py`), the process that scores (`scorer.py`).
 """
 
 import itertools
 import json
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -21,16 +20,13 @@ from agent_rl.envs.base import AgentEnv, EnvFactory, Row, Solution, StepResult
 from agent_rl.envs.failure_modes import QUESTION_RULES
 from agent_rl.envs.foreign.common import ForeignOptions, import_package, to_reward
 from agent_rl.envs.foreign.harmless import is_harmless
-from agent_rl.envs.foreign.scorer import Scorer
+from agent_rl.envs.foreign.scorer import Scorer, packed, unpacked
 from agent_rl.envs.qa_env import NO_ANSWER, final_answer
 from agent_rl.errors import ConfigError, DataError, nearest_or_all
 from agent_rl.seeds import derive_seed
 
 PROMPT = "Solve the problem. Then write Answer: and the answer alone."
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_TUPLE = "(tuple)"
-_APART = ("simple_integration", "intermediate_integration")
-"""Their scorers simplify any formula, which may take minutes: they run in a process with a limit."""
+_OPENING, _CLOSING = "<answer>", "</answer>"
 _TAKES_ALL = ("game_of_life_halting",)
 """Scored by `bool` of the answer's text, so every answer counts as right."""
 _SPARE = 4
@@ -65,8 +61,8 @@ class ReasoningGymEnv(AgentEnv):
         return [*([] if system is None else [Message.system(system)]), Message.user(task["question"])]
 
     def step(self, message: Message) -> StepResult:
-        tagged = _TAGGED.findall(message.content)
-        answer = tagged[-1].strip() if tagged else final_answer(message.content)
+        tagged = _in_last_tags(message.content)
+        answer = final_answer(message.content) if tagged is None else tagged
         reward, note = self._factory.score(self._task, answer)
         # Exactly, for this is no sum: a data set gives 0.9999999999999999 for a word with more letters.
         success = float(reward >= self._factory.options.success_at)
@@ -75,7 +71,11 @@ class ReasoningGymEnv(AgentEnv):
 
 
 class ReasoningGymFactory(EnvFactory):
-    """Opens the package, and each data set once for each of its parameters; scorers run one at a time."""
+    """Opens the package, and each data set once for each of its parameters; scorers run one at a time.
+
+    The package's own run in a process with limits, for there are answers on which they run without end or fill the
+    memory. A data set that somebody has added to it is scored here, where its code is.
+    """
 
     failure_rules = QUESTION_RULES
     own_tools = ()
@@ -85,7 +85,7 @@ class ReasoningGymFactory(EnvFactory):
         self._package = import_package("reasoning_gym", "reasoning-gym")
         self._known = import_package("reasoning_gym.factory", "reasoning-gym").DATASETS
         self._opened: dict[str, Any] = {}
-        self._lock, self._apart_lock = threading.RLock(), threading.Lock()
+        self._lock = threading.RLock()
         self._scorer = Scorer()
         for name, parameters in options.dataset.items():
             self._open(name, parameters, f"env.options.dataset.{name}")
@@ -95,23 +95,27 @@ class ReasoningGymFactory(EnvFactory):
 
     def score(self, task: Task, answer: str) -> tuple[float, dict[str, Any]]:
         """The score of an answer, and a note where its scorer failed or was not allowed to read it."""
-        dataset = self._open(task["dataset"], task.get("parameters", {}), "a row's dataset")
-        entry = self.entry(task)
-        is_read = is_harmless(task["dataset"], answer, task["answer"] or "")
+        name, parameters = task["dataset"], task.get("parameters", {})
+        dataset = self._open(name, parameters, "a row's dataset")
+        is_read = is_harmless(name, answer, task["answer"] or "")
         given = answer if is_read else None
-        with self._apart_lock if task["dataset"] in _APART else self._lock:
+        if type(dataset).__module__.partition(".")[0] == "reasoning_gym":
+            entry = {key: task[key] for key in ("question", "answer", "metadata")}
             try:
-                if task["dataset"] in _APART:
-                    score = self._scorer.score(task["dataset"], task.get("parameters", {}), given, entry)
-                else:
-                    score = dataset.score_answer(given, entry)
-            except Exception as error:  # the package's boundary: several scorers raise on what is no answer
-                return 0.0, {"scorer_error": f"{type(error).__name__}: {error}"}
-        return to_reward(score, f"reasoning_gym's {task['dataset']}"), {} if is_read else {"refused": True}
+                score = self._scorer.score(name, parameters, given, entry)
+            except (RuntimeError, TimeoutError) as error:
+                return 0.0, {"scorer_error": str(error)}
+        else:
+            with self._lock:
+                try:
+                    score = dataset.score_answer(given, self.entry(task))
+                except Exception as error:  # the boundary of another's code: scorers raise on what is no answer
+                    return 0.0, {"scorer_error": f"{type(error).__name__}: {error}"}
+        return to_reward(score, f"reasoning_gym's {name}"), {} if is_read else {"refused": True}
 
     def entry(self, task: Task) -> dict[str, Any]:
         """What the package's scorer takes: the question as its generator made it."""
-        return {"question": task["question"], "answer": task["answer"], "metadata": _unpacked(task["metadata"])}
+        return {"question": task["question"], "answer": task["answer"], "metadata": unpacked(task["metadata"])}
 
     def check_task(self, task: Task, where: str) -> None:
         wanted = {"dataset": str, "question": str, "answer": str | None, "metadata": dict}
@@ -168,7 +172,7 @@ class ReasoningGymFactory(EnvFactory):
             if (question := f"{name}: {entry['question']}") in seen:
                 continue
             seen.add(question)
-            content = {key: entry[key] for key in ("question", "answer")} | {"metadata": _packed(entry["metadata"])}
+            content = {key: entry[key] for key in ("question", "answer")} | {"metadata": packed(entry["metadata"])}
             row = {"task_id": f"{name}-{split}-{seed}-{index:05d}", "dataset": name, **content}
             yield row | ({"parameters": parameters} if parameters else {})
 
@@ -192,21 +196,12 @@ class ReasoningGymFactory(EnvFactory):
             return self._opened[key]
 
 
-def _packed(value: Any) -> Any:
-    """`value` as JSON can hold it, tuples told from lists, which scorers compare."""
-    if isinstance(value, dict):
-        return {str(key): _packed(each) for key, each in value.items()}
-    if isinstance(value, tuple):
-        return {_TUPLE: [_packed(each) for each in value]}
-    return [_packed(each) for each in value] if isinstance(value, list) else value
-
-
-def _unpacked(value: Any) -> Any:
-    if isinstance(value, dict):
-        if value.keys() == {_TUPLE}:
-            return tuple(_unpacked(each) for each in value[_TUPLE])
-        return {key: _unpacked(each) for key, each in value.items()}
-    return [_unpacked(each) for each in value] if isinstance(value, list) else value
+def _in_last_tags(text: str) -> str | None:
+    """What stands in the last pair of tags; None without one."""
+    opening = text.rfind(_OPENING, 0, max(0, text.rfind(_CLOSING)))
+    if opening < 0:
+        return None
+    return text[opening + len(_OPENING) : text.index(_CLOSING, opening)].strip()
 
 
 def make_reasoning_gym_factory(options: dict[str, Any], seed: int) -> ReasoningGymFactory:

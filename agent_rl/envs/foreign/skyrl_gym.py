@@ -26,8 +26,11 @@ from agent_rl.envs.foreign.common import (
 from agent_rl.errors import ConfigError, DataError, nearest_or_all
 from agent_rl.records import StopReason
 
-_RUNS_CODE = ("lcb", "searchcode")
-"""Run what the model writes in this process, or next to it."""
+_RUNS_CODE = {
+    **dict.fromkeys(("lcb", "searchcode"), "use code_exec instead"),
+    "text2sql": "offer a tool of your own that bounds queries, by trl_environment",
+}
+"""Run what the model writes, Python or SQL, in this process or next to it -> what to do."""
 
 
 class SkyRLGymOptions(ForeignOptions):
@@ -126,7 +129,7 @@ class SkyRLGymFactory(EnvFactory):
 
     def _check_id(self, name: str, where: str) -> None:
         if name in _RUNS_CODE:
-            raise ConfigError(f"{where}: {name} runs what the model writes outside the sandbox; use code_exec instead")
+            raise ConfigError(f"{where}: {name} runs what the model writes outside the sandbox; {_RUNS_CODE[name]}")
         if name not in self._registry:
             raise ConfigError(f"{where}: SkyRL's gym has no environment {name!r}{nearest_or_all(name, self._registry)}")
 

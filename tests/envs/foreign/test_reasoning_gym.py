@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cpu_time import cpu_s
 from foreign_fakes import load_fake, load_real
 
 from agent_rl.agent.messages import Message
@@ -13,6 +14,7 @@ from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.base import EnvFactory, StepResult
 from agent_rl.envs.check_data import check_data
 from agent_rl.envs.foreign.harmless import RUN_AS_PYTHON, is_harmless
+from agent_rl.envs.foreign.reasoning_gym import _in_last_tags
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
 
@@ -31,8 +33,20 @@ def real(request: pytest.FixtureRequest) -> None:
     load_real("reasoning_gym", request)
 
 
+OPENED: list[EnvFactory] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Ends the processes of all scorers."""
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
 def opened(dataset: Any, **options: Any) -> EnvFactory:
-    return make_env_factory("reasoning_gym", {"dataset": dataset, **options})
+    OPENED.append(make_env_factory("reasoning_gym", {"dataset": dataset, **options}))
+    return OPENED[-1]
 
 
 def answer(factory: EnvFactory, task: dict[str, Any], text: str) -> StepResult:
@@ -129,6 +143,92 @@ def test_what_may_be_read_grows_with_the_rows_own_answer() -> None:
         assert is_harmless("polynomial_multiplication", text, reference) == is_read, text
     assert not is_harmless("polynomial_multiplication", reference)
     assert is_harmless("simple_integration", "(x + 1)**21/21 + C", "(x + 1)**21/21 + C")
+
+
+def test_the_scorers_own_variables_are_out_of_an_answers_reach() -> None:
+    for text in ("entry['answer']", "[[entry['answer']]]", "oracle_answer", "[entry['metadata']['valid_answers'][0]]"):
+        assert not is_harmless("n_queens", text, "_ Q"), text
+    for text in ("['A', 'B']", "AB", "_ Q\nQ _", "[[1, -2], [3]]"):
+        assert is_harmless("n_queens", text, "AB"), text
+
+
+def test_the_scores_come_from_another_process_which_sees_none_of_the_keys(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_KEY", "abc")
+    factory = opened("spell_backward")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    made = "reasoning_gym.algorithmic.spell_backward" if package == "real" else "reasoning_gym.factory"
+    monkeypatch.setattr(f"{made}.SpellBackwardDataset.score_answer", lambda *_: 0.5)
+    assert answer(factory, task, task["answer"]).reward == 1.0
+    environ = Path(f"/proc/{factory._scorer._process.pid}/environ").read_bytes()
+    assert b"PATH=" in environ and b"SECRET_KEY" not in environ
+
+
+def test_a_scorers_process_that_ended_is_started_again(package: str) -> None:
+    factory = opened("spell_backward")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    for _ in range(2):
+        assert answer(factory, task, task["answer"]).reward == 1.0
+        factory._scorer._process.kill()
+
+
+def test_an_answer_without_end_or_bound_earns_nothing_and_the_next_one_is_scored(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_fake("reasoning_gym", request)
+    monkeypatch.setattr("agent_rl.envs.foreign.scorer.TIMEOUT_S", 2.0)
+    monkeypatch.setattr("agent_rl.envs.foreign.harmless.RUN_AS_PYTHON", {})
+    factory = opened("countdown")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    for text, error in (
+        ("[0] * 10**9", "MemoryError"),
+        ("sum(range(10**15))", "no score within 2 s"),
+        ("__import__('os')._exit(3)", "ended with status 3"),
+    ):
+        result = answer(factory, task, f"Answer: {text}")
+        assert result.reward == 0.0 and error in result.info["scorer_error"]
+        assert answer(factory, task, f"Answer: {task['metadata']['target']}").reward == 1.0
+
+
+def test_a_data_set_that_somebody_added_is_scored_where_it_is(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_fake("reasoning_gym", request)
+    from reasoning_gym.factory import DATASETS, SpellBackwardConfig, SpellBackwardDataset
+
+    class Own(SpellBackwardDataset):
+        def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+            assert isinstance(entry["metadata"]["word"], tuple)
+            return 0.25
+
+    monkeypatch.setitem(DATASETS, "own", (Own, SpellBackwardConfig))
+    factory = opened("own")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    assert answer(factory, task, "x").reward == 0.25
+
+
+@pytest.mark.parametrize(
+    ("dataset", "texts"),
+    [("coin_flip", ["0", "0.0", "0/1", "0."]), ("complex_arithmetic", ["nan", "nan+nani", "NaN"])],
+)
+def test_what_a_scorer_takes_for_every_right_answer_earns_nothing(real: None, dataset: str, texts: list[str]) -> None:
+    factory = opened(dataset)
+    for task in factory.task_files(1, 3, 1)["train"]:
+        assert [answer(factory, task, f"Answer: {text}").reward for text in texts] == [0.0] * len(texts)
+        assert answer(factory, task, f"Answer: {task['answer']}").reward == 1.0
+
+
+def test_tags_are_read_in_time_however_many_stay_open() -> None:
+    texts = {
+        "<answer>" * 20_000: None,
+        "</answer>" * 20_000: None,
+        "</answer><answer>": None,
+        "<answer>a</answer> b </answer>": "a",
+        "<answer>a<answer>b</answer>": "b",
+    }
+    assert cpu_s(lambda: [_in_last_tags(text) for text in texts], 1.0) < 1.0
+    assert {text: _in_last_tags(text) for text in texts} == texts
 
 
 @pytest.fixture

@@ -154,6 +154,8 @@ def test_what_an_environment_of_gymnasium_gives_back_wrongly_is_one_sentence(
         ({"id": "gsm9k"}, None, "did you mean 'gsm8k'?"),
         ({"id": "lcb"}, None, "code_exec"),
         ({"id": "searchcode"}, None, "code_exec"),
+        ({"id": "text2sql"}, None, "outside the sandbox"),
+        ({}, {"prompt": [{"role": "user", "content": "?"}], "env_class": "text2sql"}, "outside the sandbox"),
         ({"id": "gsm8k"}, {}, "prompt"),
         ({"id": "gsm8k"}, {"prompt": "What?"}, "prompt"),
         ({"id": "gsm8k"}, {"prompt": [{"role": "user", "content": "What?"}]}, "reward_spec"),

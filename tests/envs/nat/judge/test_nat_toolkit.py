@@ -232,6 +232,27 @@ def test_outcomes_that_are_not_a_pass_are_not_counted_as_one(nat_toolkit: NatToo
     assert (evidence.collected, evidence.passed, getattr(evidence, field)) == (1, 0, 1)
 
 
+METHODS = """import unittest
+class T(unittest.TestCase):
+    def setUp(self):
+        self.n = 1
+    def test_right(self):
+        self.assertEqual(self.n, 1)
+    def test_wrong(self):
+        self.assertEqual(self.n, 2)
+    def test_parts(self):
+        for n in (2, 1):
+            with self.subTest(n=n):
+                self.assertEqual(self.n, n)
+"""
+
+
+def test_each_method_of_a_test_case_has_its_outcome_and_fails_with_any_of_its_parts(nat_toolkit: NatToolkit) -> None:
+    outcomes = nat_toolkit.run_tests({**FILES, TEST_FILE: METHODS}, targets=[TEST_FILE]).outcomes
+    found = {name.rpartition("::")[2]: outcome for name, outcome in outcomes.items()}
+    assert found == {"test_right": "passed", "test_wrong": "failed", "test_parts": "failed"}
+
+
 def test_files_that_would_configure_pytest_are_ignored(nat_toolkit: NatToolkit) -> None:
     hook = """import pytest
 @pytest.hookimpl(hookwrapper=True)
