@@ -18,7 +18,7 @@ class KLConfig(Section):
     """A pull towards the model that the run started from."""
 
     coef: NonNegative = 0.0
-    """Weight of the penalty; 0 needs no reference model."""
+    """Weight of the penalty; 0 needs no reference model. With adapters `model.path` has to be a whole model."""
     kind: Literal["k1", "abs", "k2", "k3", "full", "kl", "mse", "low_var_kl"] = "k3"
     """Estimate of the divergence; `kl`, `mse` and `low_var_kl` are other names of k1, k2 and k3, `full` is exact."""
     place: Literal["loss", "reward"] = "loss"

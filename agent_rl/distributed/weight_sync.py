@@ -177,7 +177,7 @@ class WeightSync:
         self.together(lambda: self._receiver.resume(version))
         try:
             gap = self._probe(receipts, version, trainer_logprobs, seed=version)
-        except ProbeGapError:  # on every process: they compare the same numbers
+        except ProbeGapError:  # on every process: they compare the same numbers, those of the first one
             gap = self._probe(receipts, version, trainer_logprobs, seed=version + AGAIN, is_first=False)
         self.together(self._receiver.release)
         return gap
@@ -207,7 +207,9 @@ class WeightSync:
         )
         # Engines with the same weights sample the same tokens, which are scored once.
         sampled = list(dict.fromkeys(probe.token_ids for probe in probes))
-        scored = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in sampled])
+        own = trainer_logprobs([(self._probe_ids, token_ids) for token_ids in sampled])
+        # What one process computed, because another's may round to the other side of the limit.
+        scored = self._backend.broadcast_object(own)
         logprobs = dict(zip(sampled, scored, strict=True))
         return max(check_gap(probe, logprobs[probe.token_ids], max_gap=self._max_gap) for probe in probes)
 

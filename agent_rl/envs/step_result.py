@@ -8,6 +8,7 @@ method. Not here: the contract itself (`base.py`), what becomes of an episode th
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any
 
 from agent_rl.agent.message_dicts import read_message
@@ -17,6 +18,9 @@ from agent_rl.rewards.numbers import as_number
 
 _STEP_FORMS = "a StepResult, the text that the model reads next, or (observation, reward, terminated, truncated, info)"
 _MESSAGE_FORMS = "a list of messages, such as [Message.user('...')] or [{'role': 'user', 'content': '...'}], or a text"
+_PLAIN = (str, bool, int, float)
+_MAX_INFO_DEPTH = 20
+_MAX_REPR_CHARS = 1000
 
 
 class EnvReturnError(UserError):
@@ -44,7 +48,8 @@ class StepResult:
     flags: tuple[str, ...] = ()
     """Kinds of reward hacking that were noticed. Counted in the metrics; they change no reward."""
     info: dict[str, Any] = field(default_factory=dict)
-    """Anything worth logging, for example `tool_calls` and `tool_errors` (counts)."""
+    """Anything worth logging, for example `tool_calls` and `tool_errors` (counts); kept is what JSON can hold, and the
+    start of the `repr` of the rest."""
 
 
 def read_opening(returned: Any, env: Any) -> list[Message]:
@@ -128,7 +133,7 @@ def _read_result(result: StepResult, env: Any, method: str) -> StepResult:
         reward_parts={name: value for name, value in parts.items() if value is not None},
         terminated=is_over,
         flags=tuple(result.flags),
-        info=dict(result.info),
+        info=_loggable(result.info),
     )
 
 
@@ -144,7 +149,7 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
             f"returned a tuple of {len(returned)}, {returned!r:.80}; expected {_STEP_FORMS}, with one number, "
             "true or false, and a dictionary at their places",
         )
-    info = dict(info or {})
+    info = info or {}
     success = next((_as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
     is_over = any(flags)
     return StepResult(
@@ -152,8 +157,36 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
         reward=number,
         reward_parts={} if success is None else {"success": float(success)},
         terminated=is_over,
-        info=info,
+        info=_loggable(info),
     )
+
+
+def _loggable(value: Any, above: tuple[Any, ...] = ()) -> Any:
+    """What JSON can hold of it, numbers as Python's; the rest by its `repr`, cut.
+
+    It travels between processes and into logs and checkpoints, which take neither locks nor circles.
+    """
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, Mapping | list | tuple):
+        if len(above) == _MAX_INFO_DEPTH or any(value is each for each in above):
+            return "..."
+        above = (*above, value)
+        if isinstance(value, Mapping):
+            return {
+                key if key is None or type(key) in _PLAIN else _cut(key): _loggable(each, above)
+                for key, each in value.items()
+            }
+        kept = [_loggable(each, above) for each in value]
+        return kept if isinstance(value, list) else tuple(kept)
+    if isinstance(value, Integral):
+        return int(value)
+    number = _number(value)
+    return _cut(value) if number is None else number
+
+
+def _cut(value: Any) -> str:
+    return str.__str__(value) if isinstance(value, str) else repr(value)[:_MAX_REPR_CHARS]
 
 
 def _messages(given: Any, env: Any, method: str, name: str) -> tuple[Message, ...]:

@@ -7,8 +7,10 @@ Not here: the loss, where the ids come from, generation.
 """
 
 import copy
+import logging
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from agent_rl.algorithms.logprobs import Head, TokenScores, head_scores, token_s
 from agent_rl.config import Config
 from agent_rl.distributed.sequence import SequenceGroup, check_heads
 from agent_rl.errors import ConfigError
-from agent_rl.modeling.hf_causal_lm import CausalParts, split_causal_lm
+from agent_rl.modeling.hf_causal_lm import CausalParts, head_shapes, split_causal_lm
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.modeling.onednn import ROW_MULTIPLE, exchange_linear_layers, num_spare_rows
 from agent_rl.modeling.packed_attention import PackedLayout
@@ -30,6 +32,13 @@ from agent_rl.records import Batch, Segment
 
 LOGITS_AT_A_TIME = 2**24
 """Logits in one chunk on a CPU, as float32 64 MiB; the backward pass holds a few times as much."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@cache
+def _say_padded(name: str, problem: str) -> None:
+    _LOGGER.warning("%s does not run without padding (%s): its samples are padded to one length", name, problem)
 
 
 def logits_at_a_time(device_type: str, *, in_place: bool = False) -> int:
@@ -65,6 +74,7 @@ class FlatModel:
 
         `head_dtype` is the number format of the head's products; None: that of the rest. ConfigError for a model whose
         logits are not those of a head on its backbone, or that cannot run flat, or have its own format, but must.
+        Whether a model can is tried with four tokens unless its weights are shards.
         """
         self.sequence, self._head_dtype = sequence, head_dtype
         self._parts: CausalParts | None = None
@@ -82,16 +92,24 @@ class FlatModel:
         if sequence is not None:
             packed = True
             shape = model.config if self._parts is None else self._parts.model.config.get_text_config()
-            check_heads(sequence.size, num_heads=shape.num_attention_heads, num_kv_heads=shape.num_key_value_heads)
+            for heads in set(head_shapes(shape)):
+                check_heads(sequence.size, num_heads=heads.num_heads, num_kv_heads=heads.num_kv_heads)
+        name = type(model if self._parts is None else self._parts.model).__name__
         if packed and not can:
             wanted = "train.sequence_parallel" if sequence is not None else "packed=True"
-            raise ConfigError(f"{type(self._parts.model).__name__} cannot run without padding; leave out {wanted}")
+            raise ConfigError(f"{name} cannot run without padding; leave out {wanted}")
         self.is_packed = can if packed is None else packed
         """False: a micro-batch costs its rows padded to the longest, nothing is shared; plan for that."""
         if self.is_packed and self._parts is not None:
             from agent_rl.modeling.hf_packed_attention import enable_packing
 
-            enable_packing(self._parts.model)
+            # A pass through shards is collective, and one of a shared micro-batch too.
+            is_tried = sequence is None and not is_split(self._parts.model)
+            if problem := enable_packing(self._parts, is_tried=is_tried):
+                if packed:
+                    raise ConfigError(f"{name} cannot run without padding ({problem}); leave out packed=True")
+                _say_padded(name, problem)
+                self.is_packed = False
         exchange_linear_layers(model)
         self.vocab_size, self.hidden_size = full_shape(self.head.weight)
         softcap = None if self._parts is None else self._parts.softcap

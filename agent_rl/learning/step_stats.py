@@ -17,6 +17,7 @@ from agent_rl.distributed.backend import Backend
 from agent_rl.learning.logprob_model import LogprobModel, Scores
 from agent_rl.learning.objective import LossInputs
 from agent_rl.learning.samples import StepSamples
+from agent_rl.modeling.hf_causal_lm import largest_heads
 from agent_rl.modeling.sharding import full_shape
 from agent_rl.records import Batch, LoggedSample, TrainingSample
 from agent_rl.telemetry.flops import count_matmul_weights, peak_flops, train_flops
@@ -187,8 +188,8 @@ class Throughput:
         shape = whole.get_text_config() if hasattr(whole, "get_text_config") else whole
         self._num_trained, self._num_frozen = count_matmul_weights(logprob_model.backbone)
         self._num_head = full_shape(logprob_model.head.weight).numel()
-        self._num_layers, self._num_heads = shape.num_hidden_layers, shape.num_attention_heads
-        self._head_dim = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+        self._num_layers = shape.num_hidden_layers
+        self._num_heads, _, self._head_dim = largest_heads(shape)
         is_half = "bfloat16" in (config.model.dtype, config.train.autocast)
         self._dtype = torch.bfloat16 if is_half else torch.float32
         self._backend = backend

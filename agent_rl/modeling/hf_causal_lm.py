@@ -5,7 +5,7 @@ peft included, because they are put into the backbone. Not here: loading, genera
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -69,6 +69,31 @@ def split_causal_lm(model: nn.Module) -> CausalParts:
     if not torch.allclose(found, expected, atol=1e-3, rtol=1e-3):
         raise ConfigError(f"{name} changes its logits after the output head in a way not known here; use another model")
     return parts
+
+
+class HeadShape(NamedTuple):
+    """The heads of attention; all 0 for a layer, or a model, that has none."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+def head_shapes(config: Any) -> list[HeadShape]:
+    """Of every layer, from a model's own config, the text part of one with several."""
+    return [_head_shape(layer) for layer in getattr(config, "per_layer_config", (config,))]
+
+
+def largest_heads(config: Any) -> HeadShape:
+    """Each number the largest of all layers; what is computed with it is at most too much."""
+    return HeadShape(*map(max, zip(*head_shapes(config), strict=True)))
+
+
+def _head_shape(config: Any) -> HeadShape:
+    if not (num_heads := getattr(config, "num_attention_heads", None)):
+        return HeadShape(0, 0, 0)
+    num_kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
+    return HeadShape(num_heads, num_kv_heads, getattr(config, "head_dim", None) or config.hidden_size // num_heads)
 
 
 def sliding_window(config: "PreTrainedConfig") -> int | None:

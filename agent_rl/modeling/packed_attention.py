@@ -152,7 +152,8 @@ def _attend(
     # Autocast does not reach the kernels below `causal_lower_right`.
     queries, keys, values = (x.to(dtype).split(layout.lengths) for x in (queries_THD, keys_TKD, values_TKD))
     scale = queries_THD.shape[-1] ** -0.5 if scale is None else scale
-    if device.type == "cuda" and dtype in _VARLEN_FORMATS and softcap is None:
+    widths = queries_THD.shape[-1], values_TKD.shape[-1]
+    if device.type == "cuda" and softcap is None and fits_one_call(dtype, *widths):
         return attend_in_one_call(queries_THD.to(dtype), keys, values, layout, scale, window)
     outputs: list[Tensor] = []
     for index, path in enumerate(layout.paths):
@@ -166,6 +167,11 @@ def _attend(
             out = _fused(q, k, v, layout, index, scale, seen)
         outputs.append(out[0].transpose(0, 1))
     return torch.cat(outputs)
+
+
+def fits_one_call(dtype: torch.dtype, query_width: int, value_width: int) -> bool:
+    """Whether the kernel of `attend_in_one_call` takes heads of that number format and these widths."""
+    return dtype in _VARLEN_FORMATS and query_width == value_width <= 256 and query_width % 8 == 0
 
 
 def attend_in_one_call(

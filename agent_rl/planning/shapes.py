@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from agent_rl.errors import ConfigError
+from agent_rl.modeling.hf_causal_lm import largest_heads
 from agent_rl.policies.hf_loading import is_folder, load_config, quiet
 
 if TYPE_CHECKING:
@@ -107,12 +108,18 @@ def model_config(source: str) -> "PreTrainedConfig":
 
 
 def shape_of(config: "PreTrainedConfig", name: str) -> ModelShape:
-    """Compute the shape of the causal LM that Transformers builds from `config`."""
+    """Compute the shape of the causal LM that Transformers builds from `config`. ConfigError without attention."""
     from transformers import AutoModelForCausalLM
 
+    text = config.get_text_config()
+    heads = largest_heads(text)
+    if not heads.num_heads:
+        raise ConfigError(
+            f"model.path = {name!r}: {config.model_type} has no attention heads, and a plan counts their keys and "
+            "values; plan for a model with attention, or measure a short run"
+        )
     with quiet(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    text = config.get_text_config()
     head, table = model.get_output_embeddings().weight, model.get_input_embeddings().weight
     num_weights = sum(weight.numel() for weight in model.parameters())
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() > 1)
@@ -132,9 +139,9 @@ def shape_of(config: "PreTrainedConfig", name: str) -> ModelShape:
         num_layers=text.num_hidden_layers,
         hidden_size=text.hidden_size,
         intermediate_size=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
-        num_heads=text.num_attention_heads,
-        num_kv_heads=getattr(text, "num_key_value_heads", None) or text.num_attention_heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
+        num_heads=heads.num_heads,
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
         vocab_size=text.vocab_size,
         linear_widths=widths,
     )

@@ -61,12 +61,28 @@ def load_config(source: str) -> "PreTrainedConfig":
             f"{source} is quantised, so it cannot be trained; give the model it was made from, "
             "which model.load_in_4bit=true rounds under adapters"
         )
+    if config.model_type == "phimoe" and config.router_jitter_noise:
+        # Not one of those below: in eval mode too it says which experts count.
+        raise CheckpointError(
+            f"{source} has router_jitter_noise = {config.router_jitter_noise}, with which phimoe picks experts at "
+            "random in training, so that its log-probs are not those it samples by; use another model"
+        )
     # Before the model is built, because its modules store the values.
-    for part in (config, config.get_text_config()):
+    for part in _sections(config):
         for name, value in list(vars(part).items()):
             if _RANDOM_IN_TRAINING.search(name) and isinstance(value, float):
                 setattr(part, name, 0.0)
     return config
+
+
+def _sections(config: "PreTrainedConfig") -> Iterator["PreTrainedConfig"]:
+    """The config and those inside it, as of text and of attention."""
+    from transformers import PreTrainedConfig
+
+    yield config
+    for value in list(vars(config).values()):
+        if isinstance(value, PreTrainedConfig):
+            yield from _sections(value)
 
 
 def load_causal_lm(

@@ -128,9 +128,18 @@ def _model_options(config: Config, device: torch.device, checkpoint: Path | None
 def load_reference_model(config: Config, backend: Backend) -> torch.nn.Module | None:
     """The frozen model of a KL penalty, read from `model.path`; None if the run needs none.
 
-    With adapters none is needed: switched off, they leave the model they were put into.
+    With new adapters none is needed: switched off, they leave the model they were put into. ConfigError for adapters
+    of `model.path`, which switched off leave another model than the run starts from.
     """
-    if config.algorithm.kl.coef == 0.0 or config.model.lora.rank:
+    if config.algorithm.kl.coef == 0.0:
+        return None
+    if config.model.lora.rank:
+        if (Path(config.model.path) / ADAPTER_FILE).is_file():
+            raise ConfigError(
+                f"algorithm.kl.coef = {config.algorithm.kl.coef}: {config.model.path} holds adapters, and a KL with "
+                "LoRA pulls to the model without any; set it to 0, or give model.path a whole model "
+                f"(agent-rl export {config.model.path} --output-dir MERGED --merge)"
+            )
         return None
     dtype = getattr(torch, config.model.dtype)
     if config.policy.type == "minimind":

@@ -204,6 +204,12 @@ class _Episode:
         if not math.isfinite(result.reward):
             where = defined_at(type(self._env))
             raise EnvFailureError(f"the environment gave a reward of {result.reward}, expected a finite number{where}")
+        for name, value in result.reward_parts.items():
+            if not math.isfinite(value):
+                where = defined_at(type(self._env))
+                raise EnvFailureError(
+                    f"the environment gave {value} as the reward part {name!r:.60}, expected a finite number{where}"
+                )
         self.reward += result.reward
         self.reward_parts.update(result.reward_parts)
         self.flags.update(result.flags)

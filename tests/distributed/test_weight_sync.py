@@ -200,6 +200,13 @@ def test_every_engine_of_two_processes_has_the_trained_weights(folder: Path, kin
     assert report["after"] == [("nothing", "")] * 2
 
 
+@pytest.mark.parametrize(("kind", "sampler"), CASES)
+def test_processes_whose_own_scores_lie_on_both_sides_of_the_limit_go_on_alike(
+    folder: Path, kind: str, sampler: str
+) -> None:
+    assert report_of(folder, kind)[sampler]["apart"] == [("nothing", "")] * 2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_process_0_directs_shared_engines_and_the_others_gather_and_take_note(folder: Path, kind: str) -> None:
     everything = ["hold", "pause", "load", "flush", "resume", "probe", "release"]

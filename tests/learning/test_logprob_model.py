@@ -133,6 +133,22 @@ def test_models_known_here_run_flat(kind: str) -> None:
     assert not LogprobModel(model, temperature=1.0, packed=False).is_packed
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Phimoe", {"num_local_experts": 4, "router_jitter_noise": 0.0}),
+        ("Qwen2Moe", {"num_experts": 4, "use_sliding_window": True, "max_window_layers": 1}),
+    ],
+)
+def test_a_window_that_only_the_mask_has_is_that_of_a_flat_pass(name: str, changes: dict) -> None:
+    model = tiny_causal_lm(name, initializer_range=0.5, sliding_window=6, **changes)
+    logprobs, _ = plain(model)
+    unlimited = tiny_causal_lm(name, initializer_range=0.5, sliding_window=128, **changes)
+    assert (plain(unlimited)[0] - logprobs).abs().max() > 0.1
+    for way in WAYS:
+        torch.testing.assert_close(score(model, way).logprobs, logprobs, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("name", "changes"), [("Bloom", {}), ("GptOss", {}), ("StableLm", {})])
 def test_models_that_cannot_run_flat_are_scored_by_padded_rows(name: str, changes: dict) -> None:
     model = tiny_causal_lm(name, scale=30.0, **changes)
@@ -141,6 +157,30 @@ def test_models_that_cannot_run_flat_are_scored_by_padded_rows(name: str, change
     torch.testing.assert_close(scorer(one_batch()).logprobs, plain(model)[0], atol=1e-5, rtol=1e-5)
     with pytest.raises(ConfigError, match="cannot run without padding"):
         LogprobModel(model, temperature=0.7, packed=True)
+
+
+def test_a_model_that_fails_in_a_flat_pass_is_scored_by_padded_rows(caplog: pytest.LogCaptureFixture) -> None:
+    scoring._say_padded.cache_clear()
+    model = tiny_causal_lm("Doge", scale=30.0)
+    attention = model.config._attn_implementation
+    scorers = [LogprobModel(model, temperature=0.7) for _ in range(2)]
+    assert not any(scorer.is_packed for scorer in scorers)
+    assert model.config._attn_implementation == attention
+    assert [record.args[0] for record in caplog.records if record.name == scoring.__name__] == ["DogeForCausalLM"]
+    torch.testing.assert_close(score(model, "padded").logprobs, plain(model)[0], atol=1e-4, rtol=1e-4)
+    with pytest.raises(ConfigError, match="DogeForCausalLM cannot run without padding"):
+        LogprobModel(model, temperature=0.7, packed=True)
+
+
+def test_a_model_with_other_numbers_in_a_flat_pass_is_scored_by_padded_rows() -> None:
+    model = tiny_model("gpt2")
+    forward = model.get_decoder().forward
+
+    def without_positions(*args: object, **kwargs: object) -> object:
+        return forward(*args, **kwargs | {"position_ids": None})
+
+    model.get_decoder().forward = without_positions
+    assert not LogprobModel(model, temperature=0.7).is_packed
 
 
 @pytest.mark.parametrize("kind", ["minimind", "qwen3", "gemma2"])
@@ -394,4 +434,14 @@ def test_a_model_that_does_not_hand_the_layout_on_is_not_trained_wrongly() -> No
 
     backbone.forward = without_layout
     with pytest.raises(ConfigError, match="LlamaAttention does not hand the layout of a flat pass on"):
+        scorer(one_batch())
+
+
+def test_a_model_that_makes_a_mask_of_its_own_is_not_trained_wrongly() -> None:
+    model = tiny_model("llama")
+    scorer = LogprobModel(model, temperature=1.0)
+    forward = model.get_decoder().forward
+    own = torch.zeros(1, 1, 31, 31)
+    model.get_decoder().forward = lambda **kwargs: forward(**kwargs | {"attention_mask": own})
+    with pytest.raises(ConfigError, match="LlamaAttention makes a mask of its own"):
         scorer(one_batch())

@@ -1,6 +1,7 @@
 """One step of learning: no metric of it depends on how it is cut, and every option has its effect."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,21 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
+from tiny_models import tiny_gemma4
+from transformers import AutoModelForCausalLM, MambaConfig
 from updates import learn, make_step, make_updater
 
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
-from agent_rl.learning.logprob_model import Scores
+from agent_rl.learning.logprob_model import LogprobModel, Scores
 from agent_rl.learning.objective import Objective
 from agent_rl.learning.packing import plan_micro_batches
 from agent_rl.learning.samples import collect_samples
+from agent_rl.learning.step_stats import Throughput
 from agent_rl.modeling.minimind_weights import WEIGHTS_FILE
 from agent_rl.records import Batch, TrajectoryGroup
 from agent_rl.registry import ADVANTAGE_ESTIMATORS
+from agent_rl.telemetry.flops import count_matmul_weights
 
 COUNTS = ("batch/num_micro_batches", "batch/num_computed_tokens")
 """Metrics that say how a step was cut."""
@@ -162,3 +167,17 @@ def test_a_kl_that_is_not_finite_leaves_the_coefficient(folder: Path) -> None:
     assert (metrics["optim/nonfinite"], metrics["optim/skipped"]) == (1.0, 0.0)
     assert math.isnan(metrics["loss/kl"])
     assert updater.state_dict()["kl"] == {"coefficient": 0.2}
+
+
+def tiny_mamba() -> torch.nn.Module:
+    return AutoModelForCausalLM.from_config(MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=64))
+
+
+@pytest.mark.parametrize(("make_model", "width"), [(tiny_gemma4, 4 * 16), (tiny_mamba, 0)])
+def test_attention_costs_what_the_largest_heads_say(
+    make_model: Callable[[], torch.nn.Module], width: int, tmp_path: Path
+) -> None:
+    scorer = LogprobModel(make_model(), temperature=1.0)
+    cost = Throughput(scorer, tiny_config(tmp_path), Backend("cpu")).attention_cost
+    num_weights, _ = count_matmul_weights(scorer.backbone)
+    assert cost == 12 * 2 * width / (6 * num_weights)

@@ -3,10 +3,11 @@
 import peft
 import pytest
 import torch
-from tiny_models import tiny_causal_lm
+from tiny_models import tiny_causal_lm, tiny_gemma4
+from transformers import GPT2Config, LlamaConfig, MambaConfig, RwkvConfig
 
 from agent_rl.errors import ConfigError
-from agent_rl.modeling.hf_causal_lm import split_causal_lm
+from agent_rl.modeling.hf_causal_lm import head_shapes, largest_heads, split_causal_lm
 
 IDS = torch.tensor([[5, 9, 2, 40], [7, 7, 1, 63]])
 
@@ -70,3 +71,22 @@ def test_an_encoder_is_refused() -> None:
 def test_a_model_without_a_head_is_refused() -> None:
     with pytest.raises(ConfigError, match="LlamaModel has no backbone and head of its own"):
         split_causal_lm(tiny_causal_lm("Llama", scale=100.0).model)
+
+
+# Sizes of heads
+
+
+def test_heads_are_read_layer_by_layer() -> None:
+    config = tiny_gemma4().config
+    assert head_shapes(config) == [(4, 2, 8), (4, 1, 16)]
+    assert largest_heads(config) == (4, 2, 16)
+
+
+def test_heads_that_are_not_written_down_follow_from_what_is() -> None:
+    assert largest_heads(GPT2Config(n_embd=32, n_layer=2, n_head=4)) == (4, 4, 8)
+    assert largest_heads(LlamaConfig(hidden_size=32, num_attention_heads=4, num_key_value_heads=2)) == (4, 2, 8)
+
+
+@pytest.mark.parametrize("config", [MambaConfig(), RwkvConfig()])
+def test_a_model_without_attention_has_no_heads(config: object) -> None:
+    assert largest_heads(config) == (0, 0, 0)

@@ -109,6 +109,23 @@ def test_on_a_gpu_half_precision_attends_in_one_call_near_the_definition(
     torch.testing.assert_close(found.float().cpu(), expected, atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "widths", "fits"),
+    [
+        (torch.bfloat16, (128, 128), True),
+        (torch.float16, (256, 256), True),
+        (torch.float32, (128, 128), False),
+        (torch.bfloat16, (192, 128), False),  # DeepSeek's latent attention
+        (torch.bfloat16, (512, 512), False),  # Gemma 4's full layers
+        (torch.bfloat16, (36, 36), False),
+    ],
+)
+def test_one_call_takes_equal_widths_of_whole_vectors_alone(
+    dtype: torch.dtype, widths: tuple[int, int], fits: bool
+) -> None:
+    assert packed.fits_one_call(dtype, *widths) == fits
+
+
 def test_padded_rows_repeat_the_prefix_and_every_token_knows_its_place() -> None:
     layout = PackedLayout((Segment(0, 2), Segment(2, 1, 0), Segment(3, 2, 0), Segment(5, 1)))
     tokens, places = layout.padded(torch.get_default_device())

@@ -7,6 +7,8 @@ from fakes import save_tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_jobs import H100, LARGE, SMALL, assumed, make_config, make_job
+from tiny_models import tiny_gemma4
+from transformers import MambaConfig
 
 from agent_rl.errors import CheckpointError, ConfigError
 from agent_rl.planning.engines import engine_in_update, engine_items, receiving, server_tokens
@@ -29,7 +31,7 @@ from agent_rl.planning.memory import (
     weight_file_bytes,
     weight_sync,
 )
-from agent_rl.planning.shapes import read_shape
+from agent_rl.planning.shapes import read_shape, shape_of
 from agent_rl.planning.time import assume, count_tokens, estimate, update_flops
 
 
@@ -60,6 +62,16 @@ def test_adapters_are_rank_times_inputs_and_outputs():
     assert shape.num_adapter_weights(16) == 18_464_768
     assert SMALL.num_adapter_weights(4) == 4 * 120
     assert SMALL.num_adapter_weights(4, ["q_proj"]) == 160
+
+
+def test_heads_that_differ_by_layer_count_as_the_largest():
+    shape = shape_of(tiny_gemma4().config, "gemma")
+    assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == (4, 2, 16)
+
+
+def test_a_model_without_attention_is_refused():
+    with pytest.raises(ConfigError, match="mamba"):
+        shape_of(MambaConfig(hidden_size=32, num_hidden_layers=2, vocab_size=64), "a model")
 
 
 def test_a_folder_is_read_and_other_paths_are_refused(tmp_path):

@@ -8,10 +8,11 @@ import huggingface_hub
 import pytest
 from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny_causal_lm
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DbrxConfig, PhimoeConfig
 
 from agent_rl.config import LoraConfig
-from agent_rl.errors import UserError
+from agent_rl.errors import CheckpointError, UserError
+from agent_rl.policies.hf_loading import load_config
 from agent_rl.policies.hf_policy import HuggingFacePolicy
 
 
@@ -94,6 +95,20 @@ def test_a_foreign_config_is_one_sentence(tmp_path: Path, change: dict[str, Any]
     path = save_tiny_causal_lm(tmp_path) / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     refuse(words, tmp_path)
+
+
+def test_dropout_of_a_config_inside_the_config_is_switched_off(tmp_path: Path) -> None:
+    DbrxConfig(resid_pdrop=0.5, attn_config={"attn_pdrop": 0.25}).save_pretrained(tmp_path)
+    config = load_config(str(tmp_path))
+    assert (config.resid_pdrop, config.attn_config.attn_pdrop) == (0.0, 0.0)
+
+
+def test_a_model_that_picks_experts_at_random_in_training_is_refused(tmp_path: Path) -> None:
+    PhimoeConfig(num_hidden_layers=1).save_pretrained(tmp_path / "random")
+    with pytest.raises(CheckpointError, match=r"random has router_jitter_noise = 0\.01"):
+        load_config(str(tmp_path / "random"))
+    PhimoeConfig(num_hidden_layers=1, router_jitter_noise=0.0).save_pretrained(tmp_path / "fixed")
+    assert load_config(str(tmp_path / "fixed")).router_jitter_noise == 0.0
 
 
 def test_torn_and_missing_weights_are_one_sentence(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from agent_rl.config import Config, load_config
 from agent_rl.config.engines import ENGINES, POLICIES, EngineCapabilities, EngineSection
 from agent_rl.distributed.backend import Backend
 from agent_rl.errors import ConfigError
-from agent_rl.policies.hf_policy import HuggingFaceModel
-from agent_rl.policies.make_policy import make_policy
+from agent_rl.policies.hf_policy import ADAPTER_FILE, HuggingFaceModel
+from agent_rl.policies.make_policy import load_reference_model, make_policy
 from agent_rl.records import SamplingParams
 
 MINIMAL = """data: {train_path: a, eval_path: b}
@@ -95,3 +95,15 @@ def test_an_engine_of_servers_is_a_policy_that_is_sent_weights(tmp_path: Path) -
         completion = policy.generate((3, 1, 4), SamplingParams(max_new_tokens=3, seed=41))
         assert len(completion.token_ids) == 3
         policy.close()
+
+
+def test_adapters_to_start_from_are_no_reference_of_a_kl(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    start.mkdir()
+    of_run = (f"model.path={start}", "policy.type=huggingface", "model.lora.rank=4")
+    with_kl = config_with(tmp_path, *of_run, "algorithm.kl.coef=0.1")
+    assert load_reference_model(with_kl, Backend("cpu")) is None
+    (start / ADAPTER_FILE).write_text("{}")
+    assert load_reference_model(config_with(tmp_path, *of_run), Backend("cpu")) is None
+    with pytest.raises(ConfigError, match=r"algorithm\.kl\.coef = 0\.1: .*start holds adapters"):
+        load_reference_model(with_kl, Backend("cpu"))

@@ -237,6 +237,18 @@ def test_an_episode_that_the_environment_cannot_score_has_no_reward(reward: floa
     assert reward is None or f"({__file__}:" in episode.error
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_part_of_the_reward_that_is_not_finite_is_the_environments_failure(value: float) -> None:
+    class Divided(EchoEnv):
+        def step(self, message: Message) -> StepResult:
+            return StepResult(reward=1.0, reward_parts={"fine": 1.0, "ratio": value}, terminated=True)
+
+    episode = episode_of(ScriptedPolicy(["done"]), Divided())
+    assert (episode.stop_reason, episode.reward, episode.reward_parts) == (StopReason.ENV_ERROR, None, {})
+    assert episode.error is not None and f"{value} as the reward part 'ratio'" in episode.error
+    assert f"({__file__}:" in episode.error
+
+
 def failing_engine(_turn: int, _sampling: SamplingParams) -> str:
     raise EngineError("out of memory")
 

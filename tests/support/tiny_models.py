@@ -97,6 +97,22 @@ def tiny_model(
     return model.to(dtype).eval()
 
 
+def tiny_gemma4() -> PreTrainedModel:
+    """Every other layer has twice the head width and half the heads of keys; a config that is asked for one raises."""
+    return tiny_causal_lm(
+        "Gemma4Text",
+        scale=30.0,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+        hidden_size_per_layer_input=8,
+        global_head_dim=16,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=6,
+        num_kv_shared_layers=0,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+
+
 def tiny_causal_lm(name: str = "Llama", *, scale: float = 1.0, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A causal LM as Transformers initialises it, `name` as in `LlamaConfig`; `scale` multiplies its head's weights."""
     sizes = SIZES | {"head_dim": 8, "max_position_embeddings": 128}

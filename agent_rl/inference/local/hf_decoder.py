@@ -70,7 +70,7 @@ class HFDecoder:
         return self._parts.logits(hidden)
 
     def _check(self) -> None:
-        """Compare a padded prefill and a continuation with the model's own forward pass."""
+        """Compare a padded prefill, a continuation and a step of one token with the model's own forward pass."""
         self.reload()
         # From all over the vocabulary: the first ids are special tokens, on which half precision is far off.
         ids = torch.linspace(self.vocab_size // 10, self.vocab_size - 1, 16, device=self.device).long().view(2, 8)
@@ -79,8 +79,9 @@ class HFDecoder:
             with torch.inference_mode():
                 expected = self._parts.model(input_ids=ids, use_cache=False).logits[:, -1].float().log_softmax(-1)
                 cache = KeyValueCache(2, 16, self.device)
-                self._run_pieces(cache, [ids[0, :7], ids[1, :3]], starts=[0, 0])
-                found = self._run_pieces(cache, [ids[0, 7:], ids[1, 3:]], starts=[7, 3]).float().log_softmax(-1)
+                self._run_pieces(cache, [ids[0, :6], ids[1, :3]], starts=[0, 0])
+                self._run_pieces(cache, [ids[0, 6:7], ids[1, 3:7]], starts=[6, 3])
+                found = self._run_pieces(cache, [ids[0, 7:], ids[1, 7:]], starts=[7, 7]).float().log_softmax(-1)
         except Exception as error:  # the model's own code, with a cache and masks it may not expect
             reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise ConfigError(f"{name} does not run with the engine's cache ({reason}); use another model") from error

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.inference.vllm.server.settings import LORA_RANKS
+from agent_rl.modeling.hf_causal_lm import largest_heads
 from agent_rl.resources import install_command
 
 if TYPE_CHECKING:
@@ -114,17 +115,16 @@ def check_installed() -> None:
 
 def _cache_bytes(options: EngineOptions, settings: Any, *, on_gpu: bool) -> int | None:
     """Bytes of the key/value cache, in whole blocks; None: what `gpu_memory_share` leaves."""
-    if options.max_cached_tokens is None and on_gpu:
+    heads = largest_heads(settings)
+    if (options.max_cached_tokens is None and on_gpu) or not heads.num_heads:
         return None
     tokens = options.max_cached_tokens or options.max_batch_size * options.max_context
     block = _GPU_BLOCK if on_gpu else _CPU_BLOCK
     blocks = math.ceil(tokens / options.max_context * math.ceil(options.max_context / block))
-    num_heads = settings.num_attention_heads
-    kv_heads = getattr(settings, "num_key_value_heads", None) or num_heads
-    head_dim = getattr(settings, "head_dim", None) or settings.hidden_size // num_heads
     bytes_per_number = 4 if options.dtype == "float32" else 2
+    numbers = 2 * settings.num_hidden_layers * heads.num_kv_heads * heads.head_dim
     # One block more, which vLLM keeps empty.
-    return (blocks + 1) * block * 2 * settings.num_hidden_layers * kv_heads * head_dim * bytes_per_number
+    return (blocks + 1) * block * numbers * bytes_per_number
 
 
 def _arguments(options: EngineOptions, cache_bytes: int | None) -> dict[str, Any]:

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import KINDS, SIZES, SPECIAL_IDS, VOCAB_SIZE, longrope, plain_logprobs, tiny_model
-from transformers import AutoModelForCausalLM, BloomConfig, GptOssConfig, LlamaConfig, MambaConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    DogeConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MambaConfig,
+    PreTrainedConfig,
+)
 
 from agent_rl.errors import ConfigError, EngineError
 from agent_rl.inference.local.engine import GenerationEngine
@@ -226,6 +234,8 @@ def test_models_that_cannot_be_reproduced_are_refused_in_a_sentence() -> None:
     )
     alibi = BloomConfig(vocab_size=VOCAB_SIZE, hidden_size=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2)
     assert "does not run with the engine's cache (" in refused(alibi, max_context=32)
+    # Its own mask has the width of a pass's new tokens, into which a step of several does fit.
+    assert "does not run with the engine's cache (" in refused(DogeConfig(**sizes), max_context=32)
     mamba = MambaConfig(vocab_size=VOCAB_SIZE, hidden_size=32, num_hidden_layers=1, state_size=4)
     assert refused(mamba, max_context=32)
     sinks = GptOssConfig(**sizes, head_dim=8, num_local_experts=2, num_experts_per_tok=1)

@@ -232,6 +232,9 @@ def report_on(run: ToyRun, folder: Path, *, is_shared: bool, faults: Sequence[st
         for fault in ("crash", "nothing sampled", "no receipt"):
             report["errors"][f"{fault} at the last"] = syncing.sync_with(fault, 50, at=last)
     report["after"] = syncing.sync_with("", 51)
+    syncing.trainer_offset = 0.0 if backend.is_main_process else 0.0011
+    report["apart"] = syncing.sync_with("", 52)
+    syncing.trainer_offset = 0.0
     report["adapters"] = adapters(syncing, folder / f"adapters_{is_shared}")
     return report
 

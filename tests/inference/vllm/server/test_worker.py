@@ -219,6 +219,13 @@ def test_the_cache_is_whole_blocks_and_one_that_stays_empty(changes: dict[str, A
     assert engine_start._cache_bytes(options(**changes), SHAPE, on_gpu=False) == expected
 
 
+def test_a_cache_has_room_for_the_largest_heads_and_none_is_set_without_heads() -> None:
+    layers = [SHAPE, SimpleNamespace(num_attention_heads=4, num_key_value_heads=2, head_dim=16)]
+    config = SimpleNamespace(num_hidden_layers=2, per_layer_config=layers)
+    assert engine_start._cache_bytes(options(), config, on_gpu=False) == 7 * 128 * 4 * TOKEN
+    assert engine_start._cache_bytes(options(), SimpleNamespace(num_hidden_layers=2), on_gpu=False) is None
+
+
 def test_a_gpus_cache_is_what_its_share_leaves_unless_it_is_set() -> None:
     assert engine_start._cache_bytes(options(), SHAPE, on_gpu=True) is None
     assert engine_start._cache_bytes(options(max_cached_tokens=300), SHAPE, on_gpu=True) == (19 + 1) * 16 * TOKEN
