@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from distributed.ranks import context
 from fakes import LETTER_TASKS, LetterEnv, save_tiny_model, tiny_config
 from run_outcomes import outcome
 
@@ -37,10 +38,7 @@ def run(folder: Path, num_steps: int, is_slow_to_save: bool) -> None:
 
 
 def start(folder: Path, num_steps: int, *, is_slow_to_save: bool) -> multiprocessing.process.BaseProcess:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_kills"])
-    process = context.Process(target=run, args=(folder, num_steps, is_slow_to_save))
+    process = context().Process(target=run, args=(folder, num_steps, is_slow_to_save))
     process.start()
     return process
 

@@ -15,17 +15,17 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from agent_rl.data.tasks import read_tasks, write_tasks
 from agent_rl.envs.demonstrations import to_conversation
-from agent_rl.envs.nat.factory.requests.reword import in_any_words
-from agent_rl.envs.nat.factory.task_sets import offline, with_telling_inputs
-from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.files import make_folder, read_lines
+
+if TYPE_CHECKING:
+    from agent_rl.envs.nat.spec import NATSpec
 
 PlannerModel = Annotated[
     str | None, typer.Option("--planner-model", "--gemini-model", help="planner: the model; openai needs one.")
@@ -135,7 +135,7 @@ def main(
         make_folder(output_dir, "--output-dir")
         num_val = num_samples // 10
         chosen = families.split(",") if families else None
-        sets = offline(num_samples - num_val, num_val, seed, chosen, _levels(levels), starter)
+        sets = _offline(num_samples - num_val, num_val, seed, chosen, _levels(levels), starter)
     else:
         if families or levels or starter or wordings != "own":
             raise ConfigError("--families, --levels, --starter and --wordings are for --source offline; leave them out")
@@ -146,7 +146,7 @@ def main(
     if wordings == "any":
         sets = {name: [_in_any_words(spec, seed) for spec in specs] for name, specs in sets.items()}
     for name, specs in sets.items():
-        write(output_dir, name, with_telling_inputs(specs) if hidden_cases == "chosen" else specs)
+        write(output_dir, name, _telling(specs) if hidden_cases == "chosen" else specs)
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
 
 
@@ -154,7 +154,24 @@ def _given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _in_any_words(spec: NATSpec, seed: int) -> NATSpec:
+# Imported as they are called, because every command of `agent-rl` imports this file for its help.
+
+
+def _offline(*arguments: Any) -> dict[str, list["NATSpec"]]:
+    from agent_rl.envs.nat.factory.task_sets import offline
+
+    return offline(*arguments)
+
+
+def _telling(specs: list["NATSpec"]) -> list["NATSpec"]:
+    from agent_rl.envs.nat.factory.task_sets import with_telling_inputs
+
+    return with_telling_inputs(specs)
+
+
+def _in_any_words(spec: "NATSpec", seed: int) -> "NATSpec":
+    from agent_rl.envs.nat.factory.requests.reword import in_any_words
+
     if len(spec.tools) != 1 or spec.workflow.kind != "direct":
         return spec
     return in_any_words(spec, random.Random(f"wordings-{seed}-{spec.task_id}"))
@@ -206,7 +223,7 @@ def write_started(kind: Literal["repair", "extend"], folder: Path, num: int, see
         sets = started_sets(toolkit, kind, num - num // 10, num // 10, seed)
     for name, tasks in sets.items():
         specs = [task.spec for task in tasks]
-        told = with_telling_inputs(specs) if has_telling else specs
+        told = _telling(specs) if has_telling else specs
         rows = [replace(task, spec=spec).to_row() for task, spec in zip(tasks, told, strict=True)]
         write(folder, name, told, rows)
         faults = Counter(task.fault for task in tasks if task.fault)
@@ -245,7 +262,7 @@ def _levels(text: str | None) -> list[int] | None:
     return [int(part) for part in text.split(",")]
 
 
-def write(output_dir: Path, name: str, specs: list[NATSpec], rows: list[dict[str, Any]] | None = None) -> None:
+def write(output_dir: Path, name: str, specs: list["NATSpec"], rows: list[dict[str, Any]] | None = None) -> None:
     """NAME.jsonl and NAME.parquet, and a line with what is in them; `rows` where they are more than the specs."""
     rows = [spec.model_dump(mode="json") for spec in specs] if rows is None else rows
     for suffix in (".jsonl", ".parquet"):

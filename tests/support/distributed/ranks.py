@@ -16,15 +16,19 @@ from typing import Any
 from waiting import free_port
 
 LOG = "rank_{}.log"
-_PRELOADED = ["distributed.toy_run", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer"]
+_PRELOADED = [
+    *("distributed.toy_run", "deepspeed", "deepspeed.runtime.zero.muon.muon_optimizer", "torch.utils.tensorboard"),
+    *("transformers.models.auto.tokenization_auto", "transformers.tokenization_utils_tokenizers"),
+]
 
 
-def _context() -> multiprocessing.context.ForkServerContext:
+def context() -> multiprocessing.context.ForkServerContext:
+    """Starts processes as forks of one that has imported what a run needs."""
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.environ["OMP_NUM_THREADS"] = "1"
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    return context
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(_PRELOADED)  # of a test process there is one server, and the first call counts
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ def start_ranks(
     processes = []
     for rank in range(num):
         own = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if num > 1 else {})
-        process = _context().Process(target=_run, args=(target, args, own, folder / LOG.format(rank)))
+        process = context().Process(target=_run, args=(target, args, own, folder / LOG.format(rank)))
         process.start()
         processes.append(process)
     return Ranks(folder=folder, processes=processes)

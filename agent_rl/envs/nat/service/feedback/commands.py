@@ -13,15 +13,17 @@ from contextlib import closing
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from agent_rl.data.tasks import write_tasks
-from agent_rl.envs.nat.service.feedback.export import FeedbackExport, JobFeedback, export
 from agent_rl.envs.nat.service.schema import open_to_read
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.telemetry.files import make_folder, write_json, write_text
+
+if TYPE_CHECKING:
+    from agent_rl.envs.nat.service.feedback.export import FeedbackExport, JobFeedback
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SQL = """
@@ -63,6 +65,8 @@ def export_command(
     ] = False,
 ) -> None:
     """Read the store, divide, write."""
+    from agent_rl.envs.nat.service.feedback.export import export
+
     newest = time.time() - _age(min_age)
     oldest = _day(since) if since else 0.0
     chosen = {each.value for each in verdict or VerdictChoice}
@@ -93,21 +97,23 @@ def _day(text: str) -> float:
         raise ConfigError(f"--since is {text!r}; give a day such as 2026-11-01") from None
 
 
-def _read(store: Path) -> tuple[list[JobFeedback], list[str]]:
+def _read(store: Path) -> tuple[list["JobFeedback"], list[str]]:
     """Feedback with consent, the oldest first, and the reasons of refused jobs. DataError where there is no store."""
     with closing(open_to_read(store)) as db:
         rows = [_feedback(row) for row in db.execute(_SQL)]
         return rows, [row["reason"] for row in db.execute("SELECT reason FROM jobs WHERE state = 'refused'")]
 
 
-def _feedback(row: sqlite3.Row) -> JobFeedback:
+def _feedback(row: sqlite3.Row) -> "JobFeedback":
+    from agent_rl.envs.nat.service.feedback.export import JobFeedback
+
     values: dict[str, Any] = dict(row)
     values["cases"] = json.loads(values["cases"])
     values["spec"] = json.loads(values["spec"]) if values["spec"] else None
     return JobFeedback(**values)
 
 
-def _check_not_empty(found: FeedbackExport, max_share: float, num_keys: int) -> None:
+def _check_not_empty(found: "FeedbackExport", max_share: float, num_keys: int) -> None:
     if not found.counts["tasks"] and found.counts["over_share"]:
         raise UserError(
             f"the feedback is of {num_keys} keys, and none may have more than {max_share:g} of the tasks; give a "
@@ -117,7 +123,7 @@ def _check_not_empty(found: FeedbackExport, max_share: float, num_keys: int) -> 
         raise UserError("there is nothing to export: no feedback with consent fits --since, --verdict and --min-age")
 
 
-def _write(found: FeedbackExport, folder: Path) -> None:
+def _write(found: "FeedbackExport", folder: Path) -> None:
     make_folder(folder, "--output-dir")
     if any(folder.iterdir()):
         raise ConfigError(f"--output-dir is {folder}, which is not empty; name another folder")
