@@ -5,6 +5,7 @@ measured on the events of the parser, aliases counted as often as they stand for
 Not here: what the settings are.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,12 @@ SettingsDumper.add_implicit_resolver(_FLOAT, _EXPONENT, list("-+.0123456789"))
 def dump_settings(tree: Any, *, allow_unicode: bool = False) -> str:
     """The YAML of a value, its keys in their order."""
     return yaml.dump(tree, Dumper=SettingsDumper, sort_keys=False, allow_unicode=allow_unicode)
+
+
+def quoted(text: str) -> str:
+    """The text in double quotes on one line, which `parse_settings` reads back, but for zero bytes and half surrogate
+    pairs, which it refuses."""
+    return yaml.dump(text, Dumper=SettingsDumper, default_style='"', width=math.inf, allow_unicode=True).rstrip("\n")
 
 
 def read_settings(path: Path) -> Any:

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -177,9 +178,9 @@ def describe(error: BaseException) -> str:
 
 def parse_output(output: str) -> Any:
     """The reward in a command's output: its last line, as JSON; None where there is none."""
-    lines = output.strip().splitlines()
+    line = re.split(r"[\r\n]", output.strip())[-1]  # JSON's texts may hold the other characters that end lines
     try:
-        value = json.loads(lines[-1]) if lines else None
+        value = json.loads(line)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, int | float | Mapping) else None

@@ -8,7 +8,6 @@ they came. Not here: HTTP, keys, what the episode is worth.
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -32,8 +31,10 @@ from agent_rl.rollout.turns import (
     sample_turn,
 )
 
-OVERTAKEN_S = 10.0
+OVERTAKEN_S = 2.0
 """A request that its retry overtook comes within this time, or was lost."""
+REFUSED_S = 600.0
+"""A request that was refused is repeated within this time of the last refusal, or never."""
 MAX_REFUSED = 1024
 
 
@@ -102,8 +103,8 @@ class EpisodeSession:
         """Why no other turn may follow, although the episode has not ended by it."""
         self._num_started = 0
         self._by_digest: dict[str, ChatExchange] = {}
-        self._refused: Counter[str] = Counter()
-        """How many requests with a digest were refused or failed, whose retries are samples of their own."""
+        self._refused: dict[str, tuple[int, float]] = {}
+        """How many requests with a digest were refused or failed, whose retries are samples of their own; till when."""
         self._failed: set[str] = set()
         """Digests of requests that the policy failed at and that no retry was answered to."""
         self._running: set[ChatExchange] = set()
@@ -137,7 +138,7 @@ class EpisodeSession:
         """
         with self._lock:
             known = self._by_digest.get(request.digest)
-            was_refused = is_retry and self._refused[request.digest] > 0
+            was_refused = is_retry and self._num_refused(request.digest) > 0
             if known is not None and not was_refused and (is_retry or time.monotonic() < known.overtook_until):
                 if not is_retry:
                     known.overtook_until = 0.0
@@ -159,20 +160,29 @@ class EpisodeSession:
             until = time.monotonic() + OVERTAKEN_S if is_retry and not was_refused else 0.0
             exchange = ChatExchange(self._num_started, place, function, overtook_until=until)
             if was_refused:
-                self._refused[request.digest] -= 1
+                self._note_refused(request.digest, -1)
+            elif not is_retry:  # a client may repeat a refused request without saying so; what it repeats next is this
+                self._refused.pop(request.digest, None)
             self._num_started += 1
             exchange.future.set_running_or_notify_cancel()  # no client that leaves may cancel it
             self._by_digest[request.digest] = exchange
             self._running.add(exchange)
             return exchange, True
 
-    def note_refused(self, request: ChatRequest) -> None:
-        """A request that is no retry was sent away, to come again: its retry repeats nothing that was sampled."""
+    def note_refused(self, request: ChatRequest, *, is_retry: bool) -> None:
+        """A request was sent away, to come again: its retry repeats nothing that was sampled."""
         with self._lock:
-            self._note_refused(request.digest)
+            self._note_refused(request.digest, 0 if is_retry else 1)
 
-    def _note_refused(self, digest: str) -> None:
-        self._refused[digest] += 1
+    def _num_refused(self, digest: str) -> int:
+        count, until = self._refused.get(digest, (0, 0.0))
+        return count if time.monotonic() < until else 0
+
+    def _note_refused(self, digest: str, more: int) -> None:
+        count = self._num_refused(digest) + more
+        self._refused.pop(digest, None)
+        if count > 0:
+            self._refused[digest] = (count, time.monotonic() + REFUSED_S)
         if len(self._refused) > MAX_REFUSED:  # of requests that nobody repeated
             del self._refused[next(iter(self._refused))]
 
@@ -210,7 +220,7 @@ class EpisodeSession:
         with self._lock:
             self.failure = error
             self._failed.add(digest)
-            self._note_refused(digest)
+            self._note_refused(digest, 1)
             if self._by_digest.get(digest) is exchange:
                 del self._by_digest[digest]
 

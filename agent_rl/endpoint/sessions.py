@@ -140,8 +140,7 @@ class Sessions:
         try:
             self._enter()
         except EndpointError:
-            if not is_retry:
-                session.note_refused(request)
+            session.note_refused(request, is_retry=is_retry)
             raise
         try:
             exchange, is_new = session.start(request, is_retry=is_retry, function=function)

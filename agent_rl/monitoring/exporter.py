@@ -56,10 +56,12 @@ class RunsCollector:
 
     def look(self) -> list[RunFollower]:
         """Every run as it is now, in order of names."""
-        self._followers = {each: self._followers.get(each) or RunFollower(each) for each in self._run_folders()}
-        names = {follower.name for follower in self._followers.values()}
-        # A later run in a folder of the same name counts from 0.
-        self._highest = {key: value for key, value in self._highest.items() if dict(key[1]).get("run") in names}
+        folders = self._run_folders()
+        self._followers = {each: self._followers.get(each) or RunFollower(each) for each in folders or ()}
+        if folders is not None:
+            names = {follower.name for follower in self._followers.values()}
+            # A later run in a folder of the same name counts from 0.
+            self._highest = {key: value for key, value in self._highest.items() if dict(key[1]).get("run") in names}
         for follower in self._followers.values():
             before = follower.state
             follower.look()
@@ -68,15 +70,22 @@ class RunsCollector:
                 _LOGGER.info("%(run)s is %(state)s", facts, extra=facts)
         return list(self._followers.values())
 
-    def _run_folders(self) -> Iterator[Path]:
-        if _is_run(self._folder):
-            yield self._folder
-            return
+    def _run_folders(self) -> list[Path] | None:
+        """Sorted by name; None where it cannot be told which there are."""
         try:
-            folders = sorted(self._folder.iterdir())
-            yield from (each for each in folders if _is_run(each) and not _ASIDE.search(each.name))
+            if _is_run(self._folder):
+                return [self._folder]
+            found = sorted(self._folder.iterdir())
+            return [each for each in found if self._seems_a_run(each) and not _ASIDE.search(each.name)]
         except OSError as error:
             _LOGGER.error("%s: cannot be read (%s); no run is exported", self._folder, error.strerror)
+            return [] if isinstance(error, FileNotFoundError) else None
+
+    def _seems_a_run(self, folder: Path) -> bool:
+        try:
+            return _is_run(folder)
+        except OSError:  # a run that was one stays one, with files that cannot be read
+            return folder in self._followers
 
     def collect(self) -> Iterable[Any]:
         """All families; a counter never falls while this program runs, though a continued run drops rows."""

@@ -13,6 +13,7 @@ import typer
 
 from agent_rl.config import Config, load_config
 from agent_rl.config.base import flatten_keys, keys_called
+from agent_rl.config.yaml_text import quoted
 from agent_rl.distributed.stopping import is_first_process_here
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.registry import import_working_folder
@@ -52,9 +53,11 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def as_override(key: str, value: object) -> str:
-    """`section.key=value` of what a flag gave: a text or a path is that text, whatever YAML would read in it."""
-    given = value if isinstance(value, int | float) else str(value)
-    return f"{key}={json.dumps(given, ensure_ascii=False)}"
+    """`section.key=value` of what a flag gave: a text or a path is that text, whatever YAML would read in it.
+
+    A path that is no Unicode is refused when the override is read.
+    """
+    return f"{key}={json.dumps(value) if isinstance(value, int | float) else quoted(str(value))}"
 
 
 def reads(*sections: str, but: Iterable[str] = ()) -> Callable[[CommandT], CommandT]:

@@ -183,7 +183,8 @@ class EvaluationCommand:
         labels = labels_of([model.name for model, _ in models])
         paths = [output / "models" / label for label in labels] if is_table else [output]
         EvaluationFolder(output).check_place()
-        with EvaluationFolder(output).locked():
+        with ExitStack() as locks:
+            locks.enter_context(EvaluationFolder(output).locked())
             for path, (_, settings) in zip(paths, models, strict=True):
                 EvaluationFolder(path).check(settings)
             other = EvaluationFolder(compare or output / "baseline")
@@ -194,13 +195,16 @@ class EvaluationCommand:
             if compare is not None:
                 check_comparable(models[0][1], other.settings(), str(compare))
                 other.episodes()
+            folders = [EvaluationFolder(path) for path in paths]
+            written = [*(folders if is_table else ()), *([other] if base is not None else ())]
+            for folder in written:  # each may be the --output-dir of another command
+                make_folder(folder.path, "--output-dir")
+                locks.enter_context(folder.locked())
             if base is not None:
-                make_folder(other.path, "--output-dir")
                 print(f"Baseline {baseline}:", flush=True)
                 self._evaluate(*base, other)
             name = baseline or (None if compare is None else str(compare))
             against = _Against(folder=other, name=name) if name else None
-            folders = [EvaluationFolder(path) for path in paths]
             if is_table:
                 self._evaluate_all(output, dict(zip(labels, models, strict=True)), folders, against)
             else:
@@ -221,7 +225,6 @@ class EvaluationCommand:
         try:
             for number, ((label, (model, settings)), folder) in enumerate(zip(models.items(), folders, strict=True), 1):
                 print(f"{label}, {number} of {len(models)}: {model.name}", flush=True)
-                make_folder(folder.path, "--output-dir")
                 episodes = self._evaluate(model, settings, folder)
                 report = self._report(episodes, folder, against, is_printed=False)
                 short = [replace(episode, messages=()) for episode in episodes]

@@ -68,7 +68,7 @@ def read_lines(path: Path, read: Callable[[Any], T], problem: str) -> list[T]:
     for number, line in enumerate(whole_lines(path), start=1):
         try:
             found.append(read(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise DataError(f"{path}:{number}: {problem}") from None
     return found
 

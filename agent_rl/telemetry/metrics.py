@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from numbers import Integral
+from numbers import Real
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -22,6 +22,8 @@ from agent_rl.telemetry.statistics import is_success
 
 _NOT_CUT_OFF = (StopReason.FINISHED, StopReason.INVALID_CALLS, StopReason.ENV_ERROR)
 """Ends that neither a budget nor a deadline made."""
+_MAX_COUNT = 2**31
+"""More calls than this in a turn are no count."""
 MINOR = 0.02
 """Part of a step's widest difference of rewards; less than that within a group is a bonus rather than an outcome."""
 _OF_ENVIRONMENTS = (
@@ -184,8 +186,8 @@ def _call_metrics(turns: Sequence[Turn], *, num_episodes: int) -> dict[str, floa
 
 def _count(reported: object, own: int) -> int:
     """What the environment reports where that is a count, as it may keep anything under the name; else our own."""
-    is_count = isinstance(reported, Integral) and not isinstance(reported, bool) and reported >= 0
-    return int(reported) if is_count else own
+    is_number = isinstance(reported, Real) and not isinstance(reported, bool)
+    return int(reported) if is_number and 0 <= reported <= _MAX_COUNT and reported == int(reported) else own
 
 
 def _flag_counts(episodes: Sequence[Trajectory]) -> dict[str, float]:

@@ -83,8 +83,24 @@ def test_the_smaller_token_budget_counts_and_tool_choice_none_offers_no_tool() -
         ("typical_p", 0.5),
         ("length_penalty", 2),
         ("use_beam_search", True),
-        ("parallel_tool_calls", False),
         ("chat_template_kwargs", {"enable_thinking": False}),
+        ("logits_processors", ["my.Processor"]),
+        ("custom_logit_processor", "gASV"),
+        ("vllm_xargs", {"a": 1}),
+        ("structural_tag", "{}"),
+        ("regex", "a+"),
+        ("ebnf", "root ::= a"),
+        ("grammar", "root ::= a"),
+        ("json_schema", "{}"),
+        ("stop_regex", "a+"),
+        ("thinking_token_budget", 5),
+        ("mirostat", 2),
+        ("top_a", 0.5),
+        ("truncate_prompt_tokens", 5),
+        ("chat_template", "{{ messages }}"),
+        ("documents", [{"text": "a"}]),
+        ("continue_final_message", True),
+        ("add_generation_prompt", False),
     ],
 )
 def test_what_changes_the_distribution_is_refused_by_its_key(key: str, value: object) -> None:
@@ -96,7 +112,12 @@ def test_what_changes_the_distribution_is_refused_by_its_key(key: str, value: ob
 def test_neutral_values_of_the_same_keys_are_taken() -> None:
     neutral = {"n": 1, "top_p": 1.0, "stop": None, "logit_bias": {}, "response_format": {"type": "text"}}
     neutral |= {"parallel_tool_calls": True, "min_tokens": 0, "ignore_eos": False, "chat_template_kwargs": {}}
+    neutral |= {"continue_final_message": False, "add_generation_prompt": True, "mirostat": 0, "top_a": 0}
     assert parse_chat(with_messages(USER) | neutral | {"tool_choice": "auto", "user": "me", "metadata": {}}).messages
+
+
+def test_one_call_at_a_time_is_a_wish_that_many_clients_send_unasked() -> None:
+    assert parse_chat(with_messages(USER) | {"parallel_tool_calls": False}).messages
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,6 @@ def test_one_conversation_is_read_alike_in_all_three() -> None:
         {"tools": 5},
         {"top_k": 5},
         {"tool_choice": "any"},
-        {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
         {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
         {"output_format": {"type": "json_schema"}},
         {"min_tokens": 3},
@@ -139,7 +138,6 @@ def test_what_anthropics_protocol_may_not_ask_is_refused(change: dict[str, Any])
         {"frequency_penalty": 1.0},
         {"logit_bias": {"1": 3}},
         {"max_tool_calls": 1},
-        {"parallel_tool_calls": False},
     ],
 )
 def test_what_the_responses_protocol_may_not_ask_is_refused(change: dict[str, Any]) -> None:
@@ -148,10 +146,12 @@ def test_what_the_responses_protocol_may_not_ask_is_refused(change: dict[str, An
     assert caught.value.status == 400
 
 
-def test_what_clients_send_and_changes_nothing_is_taken() -> None:
-    choice = {"type": "auto", "disable_parallel_tool_use": False}
+@pytest.mark.parametrize("is_parallel", [True, False])
+def test_what_clients_send_and_changes_nothing_is_taken(is_parallel: bool) -> None:
+    choice = {"type": "auto", "disable_parallel_tool_use": not is_parallel}
     assert AnthropicDialect().parse(ANTHROPIC | {"tool_choice": choice, "output_config": {"effort": "high"}}).tools
-    more = {"tool_choice": "auto", "parallel_tool_calls": True, "text": {"format": {"type": "text"}}, "store": False}
+    more = {"tool_choice": "auto", "parallel_tool_calls": is_parallel, "text": {"format": {"type": "text"}}}
+    more |= {"store": False}
     assert ResponsesDialect().parse(RESPONSES | more | {"truncation": "disabled", "top_p": 1.0}).tools
 
 

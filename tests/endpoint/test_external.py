@@ -13,6 +13,7 @@ import pytest
 from endpoint_agents import to_message
 from fakes import LETTER_TASKS, ScriptedPolicy, save_tiny_model, tiny_config
 
+from agent_rl.endpoint.agents import parse_output
 from agent_rl.endpoint.external import GIVE_UP_AFTER, ExternalFactory, make_external_factory
 from agent_rl.endpoint.outcome import Reward, to_reward
 from agent_rl.envs.opening import open_environment
@@ -176,7 +177,7 @@ def test_an_agent_at_its_deadline_is_left_and_cut_off() -> None:
 
 def test_what_a_late_agent_posted_before_does_not_count() -> None:
     _waiting.clear()
-    episode = play(factory_for("posts_and_never_ends"), timeout_s=3.0)
+    episode = play(factory_for("posts_and_never_ends"), timeout_s=8.0)
     _waiting.set()
     assert (episode.reward, episode.stop_reason) == (0.0, StopReason.TIMEOUT)
 
@@ -242,6 +243,13 @@ print(text)
 """
     for text in ("1000000", '{"reward": 1000000}', "true"):
         assert play(command(tmp_path, more), ScriptedPolicy([text])).reward == 0.25
+
+
+@pytest.mark.parametrize("before", ["", "playing\n", "50 %\r", "playing\r\n"])
+def test_only_ends_of_lines_end_the_last_line_of_a_command(before: str) -> None:
+    said = {"reward": 1, "said": "a\u2028b\x85c\x7f"}
+    assert parse_output(f"{before}{json.dumps(said, ensure_ascii=False)}\r\n") == said
+    assert (parse_output(""), parse_output(f"{before}done\n")) == (None, None)
 
 
 def test_a_command_that_fails_says_its_last_line(tmp_path: Path) -> None:

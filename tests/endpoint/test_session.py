@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,7 @@ from fakes import ScriptedPolicy
 
 from agent_rl.endpoint.errors import EndpointError
 from agent_rl.endpoint.requests import ChatRequest, parse_chat
-from agent_rl.endpoint.session import OVERTAKEN_S, EpisodeSession, SampledReply, SessionSpec
+from agent_rl.endpoint.session import OVERTAKEN_S, REFUSED_S, EpisodeSession, SampledReply, SessionSpec
 from agent_rl.endpoint.sessions import Sessions, StillSamplingError
 from agent_rl.inference.base import Cancel
 from agent_rl.records import Completion, SamplingParams, StopReason
@@ -176,6 +177,7 @@ def test_a_request_that_its_retry_overtook_comes_soon_or_never(monkeypatch: pyte
     session = make(ScriptedPolicy(lambda _turn, _sampling: next(replies)))
     exchange, _ = session.start(request("a"), is_retry=True)
     session.sample(exchange)
+    assert OVERTAKEN_S <= 2.0
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + OVERTAKEN_S)
     assert ask(session, "a").shown.content == "c"
@@ -298,6 +300,61 @@ def test_the_retries_of_requests_that_were_sent_away_are_no_other_requests_reply
     assert [ask(is_retry=True), ask(is_retry=True)] == ["two", "three"]
     assert ask(is_retry=True) == "three"
     assert ask(is_retry=False) == "four"
+
+
+@pytest.fixture
+def lost_replies() -> tuple[Sessions, Callable[[bool], str | int]]:
+    """Sessions, and a way to ask one of them for the next letter of the alphabet: that, or the refusal's status."""
+    replies = iter("ABCDE")
+
+    def script(_turn: int, _sampling: SamplingParams) -> str:
+        reply = next(replies)
+        if reply == "C":
+            raise RuntimeError("engine down")
+        return reply
+
+    sessions = Sessions(ScriptedPolicy(script), max_waiting=4)
+    _, session = open_one(sessions, timeout_s=10 * REFUSED_S)
+
+    def ask(is_retry: bool) -> str | int:
+        try:
+            exchange, is_new = sessions.start(session, request("a"), is_retry=is_retry, function=None)
+            if is_new:
+                sessions.sample(session, exchange)
+            return exchange.future.result().shown.content
+        except EndpointError as error:
+            return error.status
+
+    return sessions, ask
+
+
+def test_a_refused_request_that_comes_again_without_saying_so_is_what_a_retry_repeats(lost_replies: Any) -> None:
+    sessions, ask = lost_replies
+    sessions.pause()
+    assert [ask(False) for _ in range(3)] == [429] * 3
+    sessions.resume()
+    assert [ask(False), ask(True), ask(True)] == ["A", "A", "A"]
+    assert [ask(False), ask(False)] == ["B", 503]
+    assert [ask(False), ask(True)] == ["D", "D"]
+
+
+def test_a_refused_request_is_repeated_soon_or_never(lost_replies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions, ask = lost_replies
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert ask(False) == "A"
+    sessions.pause()
+    assert ask(False) == 429
+    now += 0.9 * REFUSED_S
+    assert ask(True) == 429
+    sessions.resume()
+    now += 0.9 * REFUSED_S
+    assert [ask(True), ask(True)] == ["B", "B"]
+    sessions.pause()
+    assert ask(False) == 429
+    sessions.resume()
+    now += REFUSED_S
+    assert ask(True) == "B"
 
 
 def test_refused_requests_and_retries_leave_no_count_behind() -> None:

@@ -1,5 +1,6 @@
 """`agent-rl metrics`: all that docs/metrics.md lists, of all runs, in Prometheus' format, cheaply."""
 
+import errno
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -114,6 +116,36 @@ def test_a_counter_does_not_fall_when_a_run_continues_from_an_earlier_step(tmp_p
     for step in (2, 3, 4):
         run.row(step, time=10.0 + step)
     assert steps() == 4.0
+
+
+@pytest.mark.parametrize("is_of_all", [True, False], ids=["the folder of runs", "the run"])
+def test_a_counter_does_not_fall_when_a_folder_could_not_be_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_of_all: bool
+) -> None:
+    runs = {name: WrittenRun(tmp_path / name) for name in ("other", "run")}
+    for name, run in runs.items():
+        for step in (1, 2, 3):
+            run.row(step, time=float(step), **{"reward/mean": float(name == "run")})
+    collector = RunsCollector(tmp_path)
+
+    def steps() -> dict[str, float]:
+        found = [family for family in collector.collect() if family.name == "agent_rl_train_steps"]
+        return {sample.labels["run"]: sample.value for family in found for sample in family.samples}
+
+    def fail(_path: Path) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert steps() == {"other": 3.0, "run": 3.0}
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "run/metrics.jsonl").write_text(lines[0])
+    with monkeypatch.context() as patched:
+        if is_of_all:
+            patched.setattr(Path, "iterdir", fail)
+        else:
+            real = Path.is_file
+            patched.setattr(Path, "is_file", lambda path: (fail if path.parent.name == "run" else real)(path))
+        assert steps() == ({} if is_of_all else {"other": 3.0, "run": 3.0})
+    assert steps() == {"other": 3.0, "run": 3.0}
 
 
 def test_many_rows_cost_nothing_twice(tmp_path: Path) -> None:

@@ -137,8 +137,20 @@ def test_waiting_is_told_once_until_an_answer_comes(server: FakeSearchServer, ca
     assert all(server.address in line and "HTTP 503" in line and "6 times" in line for line in told)
 
 
-def test_a_conversation_over_the_window_ends_as_one_over_the_limit(server: FakeSearchServer) -> None:
-    server.answer = lambda _request: Reply(status=400, body={"error": "maximum context length is 10 tokens"})
+@pytest.mark.parametrize(
+    "message",
+    [
+        "maximum context length is 10 tokens",
+        "request (9412 tokens) exceeds the available context size (8192 tokens), try increasing it",
+        "exceed_context_size_error",
+        "litellm.ContextWindowExceededError: window of 10",
+        "Prompt is too long: 208310 tokens > 200000 maximum",
+        "context_length_exceeded",
+        "Your input exceeds the context window of this model.",
+    ],
+)
+def test_a_conversation_over_the_window_ends_as_one_over_the_limit(server: FakeSearchServer, message: str) -> None:
+    server.answer = lambda _request: Reply(status=400, body={"error": message})
     policy = policy_for(server)
     completion = policy.generate(policy.chat_format.render_prompt([Message.user("u")]), SAMPLING)
     assert completion.finish_reason is FinishReason.LENGTH

@@ -285,6 +285,22 @@ def test_two_evaluations_do_not_write_to_one_folder(folder: Path) -> None:
     assert len(lines_of(output)) == len(LETTER_TASKS)
 
 
+@pytest.mark.parametrize("place", ["baseline", "models/model"])
+def test_folders_within_an_evaluation_are_written_by_one_command_too(folder: Path, place: str) -> None:
+    config, output = write_config(folder), folder / "out"
+    more: dict[str, Any] = {"checkpoint": [str(folder / "model")]}
+    if place == "baseline":
+        more["baseline"] = str(folder / "model")
+    else:
+        save_tiny_model(folder / "another")
+        more["checkpoint"].append(str(folder / "another"))
+    with EvaluationFolder(output / place).locked(), pytest.raises(ConfigError, match="has not ended"):
+        main(config, output, **more)
+    assert not list(output.rglob("episodes.jsonl"))
+    main(config, output, **more)
+    assert len(lines_of(output / place)) == len(LETTER_TASKS)
+
+
 def test_names_of_files_are_no_yaml(folder: Path) -> None:
     config = write_config(folder, model={"path": "2024"}, run={"device": "cpu"})
     (folder / "model").rename(folder / "2024 #1")

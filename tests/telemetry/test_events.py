@@ -39,8 +39,13 @@ def test_a_line_that_was_cut_off_is_left_out_and_then_removed(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "line",
-    ['{"step": 3}', '{"time": "0001-01-01T00:00:00", "step": 3, "kind": "end", "facts": {}}'],
-    ids=["no event", "a time without its zone"],
+    [
+        '{"step": 3}',
+        '{"time": "0001-01-01T00:00:00", "step": 3, "kind": "end", "facts": {}}',
+        '{"time": "2026-03-01T12:00:00+00:00", "step": 1e999, "kind": "end", "facts": {}}',
+        "[" * 100_000,
+    ],
+    ids=["no event", "a time without its zone", "a step without end", "too deep"],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "events.jsonl").write_text(f"{line}\n")

@@ -164,14 +164,17 @@ def test_turns_tokens_and_tool_calls_are_counted():
     assert metrics["rollout/parse_error_share"] == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("noted", [["add", "sub"], "two", True, -1, 1.5, math.nan, None])
+@pytest.mark.parametrize(
+    "noted", [["add", "sub"], "two", True, -1, 1.5, math.nan, math.inf, pytest.param(10**400, id="huge"), None]
+)
 def test_what_an_environment_notes_under_the_name_of_a_count_may_be_anything(noted):
     call = ToolCall(name="add", arguments={})
     message = Message(role="assistant", content="", tool_calls=(call,))
     metrics = measure([episode(1.0, turn(4, message, info={"tool_calls": noted, "tool_errors": noted}))])
     assert (metrics["rollout/tool_calls_mean"], metrics["rollout/tool_error_share"]) == (1.0, 0.0)
-    counted = measure([episode(1.0, turn(4, message, info={"tool_calls": np.int64(3)}))])
-    assert counted["rollout/tool_calls_mean"] == 3.0
+    for three in (np.int64(3), 3.0, np.float32(3)):
+        counted = measure([episode(1.0, turn(4, message, info={"tool_calls": three}))])
+        assert counted["rollout/tool_calls_mean"] == 3.0
 
 
 def test_prompts_are_measured_at_the_first_turn_and_episodes_by_the_clock():

@@ -37,8 +37,6 @@ class AnthropicDialect:
         if choice is not None:
             kind = choice.get("type") if isinstance(choice, Mapping) else choice
             chat["tool_choice"] = _CHOICES.get(str(kind), kind)
-        if isinstance(choice, Mapping) and choice.get("disable_parallel_tool_use"):
-            chat["parallel_tool_calls"] = False
         wanted = body.get("output_config")
         shape = wanted.get("format") if isinstance(wanted, Mapping) else wanted
         if (shape := shape or body.get("output_format")) is not None:

@@ -30,7 +30,7 @@ MAX_ATTEMPTS = 6
 MAX_WAIT_S = 60.0
 """Longest pause before another attempt, whatever the server asks for."""
 _POLL_S = 0.1
-_TOO_LONG = re.compile(r"context_length_exceeded|maximum context length|context window|context length", re.IGNORECASE)
+_TOO_LONG = re.compile(r"context[ _]?(size|length|window)|prompt is too long", re.IGNORECASE)
 _SHOWN_CHARS = 300
 _LOGGER = logging.getLogger(__name__)
 
