@@ -20,6 +20,7 @@ _STEP_FORMS = "a StepResult, the text that the model reads next, or (observation
 _MESSAGE_FORMS = "a list of messages, such as [Message.user('...')] or [{'role': 'user', 'content': '...'}], or a text"
 _PLAIN = (str, bool, int, float)
 _MAX_INFO_DEPTH = 20
+_MAX_INFO_VALUES = 10_000
 _MAX_REPR_CHARS = 1000
 
 
@@ -161,28 +162,36 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
     )
 
 
-def _loggable(value: Any, above: tuple[Any, ...] = ()) -> Any:
+def _loggable(info: Mapping[Any, Any]) -> dict[Any, Any]:
     """What JSON can hold of it, numbers as Python's; the rest by its `repr`, cut.
 
     It travels between processes and into logs and checkpoints, which take neither locks nor circles.
     """
-    if value is None or type(value) in _PLAIN:
-        return value
-    if isinstance(value, Mapping | list | tuple):
-        if len(above) == _MAX_INFO_DEPTH or any(value is each for each in above):
-            return "..."
-        above = (*above, value)
-        if isinstance(value, Mapping):
-            return {
-                key if key is None or type(key) in _PLAIN else _cut(key): _loggable(each, above)
-                for key, each in value.items()
-            }
-        kept = [_loggable(each, above) for each in value]
-        return kept if isinstance(value, list) else tuple(kept)
-    if isinstance(value, Integral):
-        return int(value)
-    number = _number(value)
-    return _cut(value) if number is None else number
+    num_left = _MAX_INFO_VALUES  # what several parts share is written out for each of them
+
+    def kept(value: Any, above: tuple[Any, ...]) -> Any:
+        nonlocal num_left
+        num_left -= 1
+        if value is None or type(value) in _PLAIN:
+            return value
+        if isinstance(value, Mapping | list | tuple):
+            if num_left < 0 or len(above) == _MAX_INFO_DEPTH or any(value is each for each in above):
+                return "..."
+            above = (*above, value)
+            if isinstance(value, Mapping):
+                return {_key(key): kept(each, above) for key, each in value.items()}
+            parts = [kept(each, above) for each in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        if isinstance(value, Integral):
+            return int(value)
+        number = _number(value)
+        return _cut(value) if number is None else number
+
+    return {_key(key): kept(value, (info,)) for key, value in info.items()}
+
+
+def _key(key: Any) -> Any:
+    return key if key is None or type(key) in _PLAIN else _cut(key)
 
 
 def _cut(value: Any) -> str:

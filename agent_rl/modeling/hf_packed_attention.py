@@ -54,11 +54,11 @@ def enable_packing(parts: "CausalParts", *, is_tried: bool = True) -> str:
     """Exchange the model's attention, so that `packed_hidden_states` can be called; nothing else changes.
 
     With `is_tried` two sequences of two tokens are computed flat first; where that fails, returns why in a few words,
-    and the attention is as before. Not for weights that are shards.
+    and the attention is as before. Not for weights that are shards; those without values are not tried.
     """
     before = parts.model.config._attn_implementation
     parts.model.set_attn_implementation(_NAME)
-    problem = _problem_of_a_flat_pass(parts) if is_tried else ""
+    problem = _problem_of_a_flat_pass(parts) if is_tried and not parts.head.weight.is_meta else ""
     if problem:
         parts.model.set_attn_implementation(before)
     return problem

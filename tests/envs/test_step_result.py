@@ -1,5 +1,6 @@
 """What environments of others return is taken where it has a clear meaning, and refused in one sentence elsewhere."""
 
+import json
 import pickle
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from fakes import LetterEnv, ScriptedPolicy, save_tiny_model
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv
+from agent_rl.envs.step_result import read_step
 from agent_rl.errors import ConfigError, EpisodesFailedError
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import run_episode
@@ -193,6 +195,15 @@ def test_info_is_kept_as_far_as_json_can_hold_it(give: Callable[[dict], Any]) ->
     assert pickle.loads(pickle.dumps(episode)) == episode
     group = TrajectoryGroup(task_id="t", trajectories=(episode,))
     assert decode_group(encode_group(group)).trajectories[0].reward == 1.0
+
+
+def test_info_whose_parts_know_one_another_stays_small() -> None:
+    agents: list[dict[str, Any]] = [{"name": number} for number in range(12)]
+    for agent in agents:
+        agent["peers"] = [other for other in agents if other is not agent]
+    info = read_step(StepResult(info={"agents": agents}), None).info
+    assert info["agents"][0]["peers"][0]["name"] == 1
+    assert len(json.dumps(info)) < 1_000_000
 
 
 def test_the_methods_of_a_tool_environment_are_named_too() -> None:

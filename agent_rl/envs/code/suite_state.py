@@ -8,7 +8,6 @@ import builtins
 import copy
 import symtable
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from agent_rl.envs.code.task import MODULE
 
@@ -40,12 +39,15 @@ def names_of(source: str) -> tuple[set[str], set[str]]:
 
 
 def expects_error(node: ast.AST) -> bool:
-    """`with pytest.raises(ValueError):`, or `raises` or `case.assertRaises` in its place."""
-    return isinstance(node, ast.With) and any(
-        _called(part) == "raises" or _called(part).startswith("assertRaises")
-        for each in node.items
-        for part in ast.walk(each.context_expr)
-    )
+    """`with pytest.raises(ValueError):`, with `raises` or `case.assertRaises` in its place, or a `try` with
+    `else: raise AssertionError`."""
+    match node:
+        case ast.With(items=items):
+            called = [_called(part) for each in items for part in ast.walk(each)]
+            return any(name == "raises" or name.startswith("assertRaises") for name in called)
+        case ast.Try(orelse=[ast.Raise() as last]):
+            return _fails(last)
+    return False
 
 
 def _called(part: ast.AST) -> str:
@@ -56,111 +58,72 @@ def _called(part: ast.AST) -> str:
 # ---------------------------------------------------------------- statements that check
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """Of a text, outside of its functions."""
+def checks(body: Sequence[ast.stmt], tests: Collection[ast.stmt]) -> set[ast.stmt]:
+    """Statements that a wrong program fails on purpose, beside `tests`, the functions and classes of tests.
 
-    is_check: bool
-    """A wrong program can fail it on purpose."""
-    group: int
-    """The same for statements that can touch the same object, one that the text made."""
-    is_done_once: bool
-    """What it does with the program lasts, for all tests share one run of it, so it is not done for each of them."""
-
-
-def statements(
-    body: Sequence[ast.stmt],
-    tests: Collection[ast.stmt],
-    of_reference: Collection[str] | None,
-    *,
-    is_whole: bool = True,
-) -> list[Statement]:
-    """Each statement of a text, whose functions and classes of tests are `tests`.
-
-    `of_reference` are the names of a right program, where there is one. In a whole text the rest behind the last check
-    checks too: it would be in the file of no test.
+    They hold an assert or `with pytest.raises`, or use the program and fail by what they call. `x = checked(f(1))` is
+    none: others need its name, and a check is not in their files.
     """
     names = [names_of(ast.unparse(node)) for node in body]
-    of_program = _of_program(body, names, of_reference)
-    failing = _names_that_fail(body, names, tests)
-    made = {node.name for node in body if isinstance(node, DEFINITIONS)}
-    by_name = _used_by_name(body, names)
-    reached = [_reached(used, by_name) for used, _ in names]
-    checks, may_fail, once = [], [], []
-    for node, (used, _), reaches in zip(body, names, reached, strict=True):
-        uses = not isinstance(node, (*_IMPORTS, *DEFINITIONS)) and not reaches.isdisjoint(of_program)
-        fails = uses and (_fails(node) or not reaches.isdisjoint(failing))
-        is_doing = isinstance(node, _DOING)
-        checks.append((is_doing and fails) or _is_assertion(node))
-        may_fail.append(fails or (uses and is_doing))
-        once.append(uses and used.isdisjoint(made))
-    if is_whole and True in checks and not tests:
-        behind = len(checks) - checks[::-1].index(True)
-        checks[behind:] = may_fail[behind:]
-    return [Statement(*each) for each in zip(checks, _groups(body, names), once, strict=True)]
-
-
-def _is_assertion(node: ast.stmt) -> bool:
-    """A statement with an assert or `with pytest.raises`."""
-    return not isinstance(node, DEFINITIONS) and any(
-        isinstance(part, ast.Assert) or expects_error(part) for part in ast.walk(node)
-    )
+    helpers = [at for at, node in enumerate(body) if isinstance(node, DEFINITIONS) and node not in tests]
+    by_name = {name: names[at][0] for at in helpers for name in names[at][1]}
+    failing = {name for at in helpers if _fails(body[at]) for name in names[at][1]}
+    of_program, variables, found = _of_program(body, names), set(), set()
+    for node, (used, bound) in zip(body, names, strict=True):
+        if isinstance(node, (*_IMPORTS, *DEFINITIONS)):
+            continue
+        reached = _reached(used, by_name)
+        variables |= bound
+        uses, fails = bool(reached & of_program), bool(reached & failing)
+        if uses:
+            of_program |= (used | bound) & variables  # what the program gives, and is given
+        elif fails:
+            failing |= bound
+        is_assertion = any(isinstance(part, ast.Assert) or expects_error(part) for part in ast.walk(node))
+        if is_assertion or (isinstance(node, _DOING) and uses and (fails or _fails(node))):
+            found.add(node)
+    return found
 
 
 def _fails(node: ast.AST) -> bool:
-    """Whether there is an assert in it, a raise or a function that fails by its name, as those of pytest do."""
-    return any(
-        isinstance(part, ast.Assert | ast.Raise)
-        or _called(part) in _FAILING
-        or _called(part).lstrip("_").startswith("assert")
-        for part in ast.walk(node)
-    )
-
-
-def _names_that_fail(
-    body: Sequence[ast.stmt], names: Sequence[tuple[set[str], set[str]]], tests: Collection[ast.stmt]
-) -> set[str]:
-    """Names of functions of the text, and of what is made with them, that fail on purpose, but of no test."""
-    failing: set[str] = set()
-    nodes = [at for at, node in enumerate(body) if node not in tests and not isinstance(node, _IMPORTS)]
-    failing_at = [at for at in nodes if isinstance(body[at], DEFINITIONS) and _fails(body[at])]
-    while failing_at:
-        failing.update(*(names[at][1] for at in failing_at))
-        failing_at = [at for at in nodes if not names[at][1] <= failing and names[at][0] & failing]
-    return failing
-
-
-def _used_by_name(body: Sequence[ast.stmt], names: Sequence[tuple[set[str], set[str]]]) -> dict[str, set[str]]:
-    """What each function and class uses."""
-    return {node.name: names[at][0] for at, node in enumerate(body) if isinstance(node, DEFINITIONS)}
+    """Whether there is an assert in it, or a call that fails by its name, as those of pytest, unittest and numpy do."""
+    for part in ast.walk(node):
+        match part:
+            case ast.Assert() | ast.Raise(exc=ast.Name("AssertionError") | ast.Call(ast.Name("AssertionError"))):
+                return True
+            case ast.Call(func=func) if _called(func) in _FAILING or _called(func).lstrip("_").startswith("assert"):
+                return True
+    return False
 
 
 def _reached(used: set[str], by_name: Mapping[str, set[str]]) -> set[str]:
     """Names, and those that the functions among them use."""
-    reached = set(used)
-    rest = [*used]
-    while rest:
-        found = by_name.get(rest.pop(), set()) - reached
-        reached |= found
-        rest += found
-    return reached
+    reached = [*used]
+    for name in reached:  # grows
+        reached += by_name.get(name, set()).difference(reached)
+    return set(reached)
 
 
 # ---------------------------------------------------------------- statements that touch the same objects
 
 
-def _groups(body: Sequence[ast.stmt], names: Sequence[tuple[set[str], set[str]]]) -> list[int]:
+def groups(body: Sequence[ast.stmt]) -> list[int]:
     """A number for each statement, the same for those that can touch the same object, one that the text made.
 
-    Left aside are modules, which keep next to nothing, and the program, which is there once.
+    Left aside are modules, which keep next to nothing, and the program, unless a statement calls it for nothing but
+    what it does (`push(1)`).
     """
-    parents, by_name = list(range(len(body))), _used_by_name(body, names)
-    made_at: dict[str, int | None] = {}
+    names = [names_of(ast.unparse(node)) for node in body]
+    reached_by = {node.name: names[at][0] for at, node in enumerate(body) if isinstance(node, DEFINITIONS)}
+    of_program = _of_program(body, names)
+    keeps_state = any(_calls_for_effect(node, of_program) for node in body)
+    parents = list(range(len(body) + 1))
+    made_at: dict[str, int | None] = dict.fromkeys(of_program, len(body) if keeps_state else None)
     # A function looks its names up as it is called, one that pytest calls behind all other statements.
     for at in sorted(range(len(body)), key=lambda at: isinstance(body[at], DEFINITIONS)):
         node, (used, bound) = body[at], names[at]
         anew = _bound_anew(node)
-        reached = _reached(used - anew, by_name)
+        reached = _reached(used - anew, reached_by)
         if not isinstance(node, (*_IMPORTS, *DEFINITIONS)):
             is_fixed = isinstance(node, ast.Assign) and _is_never_changed(node.value)
             for name in bound:
@@ -178,16 +141,12 @@ def _root(parents: list[int], at: int) -> int:
     return at
 
 
-def _of_program(
-    body: Sequence[ast.stmt], names: Sequence[tuple[set[str], set[str]]], of_reference: Collection[str] | None
-) -> set[str]:
-    """Names that the text takes from the program, or that nothing in it makes."""
+def _of_program(body: Sequence[ast.stmt], names: Sequence[tuple[set[str], set[str]]]) -> set[str]:
+    """Names that nothing in the text makes, or what takes something from the program."""
     made: set[str] = set()
     for node, (_, bound) in zip(body, names, strict=True):
-        made |= set() if _imports_program(node) else bound
-    free = {name for used, _ in names for name in used - made if not hasattr(builtins, name)} - {"pytest"}
-    imported = {name for node in body for part in ast.walk(node) for name in _names_imported(part)}
-    return imported | (free if of_reference is None else free.intersection(of_reference))
+        made |= set() if any(map(_imports_program, ast.walk(node))) else bound
+    return {name for used, _ in names for name in used - made if not hasattr(builtins, name)} - {"pytest"}
 
 
 def _imports_program(node: ast.AST) -> bool:
@@ -196,12 +155,11 @@ def _imports_program(node: ast.AST) -> bool:
     return isinstance(node, ast.Import) and any(each.name == MODULE for each in node.names)
 
 
-def _names_imported(part: ast.AST) -> set[str]:
-    """From the program."""
-    if not isinstance(part, ast.Import | ast.ImportFrom) or not _imports_program(part):
-        return set()
-    is_whole = isinstance(part, ast.Import)
-    return {each.asname or each.name for each in part.names if not is_whole or each.name == MODULE}
+def _calls_for_effect(node: ast.stmt, of_program: set[str]) -> bool:
+    """`push(1)` or `stack.push(1)`, of the program, outside of functions."""
+    calls = () if isinstance(node, DEFINITIONS) or expects_error(node) else ast.walk(node)
+    called = [each.value.func for each in calls if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
+    return any(isinstance(part, ast.Name) and part.id in of_program for each in called for part in ast.walk(each))
 
 
 def _bound_anew(node: ast.stmt) -> set[str]:

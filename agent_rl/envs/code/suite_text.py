@@ -9,7 +9,6 @@ import ast
 import builtins
 import copy
 import importlib.util
-import itertools
 import re
 import sys
 import textwrap
@@ -17,14 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_rl.envs.code.suite_state import (
-    DEFINITIONS,
-    Statement,
-    is_tolerated,
-    names_of,
-    statements,
-    without_verdict,
-)
+from agent_rl.envs.code.suite_state import DEFINITIONS, checks, groups, is_tolerated, names_of, without_verdict
 from agent_rl.envs.code.task import MODULE
 from agent_rl.errors import UserError
 from agent_rl.sandbox.judge_names import check_imports
@@ -33,6 +25,8 @@ from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _END = "def test_statements():\n    pass\n"
 """Behind statements, which are run as the file is loaded, so that pytest finds a test."""
+_EXITS = ("sys.exit", "exit", "quit")
+_RUNNER = re.compile(r"(unittest|pytest)\.main\(")
 _OF_THE_PROGRAM = f"names come from the module {MODULE!r}, or are just used"
 
 
@@ -76,39 +70,31 @@ def read_tests(text: str, *, setup: str = "", reference: RightProgram | None = N
     with an assert or `with pytest.raises`, or with what else fails on purpose (`check(f(1), 2)`).
 
     A statement needs what stands before it, a function all that is no test, both the `setup`. Of other statements that
-    check they need what those do to objects that they touch as well. What is done with the program alone (`push(1)`) is
-    in the file of the first test that needs it, for the files are run in order and share one run of the program.
-    ValueError for a text without a test, and for a test that is out of the program's reach or whose names cannot be
-    told.
+    check they need what those do to objects that they touch as well. ValueError for a text without a test, and for a
+    test that is out of the program's reach or whose names cannot be told.
     """
     before = [node for node in parsed(setup).body if not _is_skipped(node)]
-    body = _of_text(text, before, reference)
-    tests = _Tests(body)
-    told = statements([*before, *body], tests.definitions, reference and reference.names)[len(before) :]
-    of_each = [list(tests.of(node, each)) for node, each in zip(body, told, strict=True)]
+    tests = _tests_of(text, before)
+    body = tests.body
+    of_each = [list(tests.of(node)) for node in body]
     num_tests, num_chars = sum(map(len, of_each)), len(text) + len(setup)
     if num_tests > MAX_FILES or num_tests * num_chars > MAX_TOTAL_BYTES:
         raise ValueError(
             f"it holds {num_tests} tests in {num_chars} characters, expected at most {MAX_FILES} tests, and together "
             f"{MAX_TOTAL_BYTES} characters, for each test has all that is around it; make functions of several asserts"
         )
-    helpers = [tests.without(node, each) for node, each in zip(body, told, strict=True)]
+    group_of = groups([*before, *body])[len(before) :]
+    helpers = [tests.without(node) for node in body]
     made: list[SingleTest] = []
-    done: set[int] = set()
     for number, of_node in enumerate(of_each):
+        is_needed = [node not in tests.checks or group_of[at] == group_of[number] for at, node in enumerate(body)]
         for test, kept in of_node:
+            needed = [helper if is_needed[at] else None for at, helper in enumerate(helpers)]
+            if isinstance(test, ast.ClassDef):  # one that inherits tests needs the methods of its bases
+                needed = [node if isinstance(node, ast.ClassDef) else needed[at] for at, node in enumerate(body)]
+            around = [*before, *filter(None, needed[:number])]
             is_statement = not isinstance(test, DEFINITIONS)
-            needed: dict[int, ast.stmt] = {}
-            for at, other in enumerate(body[:number] if is_statement else body):
-                is_apart = told[at].group != told[number].group
-                is_left_out = at == number or (is_apart and (told[at].is_check or at in done))
-                # A class that inherits tests needs the methods of its bases.
-                helper = other if isinstance(test, ast.ClassDef) and isinstance(other, ast.ClassDef) else helpers[at]
-                if helper is not None and not is_left_out:
-                    needed[at] = helper
-            done |= {at for at in needed if told[at].is_done_once}
-            around = [*before, *(helper for at, helper in needed.items() if at < number)]
-            behind = ast.parse(_END).body if is_statement else [needed[at] for at in needed if at > number]
+            behind = ast.parse(_END).body if is_statement else [*filter(None, needed[number + 1 :])]
             made.append(_made(text, test, around, kept, behind, reference))
     if not made:
         raise ValueError("it holds no test: no statement with an assert, no function test_*, no class of tests")
@@ -139,22 +125,31 @@ def _made(
 # ---------------------------------------------------------------- what is a test
 
 
-def _of_text(text: str, before: Sequence[ast.stmt], reference: RightProgram | None) -> list[ast.stmt]:
-    """The statements of a text, with those for a script where they check; without calls of test functions, which
-    pytest calls."""
+def _tests_of(text: str, before: Sequence[ast.stmt]) -> "_Tests":
+    """Those of a text, without calls of test functions, which pytest calls. What is for a script counts where nothing
+    else is a test."""
     nodes = parsed(text).body
-    if any(map(_is_for_script, nodes)):
-        whole = [*before, *itertools.chain.from_iterable(map(_content, nodes))]
-        told = statements(whole, _Tests(whole).definitions, reference and reference.names, is_whole=False)
-        checks = {node for node, each in zip(whole, told, strict=True) if each.is_check}
-        nodes = [each for node in nodes for each in (_content(node) if checks.intersection(_content(node)) else [node])]
-    nodes = [node for node in nodes if not _is_skipped(node)]
-    names = {node.name for node in nodes if _is_test_function(node)}
-    return [node for node in nodes if not _is_bare_call(node, names)]
+    tests = _Tests(before, [node for node in nodes if not _is_skipped(node)])
+    if any(True for node in tests.body for _ in tests.of(node)):
+        return tests
+    whole = [each for node in nodes for each in (_of_script(node) if _is_for_script(node) else [node])]
+    return _Tests(before, [node for node in whole if not _is_skipped(node)])
 
 
-def _content(node: ast.stmt) -> list[ast.stmt]:
-    return node.body if isinstance(node, ast.If) and _is_for_script(node) else [node]
+def _of_script(node: ast.stmt) -> list[ast.stmt]:
+    """What a script does, without its exit (`sys.exit(main())`) and without running pytest or unittest."""
+    assert isinstance(node, ast.If)
+    called = [_without_exit(each) for each in node.body]
+    return [each for each in called if not _RUNNER.match(ast.unparse(each))]
+
+
+def _without_exit(node: ast.stmt) -> ast.stmt:
+    match node:
+        case ast.Expr(value=ast.Call(func=func, args=[code])) if ast.unparse(func) in _EXITS:
+            return ast.copy_location(ast.Expr(code), code)
+        case ast.Raise(exc=ast.Call(func=ast.Name("SystemExit"), args=[code])):
+            return ast.copy_location(ast.Expr(code), code)
+    return node
 
 
 def _is_skipped(node: ast.stmt) -> bool:
@@ -179,7 +174,9 @@ def _is_bare_call(node: ast.stmt, names: Collection[str]) -> bool:
 class _Tests:
     """Which statements of a text hold tests."""
 
-    def __init__(self, body: Sequence[ast.stmt]) -> None:
+    def __init__(self, before: Sequence[ast.stmt], nodes: Sequence[ast.stmt]) -> None:
+        functions = {node.name for node in nodes if _is_test_function(node)}
+        self.body = body = [node for node in nodes if not _is_bare_call(node, functions)]
         cases = {"TestCase"}
         self._classes: list[ast.ClassDef] = []
         self._inheriting: list[ast.ClassDef] = []
@@ -197,9 +194,10 @@ class _Tests:
                     inherits = not with_tests.isdisjoint(map(ast.unparse, node.bases))
                     self._inheriting += [node] if inherits and node in self._classes else []
                     with_tests |= {name} if inherits or any(map(_is_test_function, node.body)) else set()
-        self.definitions = {node for node in body if node in self._classes or _is_test_function(node)}
+        definitions = {node for node in body if node in self._classes or _is_test_function(node)}
+        self.checks = checks([*before, *body], definitions)
 
-    def of(self, node: ast.stmt, told: Statement) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+    def of(self, node: ast.stmt) -> Iterator[tuple[ast.stmt, ast.stmt]]:
         """Each test of a statement, and what is left of the statement with that test alone."""
         if isinstance(node, ast.ClassDef):
             methods = self._methods(node)
@@ -207,17 +205,17 @@ class _Tests:
             yield from ((method, _with_body(node, [*others, method])) for method in methods)
             if node in self._inheriting:
                 yield node, _with_body(node, others or [ast.Pass()])
-        elif _is_test_function(node) or told.is_check:
+        elif _is_test_function(node) or node in self.checks:
             yield node, node
 
-    def without(self, node: ast.stmt, told: Statement) -> ast.stmt | None:
+    def without(self, node: ast.stmt) -> ast.stmt | None:
         """What a statement leaves for other tests: nothing of a function, of a check what it does."""
         if isinstance(node, ast.ClassDef):
             methods = self._methods(node)
             return _with_body(node, [part for part in node.body if part not in methods] or [ast.Pass()])
         if _is_test_function(node):
             return None
-        return without_verdict(node) if told.is_check else node
+        return without_verdict(node) if node in self.checks else node
 
     def _methods(self, node: ast.ClassDef) -> list[ast.stmt]:
         return [part for part in node.body if _is_test_function(part)] if node in self._classes else []

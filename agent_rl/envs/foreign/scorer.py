@@ -7,6 +7,7 @@ import cmath
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from typing import Any
 TIMEOUT_S = 20.0
 """For one answer."""
 _START_S = 120.0
+_GRACE_S = 10.0
+"""The process ends itself in time; after these seconds more it is ended, if it was stopped, say."""
 _MEMORY_BYTES = 2 << 30
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONHOME")
 _TUPLE = "(tuple)"
@@ -29,6 +32,7 @@ class Scorer:
     def __init__(self, timeout_s: float | None = None) -> None:
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self._process: subprocess.Popen[str] | None = None
+        self._owner = os.getpid()
         self._lock = threading.Lock()
 
     def score(self, dataset: str, parameters: dict[str, Any], answer: str | None, entry: dict[str, Any]) -> float:
@@ -56,6 +60,8 @@ class Scorer:
                 pass
 
     def _result(self, asked: str) -> dict[str, Any]:
+        if self._owner != os.getpid():  # a fork of the one that started it, whose answers these would be
+            self._process, self._owner = None, os.getpid()
         if self._process is None:
             self._start()
         process = self._process
@@ -63,7 +69,7 @@ class Scorer:
         with suppress(BrokenPipeError):  # it has ended, which shows where its answer is read
             process.stdin.write(asked)
             process.stdin.flush()
-        return self._line(process)
+        return self._line(process, self._timeout_s)
 
     def _start(self) -> None:
         command = [sys.executable, "-P", __file__, str(self._timeout_s)]  # -P: beside this file lies one of the package
@@ -74,12 +80,15 @@ class Scorer:
         # In a group of its own, for a run that Ctrl-C ends still scores its last step.
         self._process = subprocess.Popen(command, text=True, env=env, process_group=0, **pipes)
         try:
-            self._line(self._process)
+            self._line(self._process, _START_S)
         except (TimeoutError, RuntimeError) as error:
             raise ChildProcessError(f"reasoning_gym cannot be opened in a process of its own: {error}") from None
 
-    def _line(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
+    def _line(self, process: "subprocess.Popen[str]", limit_s: float) -> dict[str, Any]:
         assert process.stdout is not None
+        if not select.select([process.stdout], [], [], limit_s + _GRACE_S)[0]:
+            self.close()
+            raise TimeoutError(f"no score within {limit_s + _GRACE_S:g} s")
         if (line := process.stdout.readline()).endswith("\n"):
             return json.loads(line)
         status = process.wait()

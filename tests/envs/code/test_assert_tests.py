@@ -182,7 +182,7 @@ def test_what_a_loop_does_beside_its_asserts_is_there_for_later_tests() -> None:
 
 
 HELPER = "def check(a, b):\n    assert a == b\n"
-CHECKER = "class C:\n    def equal(self, a, b):\n        if a != b:\n            raise ValueError\nc = C()\n"
+CHECKER = "class C:\n    def equal(self, a, b):\n        if a != b:\n            raise AssertionError\nc = C()\n"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,9 @@ CHECKER = "class C:\n    def equal(self, a, b):\n        if a != b:\n           
         (f"{HELPER}def both(a):\n    check(f(a), a)\nassert f(1) == 1\nfor n in (2, 3):\n    both(n)\n", "    both(n)"),
         (f"{CHECKER}assert f(1) == 1\nc.equal(f(2), 2)\n", "c.equal(f(2), 2)"),
         ("from pytest import raises\nassert f(1) == 1\nwith raises(ValueError):\n    f(0)\n", "    f(0)"),
-        ("assert f(1) == 1\nif f(2) != 2:\n    raise ValueError\n", "    raise ValueError"),
+        ("assert f(1) == 1\nif f(2) != 2:\n    raise AssertionError(2)\n", "    raise AssertionError(2)"),
+        ("assert f(1) == 1\npytest.raises(ValueError, f, 0)\n", "pytest.raises(ValueError, f, 0)"),
+        (f"{HELPER}assert f(1) == 1\nx = f(2)\ncheck(x, 2)\n", "check(x, 2)"),
         (
             "assert f(1) == 1\ntry:\n    f(0)\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError\n",
             "    raise AssertionError",
@@ -206,9 +208,6 @@ CHECKER = "class C:\n    def equal(self, a, b):\n        if a != b:\n           
             "import unittest\nt = unittest.TestCase()\nassert f(1) == 1\nt.assertEqual(f(2), 2)\n",
             "t.assertEqual(f(2), 2)",
         ),
-        ("assert f(1) == 1\nif __name__ == '__main__':\n    assert f(2) == 2\n    print('ok')\n", "assert f(2) == 2"),
-        (f"{HELPER}def test_a():\n    assert f(1)\nif __name__ == '__main__':\n    check(f(2), 2)\n", "check(f(2), 2)"),
-        ("assert f(1) == 1\nprint(f(2))\nx = f(3)\n", "print(f(2))"),
         (
             "from unittest import TestCase as Case\nassert f(1)\nclass A(Case):\n    def test_a(self):\n        f(2)\n",
             "    f(2)",
@@ -241,10 +240,32 @@ def test_whatever_a_wrong_program_fails_on_purpose_is_a_test(text: str, last: st
         f"{HELPER}x = check\nprint('begin')\nassert f(1)\nassert f(2)\nprint('done')\n",
         "import sys\nif sys.version_info < (3,):\n    raise RuntimeError\nassert f(1)\nassert f(2)\n",
         "try:\n    from solution import f\nexcept ImportError:\n    raise\nassert f(1)\nassert f(2)\n",
+        "assert f(1) == 1\nassert f(2)\nprint(f(2))\nx = f(3)\nfor n in (1, 2):\n    f(n)\n",
+        "def g(n):\n    if n < 0:\n        raise ValueError\n    return f(n)\nassert f(1)\nassert f(2)\nprint(g(3))\n",
+        f"{HELPER}assert f(1)\nassert f(2)\nif __name__ == '__main__':\n    check(f(int(input())), 2)\n",
+        f"{HELPER}x = [1]\ncheck(len(x), 1)\nassert f(1)\nassert f(2)\n",
     ],
 )
 def test_what_checks_nothing_of_the_program_is_no_test(text: str) -> None:
     assert [test.names for test in read_tests(text)] == [("f",), ("f",)]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "main()",
+        "sys.exit(main())",
+        "exit(main())",
+        "raise SystemExit(main())",
+        "print('begin')\n    main()\n    unittest.main()",
+        "def test_a():\n        main()\n    test_a()\n    pytest.main()",
+    ],
+)
+def test_what_is_for_a_script_is_a_test_where_nothing_else_is(run: str) -> None:
+    text = f"import sys, unittest, pytest\ndef main():\n    assert f(1) == 1\nif __name__ == '__main__':\n    {run}\n"
+    (test,) = read_tests(text)
+    assert "main()" in test.shown and test.names == ("f",)
+    assert "xit" not in test.source and ".main" not in test.source
 
 
 def test_inherited_methods_are_a_test_of_their_own_class() -> None:

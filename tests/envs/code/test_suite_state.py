@@ -11,7 +11,7 @@ from test_code_exec_env import begun, run
 
 from agent_rl.envs.check_data import check_data
 from agent_rl.envs.code.env import CodeExecEnvFactory
-from agent_rl.envs.code.suite_text import read_tests
+from agent_rl.envs.code.suite_text import RightProgram, read_tests
 
 STACK = """class Stack:
     def __init__(self):
@@ -41,14 +41,14 @@ def factory() -> Iterator[CodeExecEnvFactory]:
         yield opened
 
 
-def verdicts(text: str, program: str) -> list[bool]:
+def verdicts(text: str, program: str, reference: RightProgram | None = None) -> list[bool]:
     """Whether the program passes each test, run here and not in a sandbox; all share its module."""
     module = types.ModuleType("solution")
     exec(program, vars(module))
     before = sys.modules.get("solution")
     sys.modules["solution"] = module
     try:
-        return [passes(test.source) for test in read_tests(text)]
+        return [passes(test.source) for test in read_tests(text, reference=reference)]
     finally:
         sys.modules.pop("solution") if before is None else sys.modules.update(solution=before)
 
@@ -85,21 +85,6 @@ def test_a_right_program_passes_where_tests_change_what_later_ones_see(text: str
 def test_a_program_of_functions_that_is_set_back_passes() -> None:
     program = "ITEMS = []\nreset = ITEMS.clear\ndef add(x):\n    ITEMS.append(x)\n    return len(ITEMS)\n"
     assert verdicts("reset()\nassert add(1) == 1\nassert add(1) == 2\nassert add(1) == 3\n", program) == [True] * 3
-
-
-@pytest.mark.parametrize(
-    ("text", "num_tests"),
-    [
-        ("push(1)\nassert size() == 1\npush(2)\nassert size() == 2\n", 2),
-        ("x = push(1)\nassert size() == 1\ny = push(2)\nassert size() == 2\n", 2),
-        ("for n in (1, 2):\n    push(n)\nassert pop() == 2\nassert pop() == 1\nassert size() == 0\n", 3),
-        ("push(1)\ndef test_a():\n    assert size() == 1\ndef test_b():\n    assert pop() == 1 and not size()\n", 2),
-        ("xs = [1]\npush(xs)\nassert size() == 1\nassert pop() == [1]\nassert size() == 0\n", 3),
-    ],
-)
-def test_what_is_done_to_the_program_is_done_once(text: str, num_tests: int) -> None:
-    program = "ITEMS = []\npop = ITEMS.pop\nsize = ITEMS.__len__\npush = ITEMS.append\n"
-    assert verdicts(text, program) == [True] * num_tests
 
 
 def test_a_list_that_the_program_sorts_in_place_shows_in_the_next_test() -> None:
@@ -154,6 +139,172 @@ def test_calls_that_no_later_test_can_see_are_made_once(text: str) -> None:
 def test_errors_expected_in_a_loop_are_a_test() -> None:
     text = "for n in (-1, -2):\n    with pytest.raises(ValueError):\n        f(n)\nassert f(1) == 1\n"
     assert verdicts(text, "def f(n):\n    return n\n") == [False, True]
+
+
+# ---------------------------------------------------------------- honest texts
+
+ADD = "def add(a, b):\n    return a + b\n"
+NEXT = "def f(x):\n    return x + 1\n"
+ITEMS = "ITEMS = []\npush = ITEMS.append\nsize = ITEMS.__len__\npop = ITEMS.pop\n"
+SEEN = "L = []\nsubscribe = L.append\ndef publish(x):\n    for f in L:\n        f(x)\n"
+BAG = "class Bag:\n    def __init__(self):\n        self.xs = []\n    def put(self, x):\n        self.xs.append(x)\n"
+BAG += "    def size(self):\n        return len(self.xs)\ndef put(x, into=[]):\n    into[0].put(x)\n"
+BAG += "def use(bag):\n    put.__defaults__ = ([bag],)\ndef balanced(text):\n    return not text\n"
+TEST_A = "def test_a():\n    assert add(1, 2) == 3\n"
+CASE = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(add(1, 2), 3)\n"
+MAIN = "if __name__ == '__main__':\n"
+CHECK = "def check(a, b):\n    if a != b:\n        raise AssertionError\n"
+
+HONEST = [
+    # what is done to the program, seen in objects of the text
+    (SEEN, "out = []\nsubscribe(out.append)\npublish(3)\nassert out == [3]\nassert len(out) == 1\n", 2),
+    (
+        SEEN,
+        "seen = []\ndef on(x):\n    seen.append(x)\nsubscribe(on)\npublish(1)\nassert seen == [1]\n"
+        "publish(2)\nassert seen == [1, 2]\n",
+        2,
+    ),
+    (
+        "def solve(x):\n    print(x)\n",
+        "import io, sys\nbuf = io.StringIO()\nold = sys.stdout\nsys.stdout = buf\nsolve(3)\nsys.stdout = old\n"
+        "assert buf.getvalue() == '3\\n'\nassert buf.getvalue().strip() == '3'\n",
+        2,
+    ),
+    (BAG, "b = Bag()\nuse(b)\nput('a')\nassert b.size() == 1\nassert b.xs == ['a']\n", 2),
+    (BAG, "s = Bag()\ns.put(1)\nassert s.size() == 1\nt = Bag()\nt.put(1)\nt.put(2)\nassert t.size() == 2\n", 2),
+    (BAG, "s = Bag()\ns.put(1)\nassert s.size() == 1\nassert balanced('')\n", 2),
+    (
+        "def make(n):\n    return list(range(n))\ndef total(xs):\n    return sum(xs)\n",
+        "xs = make(3)\nxs.append(9)\nassert total(xs) == 12\nassert make(2) == [0, 1]\n",
+        2,
+    ),
+    ("def f(x):\n    return x\n", "r = f([3, 1])\nr.sort()\nassert r == [1, 3]\nassert f([]) == []\n", 2),
+    (NEXT, "r = f(1)\nprint(r)\nassert r == 2\nassert f(2) == 3\n", 2),
+    ("def f(x):\n    return [x]\n", "r = f(1)\nfor x in r:\n    print(x)\nassert r == [1]\nassert f(2) == [2]\n", 2),
+    (
+        "def f(n):\n    return set(range(n))\n",
+        "r = sorted(f(3))\nr.reverse()\nassert r == [2, 1, 0]\nassert sorted(f(1)) == [0]\n",
+        2,
+    ),
+    (
+        "def trace(c):\n    return lambda f: c.append\n",
+        "calls = []\n@trace(calls)\ndef g(x):\n    return x\ng(1)\nassert calls == [1]\ng(2)\nassert calls == [1, 2]\n",
+        2,
+    ),
+    (
+        "N = [0]\ndef reset():\n    N[0] = 0\ndef f(n):\n    N[0] += 1\n    return n\ndef calls():\n    return N[0]\n",
+        "reset()\nassert f(3) == 3\nassert calls() == 1\nreset()\nassert calls() == 0\nassert f(1) == 1\n",
+        4,
+    ),
+    (
+        "B = {}\ncreate = B.__setitem__\nbalance = B.get\ndef move(a, b, x):\n    B[a] -= x\n    B[b] += x\n",
+        "create('a', 9)\ncreate('b', 0)\nmove('a', 'b', 5)\nassert balance('a') == 4\nassert balance('b') == 5\n",
+        2,
+    ),
+    ("V = []\ninit = V.append\nget = V.__len__\n", f"init(0)\nq = 1\n{TEST_A.replace('add(1, 2) == 3', 'get()')}", 1),
+    (
+        ITEMS,
+        "for n in range(3):\n    push(n)\ndef test_a():\n    assert size() == 3\ndef test_b():\n    assert pop()\n",
+        2,
+    ),
+    # what checks nothing
+    (ADD, "assert add(1, 2) == 3\nprint(add(1, 2))\nprint('ok')\n", 1),
+    (ADD, "import time\nt = time.time()\nassert add(1, 2) == 3\nadd(5, 6)\nprint(time.time() - t)\n", 1),
+    (
+        ADD,
+        "cases = [(1, 2)]\nfor a, b in cases:\n    assert add(a, b) == 3\nfor x in cases:\n    print(add(*x[:2]))\n",
+        1,
+    ),
+    (
+        "class Node(list):\n    pass\ndef insert(root, x):\n    root.append(x)\n",
+        "def build(xs):\n    if not xs:\n        raise ValueError\n    root = Node(xs[:1])\n    for x in xs[1:]:\n"
+        "        insert(root, x)\n    return root\nroot = build([2, 1])\ninsert(root, 4)\nassert root == [2, 1, 4]\n",
+        1,
+    ),
+    (
+        ADD,
+        "import pytest\ndef checked(x):\n    if x is None:\n        pytest.fail()\n    return x\n"
+        "x = checked(add(1, 2))\ndef test_a():\n    assert x == 3\nadd(5, 5)\n",
+        1,
+    ),
+    # what a script does beside its tests
+    (
+        ADD,
+        f"{TEST_A}def main():\n    assert add(1, 3) == 4\n    return 0\n{MAIN}    import sys\n    sys.exit(main())\n",
+        1,
+    ),
+    (
+        ADD,
+        f"{TEST_A}def main():\n    n = int(input())\n    if n < 0:\n        raise ValueError\n    print(add(n, n))\n"
+        f"{MAIN}    main()\n",
+        1,
+    ),
+    (
+        ADD,
+        "assert add(1, 2) == 3\ndef parse(argv):\n    if len(argv) < 3:\n        raise SystemExit('usage')\n"
+        f"    return argv[1:3]\n{MAIN}    import sys\n    print(add(*parse(sys.argv)))\n",
+        1,
+    ),
+    (ITEMS, f"def test_a():\n    assert size() == 0\n{MAIN}    push(5)\n    assert pop() == 5\n", 1),
+    (ADD, f"{CASE}{MAIN}    assert add(0, 0) == 0\n    unittest.main()\n", 1),
+    (
+        ADD,
+        f"{TEST_A}def run():\n    for t in (test_a,):\n        try:\n            t()\n        except AssertionError:\n"
+        f"            raise SystemExit(1)\n{MAIN}    run()\n",
+        1,
+    ),
+    (
+        ADD,
+        f"{CASE}def suite():\n    return unittest.TestSuite([T('test_a')])\n{MAIN}    suite().debug()\n",
+        1,
+    ),
+    (ADD, f"{TEST_A}test_a()\n{MAIN}    test_a()\n    print('all passed')\n", 1),
+    # what fails without an assert of its own
+    (ADD, "def check(candidate):\n    assert candidate(2, 2) == 4\n\ncheck(add)\n", 1),
+    (
+        NEXT,
+        "def close(a, b):\n    return abs(a - b) < 1\n" + CHECK + "check(close(f(1), 2), True)\ncheck(f(2), 3)\n",
+        2,
+    ),
+    (SEEN, CHECK + "out = []\nsubscribe(out.append)\npublish(3)\ncheck(out, [3])\ncheck(len(out), 1)\n", 2),
+    (NEXT, "def check():\n    from solution import f\n    assert f(1) == 2\ncheck()\n", 1),
+    (NEXT, "import numpy as np\nnp.testing.assert_allclose(f(1.0), 2.0)\nassert f(2) == 3\n", 2),
+    (
+        "async def f(x):\n    return x\n",
+        "import asyncio\nasync def main():\n    assert await f(1) == 1\nasyncio.run(main())\n",
+        1,
+    ),
+    (
+        "def f(x):\n    return [][x]\n",
+        "try:\n    f(1)\n    assert False\nexcept IndexError:\n    pass\ntry:\n    f(2)\nexcept IndexError:\n    pass\n"
+        "else:\n    raise AssertionError\n",
+        2,
+    ),
+    (
+        "def solve():\n    print(int(input()))\n",
+        "from unittest.mock import patch\nwith patch('builtins.input', lambda: '1'), patch('builtins.print') as p:\n"
+        "    solve()\np.assert_called_with(1)\nassert p.call_count == 1\n",
+        2,
+    ),
+    # nothing but a script
+    (ADD, f"def main():\n    assert add(1, 2) == 3\n{MAIN}    main()\n", 1),
+    (
+        ADD,
+        f"import sys\ndef main(argv):\n    assert add(1, 2) == 3\n    return 0\n{MAIN}    sys.exit(main(sys.argv))\n",
+        1,
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "text", "num_tests"), HONEST)
+def test_a_right_program_passes_what_plain_python_passes(program: str, text: str, num_tests: int) -> None:
+    module = types.ModuleType("solution")
+    exec(program, vars(module))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "solution", module)
+        exec(text, {**vars(module)})
+    for reference in (None, RightProgram(program)):
+        assert verdicts(text, program, reference) == [True] * num_tests
 
 
 @pytest.mark.parametrize("text", [POPS, LOOP, ERROR])

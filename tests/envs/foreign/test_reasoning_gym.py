@@ -1,6 +1,8 @@
 """Questions of Reasoning Gym: rows, answers, scores; with the package itself, every data set that it has."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,35 @@ def test_a_scorers_process_that_ended_is_started_again(package: str) -> None:
     for _ in range(2):
         assert answer(factory, task, task["answer"]).reward == 1.0
         factory._scorer._process.kill()
+
+
+def test_a_fork_has_a_scorers_process_of_its_own(package: str) -> None:
+    factory = opened("spell_backward")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    assert answer(factory, task, task["answer"]).reward == 1.0
+    process = factory._scorer._process
+    if (child := os.fork()) == 0:
+        is_right = answer(factory, task, task["answer"]).reward == 1.0
+        is_own = factory._scorer._process.pid != process.pid
+        factory._scorer.close()
+        os._exit(0 if is_right and is_own else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert answer(factory, task, task["answer"]).reward == 1.0
+    assert factory._scorer._process is process
+
+
+def test_a_scorers_process_that_was_stopped_is_ended(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = opened("spell_backward")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    assert answer(factory, task, task["answer"]).reward == 1.0
+    monkeypatch.setattr("agent_rl.envs.foreign.scorer._GRACE_S", 0.1)
+    factory._scorer._timeout_s = 0.1
+    stopped = factory._scorer._process
+    stopped.send_signal(signal.SIGSTOP)
+    assert answer(factory, task, task["answer"]).reward == 0.0
+    assert stopped.poll() == -signal.SIGKILL
+    factory._scorer._timeout_s = 30.0
+    assert answer(factory, task, task["answer"]).reward == 1.0
 
 
 def test_an_answer_without_end_or_bound_earns_nothing_and_the_next_one_is_scored(
