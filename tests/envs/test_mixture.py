@@ -54,7 +54,9 @@ class WordEnv(AgentEnv):
         return StepResult(reward=float(len(message.content)), terminated=True) if self.num_turns == 2 else "Again."
 
     def truncate(self, reason: StopReason) -> Any:
-        return StepResult(reward=-1.0, terminated=True, info={"unanswered": self.unanswered})
+        return StepResult(
+            reward=-1.0, terminated=True, info={"unanswered": self.unanswered and self.unanswered.content}
+        )
 
     def close(self) -> None:
         type(self).closed.append(self.word)
@@ -142,7 +144,7 @@ def test_an_episode_that_is_cut_off_and_closed_is_so_inside() -> None:
     env.reset(TASKS[1])
     env.unanswered = Message.assistant("hel")
     result = env.truncate(StopReason.MAX_TOKENS)
-    assert (result.reward, result.info["unanswered"].content) == (-1.0, "hel")
+    assert (result.reward, result.info["unanswered"]) == (-1.0, "hel")
     env.close()
     assert WordEnv.closed[-1] == "hello"
     make()().close()  # an episode that never began holds nothing
