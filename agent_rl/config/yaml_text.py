@@ -46,10 +46,25 @@ def dump_settings(tree: Any, *, allow_unicode: bool = False) -> str:
     return yaml.dump(tree, Dumper=SettingsDumper, sort_keys=False, allow_unicode=allow_unicode)
 
 
-def quoted(text: str) -> str:
-    """The text in double quotes on one line, which `parse_settings` reads back, but for zero bytes and half surrogate
-    pairs, which it refuses."""
-    return yaml.dump(text, Dumper=SettingsDumper, default_style='"', width=math.inf, allow_unicode=True).rstrip("\n")
+class _OneLine(SettingsDumper):
+    """YAML without line breaks."""
+
+
+_OneLine.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if len(text.splitlines()) > 1 or text.endswith("\n") else None
+    ),
+)
+
+
+def dump_line(value: Any) -> str:
+    """The YAML of a value on one line, which `parse_settings` reads back, but for zero bytes and half surrogate pairs,
+    which it refuses."""
+    text = yaml.dump(
+        value, Dumper=_OneLine, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def read_settings(path: Path) -> Any:

@@ -1,7 +1,6 @@
 """What entry points share: user errors as one line and exit code 2, Ctrl-C as 130; where a user's own modules are."""
 
 import errno
-import json
 import math
 import os
 import sys
@@ -13,7 +12,7 @@ import typer
 
 from agent_rl.config import Config, load_config
 from agent_rl.config.base import flatten_keys, keys_called
-from agent_rl.config.yaml_text import quoted
+from agent_rl.config.yaml_text import dump_line
 from agent_rl.distributed.stopping import is_first_process_here
 from agent_rl.errors import ConfigError, UserError
 from agent_rl.registry import import_working_folder
@@ -57,7 +56,7 @@ def as_override(key: str, value: object) -> str:
 
     A path that is no Unicode is refused when the override is read.
     """
-    return f"{key}={json.dumps(value) if isinstance(value, int | float) else quoted(str(value))}"
+    return f"{key}={dump_line(value if isinstance(value, int | float) else str(value))}"
 
 
 def reads(*sections: str, but: Iterable[str] = ()) -> Callable[[CommandT], CommandT]:

@@ -8,18 +8,16 @@ Reads the file and its plug-ins; no model is loaded and nothing is written. Not 
 (`agent-rl plan`), configurations of other libraries (`agent-rl translate`).
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from agent_rl.config import Config, apply_override, flatten, read_yaml
 from agent_rl.config.base import Section, keys_called
 from agent_rl.config.help import KeyHelp, keys_of, one_line, sections
-from agent_rl.config.yaml_text import SettingsDumper
+from agent_rl.config.yaml_text import dump_line
 from agent_rl.envs.registry import DOMAINS, OPTIONS
 from agent_rl.errors import ConfigError, nearest
 from agent_rl.redacted import redacted
@@ -62,29 +60,10 @@ def _lines(tree: Mapping[str, Any], sources: Mapping[str, str], prefix: str = ""
     for key, value in tree.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield f"{indent}{_yaml(key)}:"
+            yield f"{indent}{dump_line(key)}:"
             yield from _lines(value, sources, f"{name}.")
         else:
-            yield f"{indent}{_yaml(key)}: {_yaml(value)}  # {sources.get(name, 'default')}"
-
-
-class _OneLine(SettingsDumper):
-    """YAML without line breaks."""
-
-
-_OneLine.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style='"' if len(text.splitlines()) > 1 or text.endswith("\n") else None
-    ),
-)
-
-
-def _yaml(value: Any) -> str:
-    text = yaml.dump(
-        value, Dumper=_OneLine, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False
-    )
-    return text.removesuffix("\n").removesuffix("\n...")
+            yield f"{indent}{dump_line(key)}: {dump_line(value)}  # {sources.get(name, 'default')}"
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -149,7 +128,7 @@ def _in_file(key: str, config: Config, path: Path) -> Iterator[str]:
         yield f"in {path}: without effect {why}"
     elif key in found:
         is_given = key in _sources(path, ())
-        yield f"in {path}: {_yaml(found[key])}{'' if is_given else ', the default'}"
+        yield f"in {path}: {dump_line(found[key])}{'' if is_given else ', the default'}"
     elif key.startswith(f"{_OPTIONS_KEY}."):
         yield f"in {path}: not given"
 

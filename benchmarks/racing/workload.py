@@ -58,7 +58,8 @@ class Workload:
         path.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
 
     def read_rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in Path(self.rows).read_text(encoding="utf-8").splitlines()]
+        with Path(self.rows).open(encoding="utf-8") as file:
+            return [json.loads(line) for line in file]
 
     def reward_function(self) -> Callable[..., list[float]]:
         module, _, name = self.reward.partition(":")
