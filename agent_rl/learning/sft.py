@@ -244,14 +244,14 @@ def _loss(model: MiniMindForCausalLM, batch: list[Conversation], autocast: bool)
     for row, item in enumerate(batch):
         ids_BT[row, : len(item.token_ids)] = torch.tensor(item.token_ids)
         mask_BT[row, : len(item.loss_mask)] = torch.tensor(item.loss_mask, dtype=torch.bool)
-    first = min(item.loss_mask.index(1) for item in batch) - 1
-    first -= first % _SHAPE_STEP
-    ids_BT, mask_BT = ids_BT.to(model.device), mask_BT.to(model.device)
+    ids_BT, mask_BT = ids_BT.to(model.device), mask_BT[:, 1:].to(model.device)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=autocast):
         hidden = model.hidden_states(ids_BT[:, :-1])
-        logits = model.logits(hidden[:, first:].flatten(0, 1))
-    targets = ids_BT[:, 1:].masked_fill(~mask_BT[:, 1:], -100)[:, first:]
-    return F.cross_entropy(logits.float(), targets.flatten(), ignore_index=-100)
+        learned = hidden[mask_BT]
+        spare = -len(learned) % (8 * _SHAPE_STEP)
+        logits = model.logits(F.pad(learned, (0, 0, 0, spare)))
+    targets = F.pad(ids_BT[:, 1:][mask_BT], (0, spare), value=-100)
+    return F.cross_entropy(logits.float(), targets, ignore_index=-100)
 
 
 _SHAPE_STEP = 32

@@ -200,8 +200,20 @@ class Attention(nn.Module):
         if isinstance(visible, PackedLayout):
             return self.o_proj(packed_attention(q[0], k[0], v[0], visible).flatten(1)[None])
         q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=True)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        return self.o_proj(fused_attention(q, k, v, visible).transpose(1, 2).flatten(2))
+
+
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """PyTorch's fused attention, causal unless `visible` says more; q [B, heads, T, D], k and v of fewer heads.
+
+    A CPU learns through it in float32, by autocast too: the backward pass of its bfloat16 kernel takes longer
+    (`benchmarks/stepping/attention_formats.py`).
+    """
+    if not (q.device.type == "cpu" and q.dtype == torch.bfloat16 and q.requires_grad and visible is None):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, is_causal=visible is None, enable_gqa=True)
+    with torch.autocast("cpu", enabled=False):
+        wide = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
+    return wide.to(q.dtype)
 
 
 class FeedForward(nn.Module):

@@ -62,6 +62,21 @@ def test_the_loss_falls_on_repeated_conversations(tmp_path: Path) -> None:
     assert losses[1] < 0.5 < losses[0]
 
 
+def test_the_loss_is_the_mean_over_the_learned_tokens_of_a_batch(tmp_path: Path) -> None:
+    model = MiniMindForCausalLM.from_pretrained(save_tiny_model(tmp_path))
+    short = Conversation(token_ids=[1, 8, 9, 2], loss_mask=[0, 0, 1, 1])
+    turns = Conversation(token_ids=[1, 7, 5, 6, 2, 9, 11, 2], loss_mask=[0, 1, 1, 0, 0, 0, 1, 0])
+    surprises = []
+    for conversation, learned in ((short, (2, 3)), (turns, (1, 2, 6))):
+        ids = torch.tensor(conversation.token_ids)
+        logprobs = model.logits(model.hidden_states(ids[None]))[0].log_softmax(-1)
+        surprises += [-logprobs[place - 1, ids[place]].item() for place in learned]
+    losses: list[float] = []
+    settings = SftSettings(num_conversations=2, batch_size=2, autocast=False)
+    train_sft(model, iter([short, turns]), settings, lambda _step, _num, loss, _speed: losses.append(loss))
+    assert losses == pytest.approx([sum(surprises) / 5])
+
+
 def random_conversations(stop_after: int | None = None) -> Iterator[Conversation]:
     rng = random.Random(5)
     for number in itertools.count():

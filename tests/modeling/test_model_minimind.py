@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from agent_rl.errors import CheckpointError
-from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM, RMSNorm
+from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM, RMSNorm, fused_attention
 
 PROMPT = [[5, 9, 2, 40, 41, 7], [1, 1, 30, 3, 62, 8]]
 
@@ -104,6 +105,17 @@ def test_rms_norm_of_3_4_divides_by_the_root_mean_square() -> None:
     norm = RMSNorm(2, eps=0.0)
     root_mean_square = math.sqrt((9 + 16) / 2)
     torch.testing.assert_close(norm(torch.tensor([3.0, 4.0])), torch.tensor([3.0, 4.0]) / root_mean_square)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_cpu_learns_through_attention_in_float32(enabled: bool) -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 5, 8).bfloat16().requires_grad_() for heads in (4, 2, 2))
+    wide = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True, enable_gqa=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        assert torch.equal(fused_attention(q, k, v, None), wide.bfloat16())
+        half = fused_attention(q.detach(), k.detach(), v.detach(), None)
+    assert half.dtype == torch.bfloat16 and not torch.equal(half, wide.bfloat16())
 
 
 def test_every_parameter_gets_a_gradient_under_bfloat16_autocast() -> None:
