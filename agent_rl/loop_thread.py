@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from agent_rl.closing import Closing
@@ -21,7 +22,8 @@ class LoopThread(Closing):
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def start(self, coroutine: "Coroutine[Any, Any, ResultT]") -> "Future[ResultT]":
@@ -45,9 +47,19 @@ class LoopThread(Closing):
         if self._loop.is_closed():
             return
         self.start(cancel_others()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stop)
         self._thread.join()
         self._loop.close()
+
+    def _run(self) -> None:
+        while not self._is_ending:
+            # asyncio raises these out of the loop as well as to who waits for the coroutine, and others still run.
+            with suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+
+    def _stop(self) -> None:
+        self._is_ending = True
+        self._loop.stop()
 
 
 async def cancel_others() -> None:

@@ -40,6 +40,38 @@ def test_the_end_cancels_what_still_runs_and_ends_the_thread() -> None:
     assert "ending" not in {thread.name for thread in threading.enumerate()}
 
 
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_ends_its_own_coroutine_and_neither_the_loop_nor_the_others(kind: type[BaseException]) -> None:
+    async def leave() -> None:
+        raise kind(3)
+
+    loop = LoopThread("left")
+    other = loop.start(asyncio.sleep(0.05, "other"))
+    with pytest.raises(kind, match="3"):
+        loop.start(leave()).result(20)
+    assert other.result(20) == "other"
+    assert loop.start(double(4)).result(20) == 8
+    loop.close()
+    assert "left" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_end_waits_for_coroutines_that_exit_as_they_are_cancelled() -> None:
+    async def stubborn() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            sys.exit(3)
+
+    loop = LoopThread("stubborn")
+    started = [loop.start(stubborn()) for _ in range(3)]
+    assert loop.start(double(4)).result(20) == 8
+    closing = threading.Thread(target=loop.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert all(each.done() for each in started)
+
+
 FORKS = """
 import asyncio, os
 from agent_rl.loop_thread import shared_loop

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -376,6 +377,19 @@ def test_async_functions_of_many_threads_share_one_loop_and_wait_together() -> N
         thread.join(30)
     assert totals == [1.0] * 4
     assert len(set(map(id, loops))) == 1
+
+
+def test_an_async_function_that_leaves_fails_with_its_name_and_the_next_is_called() -> None:
+    async def leaves(completion):
+        sys.exit("no key")
+
+    async def stays(completion):
+        return 1.0
+
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"the reward 'leaves' raised SystemExit: no key at .*_styles\.py"):
+            score(leaves)
+        assert score(stays)[0] == 1.0
 
 
 def test_an_async_function_works_inside_a_running_loop_as_in_a_notebook() -> None:

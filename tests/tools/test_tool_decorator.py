@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import enum
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -417,4 +418,11 @@ def test_what_an_async_function_raises_is_told_to_the_model() -> None:
         """Fail."""
         raise KeyError(text)
 
+    @tool(name=fresh(), timeout_s=30.0)
+    async def leaves(text: str) -> str:
+        """Leave."""
+        sys.exit(text)
+
+    assert "KeyError: 'x'" in answer(fails, text="x")
+    assert "SystemExit: x" in answer(leaves, text="x")
     assert "KeyError: 'x'" in answer(fails, text="x")

@@ -116,7 +116,10 @@ def test_an_episode_that_is_cut_off_is_scored_as_it_is(factory: EnvFactory) -> N
 
 
 @environment("vf-turns")
-@pytest.mark.parametrize(("reply", "reason"), [("fail", "the other side is gone"), ("bug", "oops")])
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [("fail", "the other side is gone"), ("bug", "oops"), ("exit", "the simulator is gone")],
+)
 def test_an_error_of_the_environment_drops_the_episode(factory: EnvFactory, reply: str, reason: str) -> None:
     made, _ = play(factory, reply, "a")
     assert made.stop_reason is StopReason.ENV_ERROR and made.reward is None

@@ -1,5 +1,6 @@
 """Several turns: a reply of the environment, a stop condition of its own, a last message, an error of its own."""
 
+import sys
 from typing import Any
 
 import verifiers as vf
@@ -21,6 +22,8 @@ class Countdown(vf.MultiTurnEnv):
             raise vf.Error("the other side is gone")
         if messages[-1].content == "bug":
             raise KeyError("oops")
+        if messages[-1].content == "exit":
+            sys.exit("the simulator is gone")
         last = [{"role": "user", "content": f"{state['left']} left"}]
         if state["left"] == 0:
             state["final_env_response"] = last
