@@ -78,6 +78,23 @@ def read_message(given: Any, where: str) -> Message:
     )
 
 
+def check_message(message: Message, where: str) -> None:
+    """DataError, opened by `where`, for a message that no template can render, as its class checks no types."""
+    if message.role not in ROLES:
+        raise DataError(f"{where} has the role {message.role!r:.60}; use {', '.join(ROLES)}")
+    name = "" if message.name is None else message.name
+    texts = {"content": message.content, "reasoning": message.reasoning, "name": name}
+    for key, text in texts.items():
+        if not isinstance(text, str):
+            raise DataError(f"{where} has the {key} {text!r:.60}; make it a text")
+    if not isinstance(message.tool_calls, list | tuple):
+        raise DataError(f"{where} has the tool_calls {message.tool_calls!r:.60}; make it a tuple of ToolCall")
+    for call in message.tool_calls:
+        is_call = isinstance(call, ToolCall) and isinstance(call.name, str) and isinstance(call.arguments, Mapping)
+        if not is_call:
+            raise DataError(f"{where} has the tool call {call!r:.80}; make it a ToolCall of a name and an object")
+
+
 def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
     calls = []
     for call in given if isinstance(given, list | tuple) else [given]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
-from agent_rl.agent.message_dicts import read_message
+from agent_rl.agent.message_dicts import check_message, read_message
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.errors import DataError, UserError
 from agent_rl.rewards.numbers import as_number
@@ -61,13 +61,7 @@ def read_opening(returned: Any, env: Any) -> list[Message]:
     refuse_async(returned, env, "reset")
     if isinstance(returned, tuple) and len(returned) == 2 and _is_info(returned[1]):
         returned = returned[0]
-    messages = _messages(returned, env, "reset", "")
-    if not messages:
-        raise refusal(env, "reset", f"returned {returned!r:.80}, no message at all; expected {_MESSAGE_FORMS}")
-    if messages[-1].role == "assistant":
-        raise refusal(
-            env, "reset", "ended with a message of the assistant, whose turn it is; expected a user's at the end"
-        )
+    messages = _conversation(returned, env, "reset", "")
     if not isinstance(env.tools, list | tuple) or not all(isinstance(tool, ToolSpec) for tool in env.tools):
         raise refusal(env, "reset", f"left {env.tools!r:.120} in self.tools; expected ToolSpecs, as tool.spec gives")
     return list(messages)
@@ -85,7 +79,7 @@ def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:
     if isinstance(returned, tuple) and len(returned) in (4, 5) and not _are_messages(returned):
         return _read_gym(returned, env, method)
     if isinstance(returned, str | Message | Mapping) or _are_messages(returned):
-        return StepResult(messages=_messages(returned, env, method, ""))
+        return StepResult(messages=_answer(returned, env, method, ""))
     raise refusal(env, method, f"returned {returned!r:.80}, {_kind(returned)}; expected {_STEP_FORMS}")
 
 
@@ -124,12 +118,17 @@ def _read_result(result: StepResult, env: Any, method: str) -> StepResult:
         if value is None:
             raise fail(f"reward_parts[{name!r}]", result.reward_parts[name], "one number")
     is_over = _flag(result.terminated, fail)
-    is_read = not is_over or _are_messages(result.messages)  # what nobody reads may be anything
-    conversation = None if is_over else result.conversation
+    conversation, messages = None if is_over else result.conversation, result.messages
+    if not is_over and conversation is None:
+        messages = _answer(messages, env, method, "the messages")
+    elif not is_over or _are_messages(messages):
+        messages = _messages(messages, env, method, "the messages", is_read=False)
+    else:  # what nobody reads may be anything
+        messages = ()
     return replace(
         result,
-        messages=_messages(result.messages, env, method, "the messages") if is_read else (),
-        conversation=None if conversation is None else _messages(conversation, env, method, "the conversation"),
+        messages=messages,
+        conversation=None if conversation is None else _conversation(conversation, env, method, "the conversation"),
         reward=reward,
         reward_parts={name: value for name, value in parts.items() if value is not None},
         terminated=is_over,
@@ -154,7 +153,7 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
     success = next((_as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
     is_over = any(flags)
     return StepResult(
-        messages=() if is_over else _messages(observation, env, method, "the observation"),
+        messages=() if is_over else _answer(observation, env, method, "the observation"),
         reward=number,
         reward_parts={} if success is None else {"success": float(success)},
         terminated=is_over,
@@ -198,21 +197,39 @@ def _cut(value: Any) -> str:
     return str.__str__(value) if isinstance(value, str) else repr(value)[:_MAX_REPR_CHARS]
 
 
-def _messages(given: Any, env: Any, method: str, name: str) -> tuple[Message, ...]:
-    """Messages of ours; `name` is what of the result they are, empty for all of it."""
+def _conversation(given: Any, env: Any, method: str, name: str) -> tuple[Message, ...]:
+    """As `_answer`, of one message at least."""
+    messages = _answer(given, env, method, name)
+    if not messages:
+        shown = f"{name} {given!r:.80}" if name else f"{given!r:.80}"
+        raise refusal(env, method, f"returned {shown}, no message at all; expected {_MESSAGE_FORMS}")
+    return messages
+
+
+def _answer(given: Any, env: Any, method: str, name: str) -> tuple[Message, ...]:
+    """As `_messages`, for what the model reads next."""
+    messages = _messages(given, env, method, name)
+    if messages and messages[-1].role == "assistant":
+        raise refusal(
+            env, method, "ended with a message of the assistant, whose turn it is; expected a user's at the end"
+        )
+    return messages
+
+
+def _messages(given: Any, env: Any, method: str, name: str, *, is_read: bool = True) -> tuple[Message, ...]:
+    """Messages of ours, checked if anybody reads them; `name` is what of the result they are, empty for all of it."""
     listed = list(given) if isinstance(given, list | tuple) else [given]
     if isinstance(given, str):
         listed = [Message.user(given)]
     made = []
     for at, each in enumerate(listed):
-        if isinstance(each, Message):
-            made.append(each)
-            continue
-        if not isinstance(each, Mapping):
+        if not isinstance(each, Message | Mapping):
             shown = f"{name} {given!r:.80}" if name else f"{given!r:.80}"
             raise refusal(env, method, f"returned {shown}, {_kind(given)}; expected {_MESSAGE_FORMS}")
         try:
-            made.append(read_message(each, f"message {at}"))
+            if isinstance(each, Message) and is_read:
+                check_message(each, f"message {at}")
+            made.append(each if isinstance(each, Message) else read_message(each, f"message {at}"))
         except DataError as error:
             raise refusal(env, method, f"returned a wrong message: {error}") from None
     return tuple(made)

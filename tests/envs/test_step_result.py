@@ -123,6 +123,10 @@ def test_what_the_model_reads_next_is_read_in_any_clear_form(answer: Any, reward
         ("go", StepResult(reward=0.0, terminated="yes"), "terminated"),
         ("go", StepResult(flags="cheat", terminated=True), "flags"),
         ("go", StepResult(messages=[3]), "the messages [3]"),
+        ("go", StepResult(messages=(Message.user("hi"), Message.assistant("x"))), "whose turn it is"),
+        ("go", [{"role": "assistant", "content": "x"}], "whose turn it is"),
+        ("go", StepResult(conversation=(Message.user("hi"), Message.assistant("x"))), "whose turn it is"),
+        ("go", StepResult(conversation=()), "no message"),
     ],
 )
 def test_anything_else_is_one_sentence_that_names_the_method(opening: Any, answer: Any, got: str) -> None:
@@ -135,6 +139,42 @@ def test_anything_else_is_one_sentence_that_names_the_method(opening: Any, answe
     assert got in episode.error
     assert "expected" in episode.error or got == "the role 'usr'"
     assert "\n" not in episode.error
+
+
+CALL = ToolCall(name="add", arguments={})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "got"),
+    [
+        (Message.user(42), "the content 42"),
+        (Message.tool(None), "the content None"),
+        (Message(role="usr", content="x"), "the role 'usr'"),
+        (Message(role=["user"], content="x"), "the role ['user']"),
+        (Message.tool("x", name=3), "the name 3"),
+        (Message(role="assistant", content="x", reasoning=None), "the reasoning None"),
+        (Message.assistant("x", tool_calls=CALL), "the tool_calls ToolCall"),
+        (Message.assistant("x", tool_calls=({"name": "add", "arguments": {}},)), "the tool call {'name'"),
+        (Message.assistant("x", tool_calls=(ToolCall(name="add", arguments="{}"),)), "the tool call ToolCall"),
+    ],
+)
+def test_a_message_that_no_template_renders_drops_its_episode_and_names_the_method(wrong: Message, got: str) -> None:
+    asked = (wrong, Message.user("hi"))
+    for method, episode in {
+        "reset": play([*asked]),
+        "step": play("go", StepResult(messages=asked)),
+        "step ": play("go", StepResult(conversation=asked)),
+        " step": play("go", (asked, 0.0, False, {})),
+    }.items():
+        assert episode.stop_reason is StopReason.ENV_ERROR
+        assert f"OwnEnv.{method.strip()} (" in episode.error and got in episode.error and "\n" not in episode.error
+
+
+def test_what_nobody_reads_may_be_anything() -> None:
+    for told in ((Message.tool(None),), (Message.assistant("x"),), 3):
+        assert play("go", StepResult(messages=told, reward=1.0, terminated=True)).reward == 1.0
+    again = StepResult(messages=(Message.tool(None),), conversation=(Message.user("hi"),))
+    assert play("go", again, StepResult(reward=1.0, terminated=True)).reward == 1.0
 
 
 class Wrong(ToolEnv):
