@@ -28,7 +28,7 @@ from agent_rl.agent.call_values import (
     parenthesis_end,
     python_arguments,
 )
-from agent_rl.agent.messages import ParsedReply, ToolCall, ToolCallError
+from agent_rl.agent.messages import Message, ParsedReply, ToolCall, ToolCallError
 
 CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
 MISTRAL_OPEN = "[TOOL_CALLS]"
@@ -117,6 +117,14 @@ def write_calls(calls: Sequence[ToolCall], style: CallStyle) -> list[tuple[str, 
         separator = "\n" if pieces else ""
         pieces += [(f"{separator}{CALL_OPEN}\n", True), (dump_call(call), False), (f"\n{CALL_CLOSE}", True)]
     return pieces
+
+
+def reply_text(message: Message) -> str:
+    """The whole reply as text, calls included."""
+    if message.written:
+        return message.written
+    calls = "".join(text for text, _ in write_calls(message.tool_calls, CallStyle.HERMES))
+    return "\n".join(filter(None, (message.content, calls)))
 
 
 def dump_call(call: ToolCall) -> str:

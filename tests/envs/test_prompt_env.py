@@ -139,6 +139,29 @@ def test_without_tools_the_first_reply_ends_the_episode_whatever_it_holds() -> N
     assert run(factory(), ["It is 4"]).reward == 7.0
 
 
+JSON = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+
+
+@pytest.mark.parametrize("reply", [JSON, f"```json\n{JSON}\n```", f"Hm.{CALL}", "<tool_call>{", "It is 4"])
+def test_without_tools_the_whole_reply_is_scored_also_what_reads_as_a_call(reply: str) -> None:
+    seen: list[Any] = []
+
+    def keep(prediction, trajectory):
+        seen.append((prediction, trajectory[-1]))
+        return 1.0
+
+    def keep_messages(completions):
+        seen.append(completions[0])
+        return [1.0]
+
+    row = {**ROW, "prompt": [USER]}
+    run(factory([keep, keep_messages]), [reply], row)
+    assert seen == [(reply, Message.assistant(reply)), [{"role": "assistant", "content": reply}]]
+    seen.clear()
+    run(factory([keep, keep_messages]), [f"{reply} and more"], row, max_new_tokens=len(reply))
+    assert seen == [("", Message.assistant(reply)), [{"role": "assistant", "content": reply}]]
+
+
 def test_with_tools_calls_run_until_a_reply_without_one() -> None:
     seen: list[Any] = []
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent_rl.agent.message_dicts import read_chat
 from agent_rl.agent.messages import Message
-from agent_rl.agent.tool_parser import CallStyle, write_calls
 from agent_rl.data.rows import no_column
 from agent_rl.data.tasks import Task
 from agent_rl.errors import ConfigError, DataError
@@ -42,14 +41,6 @@ def import_package(name: str, install: str, env: str | None = None) -> Any:
     except ImportError as error:
         needed_by = f"env.name = {(env or name)!r} needs its package"
         raise ConfigError(f"{needed_by} ({error}); run `pip install {install}`") from None
-
-
-def reply_text(message: Message) -> str:
-    """The whole reply as text, calls included, for environments that read calls out of it themselves."""
-    if message.written:
-        return message.written
-    calls = "".join(text for text, _ in write_calls(message.tool_calls, CallStyle.HERMES))
-    return "\n".join(filter(None, (message.content, calls)))
 
 
 def to_messages(raw: Sequence[Any], where: str) -> tuple[Message, ...]:

@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import Field
 
 from agent_rl.agent.messages import Message
+from agent_rl.agent.tool_parser import reply_text
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, StepResult
-from agent_rl.envs.foreign.common import ForeignOptions, import_package, numbers, reply_text, seed_rows, to_reward
+from agent_rl.envs.foreign.common import ForeignOptions, import_package, numbers, seed_rows, to_reward
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.registry import import_object
 

@@ -13,10 +13,11 @@ from pydantic import Field
 
 from agent_rl.agent.message_dicts import read_prompt
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
+from agent_rl.agent.tool_parser import reply_text
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, StepResult
-from agent_rl.envs.foreign.common import ForeignOptions, numbers, reply_text, seed_rows, to_reward
+from agent_rl.envs.foreign.common import ForeignOptions, numbers, seed_rows, to_reward
 from agent_rl.envs.foreign.openenv_session import OpenEnvServer, OpenEnvSession, ServerError
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.registry import import_object

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from agent_rl.agent.messages import Message
+from agent_rl.agent.tool_parser import reply_text
 from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
@@ -19,7 +20,6 @@ from agent_rl.envs.foreign.common import (
     check_prompt,
     import_package,
     numbers,
-    reply_text,
     to_messages,
     to_reward,
 )
