@@ -62,14 +62,18 @@ class Scorer:
     def _result(self, asked: str) -> dict[str, Any]:
         if self._owner != os.getpid():  # a fork of the one that started it, whose answers these would be
             self._process, self._owner = None, os.getpid()
-        if self._process is None:
-            self._start()
-        process = self._process
-        assert process is not None and process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended, which shows where its answer is read
-            process.stdin.write(asked)
-            process.stdin.flush()
-        return self._line(process, self._timeout_s)
+        try:
+            if self._process is None:
+                self._start()
+            process = self._process
+            assert process is not None and process.stdin is not None
+            with suppress(BrokenPipeError):  # it has ended, which shows where its answer is read
+                process.stdin.write(asked)
+                process.stdin.flush()
+            return self._line(process, self._timeout_s)
+        except BaseException:  # for example Ctrl-C: an answer may still be on its way
+            self.close()
+            raise
 
     def _start(self) -> None:
         command = [sys.executable, "-P", __file__, str(self._timeout_s)]  # -P: beside this file lies one of the package

@@ -190,6 +190,24 @@ def test_a_fork_has_a_scorers_process_of_its_own(package: str) -> None:
     assert factory._scorer._process is process
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_an_answer_that_was_interrupted_is_not_taken_for_the_next_ones(
+    package: str, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    def interrupt(*_arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    factory = opened("spell_backward")
+    (task,) = factory.task_files(0, 1, 1)["train"]
+    if is_begun:
+        assert answer(factory, task, task["answer"]).reward == 1.0
+    with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
+        interrupted.setattr("agent_rl.envs.foreign.scorer.select.select", interrupt)
+        answer(factory, task, task["answer"])
+    for said, is_right in [("?", False), (task["answer"], True), ("?", False)]:
+        assert (answer(factory, task, said).reward == 1.0) == is_right
+
+
 def test_a_scorers_process_that_was_stopped_is_ended(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     factory = opened("spell_backward")
     (task,) = factory.task_files(0, 1, 1)["train"]
