@@ -6,6 +6,7 @@ exception ends anything.
 """
 
 import traceback
+from asyncio import CancelledError
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,10 @@ from agent_rl.errors import (
     raised_at,
 )
 
+OF_ONE_CALL = (Exception, SystemExit, CancelledError)
+"""What ends one call of a user's code and nothing else, for `except`: `sys.exit()` too (see `ends_program`), and the
+cancelling of a client's own tasks that leaks out of it. What this package cancels are coroutines that it awaits; the
+threads that call such code are told by an event, so that there it is never a cancelling of ours."""
 MAX_TRACEBACK_CHARS = 20_000
 """Of a longer traceback the beginning and the end are kept."""
 MAX_NOTED = 8

@@ -36,8 +36,8 @@ from agent_rl.endpoint.errors import check_installed
 from agent_rl.endpoint.outcome import Reward, to_reward
 from agent_rl.endpoint.session import EpisodeSession, SessionSpec
 from agent_rl.envs.base import AgentEnv, StepResult
-from agent_rl.errors import ConfigError, DataError
-from agent_rl.failures import FailedCall
+from agent_rl.errors import ConfigError, DataError, ends_program
+from agent_rl.failures import OF_ONE_CALL, FailedCall
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory
 from agent_rl.registry import import_object
@@ -178,7 +178,9 @@ class ExternalFactory(AgentFactory):
                 return session.posted  # the last line of a program may be the policy's words
             value = parse_output(result) if is_program else result
             return None if value is None else to_reward(value)
-        except Exception as error:  # the user's reward, or a value that is none
+        except OF_ONE_CALL as error:  # the user's reward, or a value that is none
+            if ends_program(error):
+                raise
             raise AgentFailedError(f"no reward: {describe(error)}") from error
 
     def _trajectory(

@@ -62,9 +62,15 @@ def read_opening(returned: Any, env: Any) -> list[Message]:
     if isinstance(returned, tuple) and len(returned) == 2 and _is_info(returned[1]):
         returned = returned[0]
     messages = _conversation(returned, env, "reset", "")
-    if not isinstance(env.tools, list | tuple) or not all(isinstance(tool, ToolSpec) for tool in env.tools):
-        raise refusal(env, "reset", f"left {env.tools!r:.120} in self.tools; expected ToolSpecs, as tool.spec gives")
+    read_tools(env, "reset")
     return list(messages)
+
+
+def read_tools(env: Any, method: str) -> tuple[ToolSpec, ...]:
+    """`env.tools` after a method; EnvReturnError for what are no ToolSpecs."""
+    if not isinstance(env.tools, list | tuple) or not all(isinstance(tool, ToolSpec) for tool in env.tools):
+        raise refusal(env, method, f"left {env.tools!r:.120} in self.tools; expected ToolSpecs, as tool.spec gives")
+    return tuple(env.tools)
 
 
 def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:

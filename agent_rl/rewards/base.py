@@ -34,7 +34,7 @@ from agent_rl.errors import (
     nearest,
     raised_at,
 )
-from agent_rl.failures import FailedCall, note
+from agent_rl.failures import OF_ONE_CALL, FailedCall, note
 from agent_rl.loop_thread import shared_loop
 from agent_rl.registry import REWARDS
 from agent_rl.rewards.entries import RewardSpec, RewardSpecs
@@ -350,7 +350,7 @@ def _score(each: _Registered, episode: _Scored) -> dict[str, float] | None:
         outcome = result_of(each.function(**wanted))
     except AgentRLError:
         raise
-    except (Exception, SystemExit) as error:  # the reward boundary: the sentence has to name the function and the line
+    except OF_ONE_CALL as error:  # the reward boundary: the sentence has to name the function and the line
         if ends_program(error):
             raise
         place = raised_at(error) or each.place  # a call with wrong arguments runs no line of it

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from agent_rl.agent.messages import Message
 from agent_rl.envs.base import AgentEnv, StepResult, Task
-from agent_rl.envs.step_result import read_opening, read_step, refuse_async
+from agent_rl.envs.step_result import read_opening, read_step, read_tools, refuse_async
 from agent_rl.errors import ClusterError, ConfigError, EnvLostError, defined_at, ends_program
-from agent_rl.failures import FailedCall, note, noting
+from agent_rl.failures import OF_ONE_CALL, FailedCall, note, noting
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, Turn
 from agent_rl.rollout.turns import EpisodeBudget, EpisodeCancel, EpisodeLimits, EpisodeSampling, sample_turn
@@ -181,7 +181,14 @@ class _Episode:
 
     def _answer(self, message: Message) -> tuple[StepResult, StopReason | None]:
         """What the environment answers, and which budget is used up now."""
-        result = in_env(lambda: read_step(self._env.step(message), self._env), env=self._env)
+
+        def step() -> StepResult:
+            result = read_step(self._env.step(message), self._env)
+            if not result.terminated:
+                read_tools(self._env, "step")
+            return result
+
+        result = in_env(step, env=self._env)
         self._take_reward(result)
         return result, self._budget.end()
 
@@ -228,7 +235,7 @@ def in_env(function: Callable[..., T], *arguments: Any, env: AgentEnv | None = N
         raise
     except EnvLostError:  # the episode runs again
         raise
-    except (Exception, SystemExit) as error:  # the environment boundary: one failing environment must not end the run
+    except OF_ONE_CALL as error:  # the environment boundary: one failing environment must not end the run
         if ends_program(error):
             raise
         raise EnvFailureError(FailedCall.of(error, ENVIRONMENT, env)) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_rl.agent.messages import ToolCall, ToolSpec
 from agent_rl.errors import SandboxError, ends_program, nearest
-from agent_rl.failures import FailedCall, note
+from agent_rl.failures import OF_ONE_CALL, FailedCall, note
 from agent_rl.tools.schema import check_arguments
 
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -125,7 +125,7 @@ class ToolRegistry:
             raise
         except _UnansweredError as error:
             text = str(error)
-        except (Exception, SystemExit) as error:  # the tool boundary: a tool's bug must not end the rollout
+        except OF_ONE_CALL as error:  # the tool boundary: a tool's bug must not end the rollout
             if ends_program(error):
                 raise
             text = f"{type(error).__name__}: {error}"

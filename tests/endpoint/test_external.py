@@ -97,6 +97,10 @@ def scores_length(task: dict[str, Any], result: str) -> float:
     return len(result) / 10
 
 
+def leaves(task: dict[str, Any], result: str) -> float:
+    sys.exit("no judge")
+
+
 _waiting = threading.Event()
 
 
@@ -138,6 +142,12 @@ def test_the_reward_is_what_the_agent_returns() -> None:
 def test_the_reward_may_be_posted_or_computed_from_what_the_agent_returns() -> None:
     assert play(factory_for("posts")).reward == 0.25
     assert play(factory_for("returns_its_text", reward=f"{__name__}:scores_length")).reward == 0.5
+
+
+def test_a_reward_that_leaves_is_said_and_the_run_goes_on() -> None:
+    episode = play(factory_for("returns_its_text", reward=f"{__name__}:leaves", failed_episodes="drop"))
+    assert (episode.reward, episode.stop_reason) == (None, StopReason.ENV_ERROR)
+    assert "SystemExit: no judge" in episode.error
 
 
 @pytest.mark.parametrize(("choice", "reward"), [("zero", 0.0), ("drop", None)])

@@ -116,6 +116,62 @@ def test_what_an_environment_raises_arrives_with_its_class_and_text(raised: Exce
     assert call(host, 0, "close").failure is None
 
 
+@pytest.mark.parametrize("raised", [SystemExit("no licence"), asyncio.CancelledError("no licence")])
+@pytest.mark.parametrize("where", ["reset", "step", "truncate", "close"])
+def test_an_exit_or_a_leaked_cancelling_arrives_as_a_failure_and_other_episodes_go_on(
+    where: str, raised: BaseException
+) -> None:
+    def fail(*_arguments: Any) -> None:
+        raise raised
+
+    made = iter([type("Exiting", (EchoEnv,), {where: fail})(), EchoEnv()])
+    host = EnvHost(lambda: EnvFactory(made.__next__))
+    calls = {
+        "reset": [TASK, None],
+        "step": [Message.assistant("x")],
+        "truncate": [StopReason.TIMEOUT],
+        "close": [],
+    }
+
+    async def both() -> dict[str, EnvReply]:
+        replies = {}
+        for method, arguments in calls.items():
+            replies[method] = await host.call(0, method, *arguments)
+            assert (await host.call(1, method, *arguments)).failure is None
+        return replies
+
+    failures = {method: reply.failure for method, reply in asyncio.run(both()).items()}
+    assert [method for method, failure in failures.items() if failure is not None] == [where]
+    error = failures[where].to_error()
+    assert (type(error).__name__, str(error)) == (type(raised).__name__, "no licence")
+    assert failures[where].call.place.startswith(f"{__file__}:")
+
+
+def test_tools_that_are_none_arrive_as_a_failure_that_names_the_method() -> None:
+    class NoTools(EchoEnv):
+        where = "reset"
+
+        def reset(self, task):
+            self.tools = None if self.where == "reset" else ()
+            return super().reset(task)
+
+        def step(self, message):
+            self.tools = None
+            return super().step(message)
+
+    class Later(NoTools):
+        where = "step"
+
+    for kind in (NoTools, Later):
+        host = EnvHost(lambda kind=kind: EnvFactory(kind))
+        failure = call(host, 0, "reset", TASK, None).failure
+        if kind is Later:
+            assert failure is None
+            failure = call(host, 0, "step", Message.assistant("x")).failure
+        assert failure.name == "EnvReturnError" and f"{kind.where} (" in failure.text
+        assert call(host, 0, "close").failure is None
+
+
 class LongStep(EchoEnv):
     def step(self, message, extra):
         return StepResult()

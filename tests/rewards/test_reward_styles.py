@@ -386,6 +386,11 @@ def test_an_async_function_that_leaves_fails_with_its_name_and_the_next_is_calle
     async def stays(completion):
         return 1.0
 
+    def leaks(completion):
+        raise asyncio.CancelledError
+
+    with pytest.raises(UserError, match=r"the reward 'leaks' raised CancelledError at .*_styles\.py"):
+        score(leaks)
     for _ in range(2):
         with pytest.raises(UserError, match=r"the reward 'leaves' raised SystemExit: no key at .*_styles\.py"):
             score(leaves)

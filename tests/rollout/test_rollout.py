@@ -1,5 +1,6 @@
 """Episodes: what the model reads and samples, every budget, the environment's failures, and threads."""
 
+import asyncio
 import math
 import threading
 import time
@@ -216,6 +217,26 @@ def test_a_failing_environment_is_data_without_a_reward(where: str) -> None:
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
     assert episode.error == f"SandboxError: no disk in {where}"
     assert env.num_closed == 1
+
+
+def test_a_cancelling_that_leaks_out_of_an_environment_drops_that_episode_alone() -> None:
+    class Leaking(EchoEnv):
+        def step(self, message: Message) -> StepResult:
+            async def call() -> None:
+                asyncio.current_task().cancel()  # as a client does whose connection breaks
+                await asyncio.sleep(0)
+
+            asyncio.run(call())
+            return super().step(message)
+
+    made = iter([Leaking(), *[EchoEnv() for _ in range(5)]])
+    worker = ThreadedRolloutWorker(
+        ScriptedPolicy(["done"]), EnvFactory(made.__next__), limits=LIMITS, seed=0, num_workers=1
+    )
+    groups = worker.collect(RolloutRequest(tasks=TASKS, group_size=2, step=0, temperature=1.0))
+    episodes = [episode for group in groups for episode in group.trajectories]
+    assert [episode.reward for episode in episodes] == [None, *[1.0] * 5]
+    assert episodes[0].error.startswith("CancelledError at ")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Running one call: whatever its arguments, its schema and its tool do, the answer is text within the time limit."""
 
+import asyncio
 import sys
 import threading
 from typing import Any
@@ -83,6 +84,8 @@ def test_a_failing_sandbox_leaves_run_as_it_is_with_and_without_a_limit(timeout_
 def test_a_tool_that_fails_exits_or_returns_something_else_is_answered(timeout_s: float | None) -> None:
     assert outcome(raising(ValueError("bad")), timeout_s).text == "error: do: ValueError: bad"
     assert outcome(lambda: sys.exit(3), timeout_s) == ToolResult(text="error: do: SystemExit: 3", ok=False)
+    leaked = outcome(raising(asyncio.CancelledError("scope")), timeout_s)
+    assert leaked == ToolResult(text="error: do: CancelledError: scope", ok=False)
     wrong = outcome(lambda: ["text"], timeout_s)
     assert not wrong.ok and wrong.text.startswith("error: do: TypeError: the tool returned list")
 

@@ -214,11 +214,12 @@ def _actor_class() -> type:
             from ray import cloudpickle
 
             from agent_rl.envs.remote.host import EnvHost, EnvReply, Failure
+            from agent_rl.failures import OF_ONE_CALL
 
             try:
                 self.host = EnvHost(cloudpickle.loads(self.payload))
                 return EnvReply(value=self.host.start())
-            except Exception as error:
+            except OF_ONE_CALL as error:
                 return EnvReply(failure=Failure.of(error))
 
         async def call(self, episode: int, method: str, *arguments: Any) -> Any:

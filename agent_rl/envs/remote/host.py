@@ -16,8 +16,8 @@ from agent_rl import errors
 from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
-from agent_rl.envs.step_result import read_opening, read_step, refuse_async
-from agent_rl.failures import FailedCall, noting
+from agent_rl.envs.step_result import read_opening, read_step, read_tools, refuse_async
+from agent_rl.failures import OF_ONE_CALL, FailedCall, noting
 from agent_rl.records import StopReason
 
 
@@ -34,7 +34,7 @@ class Failure:
     """Its place and traceback."""
 
     @classmethod
-    def of(cls, error: Exception, env: AgentEnv | None = None) -> "Failure":
+    def of(cls, error: BaseException, env: AgentEnv | None = None) -> "Failure":
         known = [each.__name__ for each in type(error).__mro__ if vars(errors).get(each.__name__) is each]
         call = FailedCall.of(error, "environment", env)
         return cls(type(error).__name__, known[0] if known else "", str(error), call)
@@ -91,13 +91,14 @@ class EnvHost:
                 seat.thread.shutdown(wait=False)
 
     def _run(self, seat: "_Seat", method: str, arguments: tuple[Any, ...]) -> EnvReply:
-        value, failure = None, None
+        value, tools, failure = None, (), None
         with noting() as noted:
             try:
                 value = getattr(seat, method)(*arguments)
-            except Exception as error:  # raised again where the episode runs
+                if method == "reset" or (method == "step" and not value.terminated):  # nobody reads later ones
+                    tools = read_tools(seat.env, method)
+            except OF_ONE_CALL as error:  # raised again where the episode runs; out of here it would end the actor
                 failure = Failure.of(error, seat.env)
-        tools = () if seat.env is None else tuple(seat.env.tools)
         counters = self._new_work() if method == "close" else {}
         return EnvReply(value=value, tools=tools, counters=counters, failure=failure, noted=tuple(noted))
 
