@@ -147,7 +147,7 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
     """(observation, reward, done, info), or (observation, reward, terminated, truncated, info)."""
     observation, reward, *ends, info = returned
     number = _number(reward)
-    flags = [_as_flag(end) for end in ends]
+    flags = [as_flag(end) for end in ends]
     if number is None or None in flags or not (info is None or isinstance(info, Mapping)):
         raise refusal(
             env,
@@ -156,7 +156,7 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
             "true or false, and a dictionary at their places",
         )
     info = info or {}
-    success = next((_as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
+    success = next((as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
     is_over = any(flags)
     return StepResult(
         messages=() if is_over else _answer(observation, env, method, "the observation"),
@@ -254,13 +254,13 @@ def _is_info(given: Any) -> bool:
 
 
 def _flag(given: Any, fail: Callable[[str, Any, str], EnvReturnError]) -> bool:
-    flag = _as_flag(given)
+    flag = as_flag(given)
     if flag is None:
         raise fail("terminated", given, "true or false")
     return flag
 
 
-def _as_flag(given: Any) -> bool | None:
+def as_flag(given: Any) -> bool | None:
     """True or false, of 0, 1 and other libraries' values too; None for anything else."""
     if isinstance(given, bool):
         return given

@@ -17,6 +17,7 @@ from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, StepResult
 from agent_rl.envs.foreign.common import ForeignOptions, import_package, numbers, seed_rows, to_reward
+from agent_rl.envs.step_result import as_flag
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.registry import import_object
 
@@ -69,13 +70,22 @@ class GymnasiumEnv(AgentEnv):
         if not isinstance(result, tuple) or len(result) not in (4, 5):
             raise ConfigError(f"{self._options.make}: step gave {result!r:.80}, expected a tuple of 5 values, or of 4")
         observation, reward, *ends, info = result
-        reward, is_over = to_reward(reward, self._options.make), any(map(bool, ends))
+        flags = [as_flag(end) for end in ends]
+        if None in flags or not isinstance(info, Mapping | None):
+            wanted = (
+                "observation, reward, terminated, truncated, info" if ends[1:] else "observation, reward, done, info"
+            )
+            raise ConfigError(
+                f"{self._options.make}: step gave {result!r:.80}; expected ({wanted}), with true or false and a "
+                "dictionary at their places"
+            )
+        reward, is_over = to_reward(reward, self._options.make), any(flags)
         self._total += reward
         success = self._options.is_success(self._total)
         return StepResult(
             messages=() if is_over else (Message.user(self._text(observation)),),
             reward=reward,
-            reward_parts={**(numbers(info) if isinstance(info, Mapping) else {}), "success": success},
+            reward_parts={**numbers(info or {}), "success": success},
             terminated=is_over,
         )
 

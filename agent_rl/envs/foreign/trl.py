@@ -21,10 +21,11 @@ from agent_rl.data.rows import no_column
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, ToolEnv
 from agent_rl.envs.foreign.common import ForeignOptions, to_reward
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, defined_at
 from agent_rl.records import StopReason
 from agent_rl.registry import import_object
-from agent_rl.rewards.base import result_of
+from agent_rl.rewards.base import RewardFailedError, result_of
+from agent_rl.rewards.styles import only_entry
 from agent_rl.tools.decorator import FunctionTool, make_tool
 
 _NO_TOOLS = ("reset", "get_reward")
@@ -83,7 +84,7 @@ class TRLEnvironment(ToolEnv):
         if value is None:
             return StepResult(reward=None, terminated=True, info={"error": f"{self._factory.reward_name} gave None"})
         earned = to_reward(value, self._factory.reward_name)
-        success = float(earned >= self._factory.options.success_at)
+        success = self._factory.options.is_success(earned)
         return StepResult(reward=earned, reward_parts={"success": success}, terminated=True)
 
 
@@ -142,8 +143,12 @@ class TRLEnvironmentFactory(EnvFactory):
         if self._function is not None:
             lists = {name: [value] for name, value in row.items()}
             lists |= {"environments": [instance], "prompts": [prompt], "completions": [completion]}
-            (value,) = result_of(self._function(**_taken(self._function, lists)))
-            return value
+            given = result_of(self._function(**_taken(self._function, lists)))
+            try:
+                return only_entry(given)
+            except ValueError as error:
+                place = defined_at(self._function)
+                raise RewardFailedError(f"the reward {self.reward_name!r} {error}{place}") from None
         if hasattr(instance, "get_reward"):
             return instance.get_reward()
         if not hasattr(instance, "reward"):

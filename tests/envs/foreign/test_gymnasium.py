@@ -58,6 +58,16 @@ def test_rewards_of_other_types_are_numbers(reward: object) -> None:
     env.close()
 
 
+@pytest.mark.parametrize("end", [True, 1, numpy.True_, numpy.array([1])])
+@pytest.mark.parametrize("info", [None, {}])
+def test_ends_of_other_types_are_true_or_false(end: object, info: object) -> None:
+    for ends in ([end], [end, False], [False, end]):
+        env = make_env_factory("gymnasium", {**GUESS, "kwargs": {"result": ("over", 1.0, *ends, info)}})()
+        env.reset({"task_id": "t"})
+        assert env.step(Message.assistant("1")).terminated
+        env.close()
+
+
 def test_an_environment_from_before_version_26_is_seeded_and_answers_with_four_values() -> None:
     env = make_env_factory("gymnasium", {"make": "foreign_fakes:OldGuess"})()
     assert env.reset({"task_id": "t", "seed": 14}) == [Message.user("Guess from 0 to 9.")]

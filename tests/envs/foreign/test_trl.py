@@ -9,7 +9,7 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import ToolsConfig
 from agent_rl.envs.opening import offer_tools
 from agent_rl.envs.registry import make_env_factory
-from agent_rl.errors import ConfigError, DataError
+from agent_rl.errors import ConfigError, DataError, UserError
 from agent_rl.records import StopReason
 
 HERE = "test_trl"
@@ -74,6 +74,25 @@ async def slow_reward(completions: list[Any]) -> list[float]:
     return [0.5 for _ in completions]
 
 
+def two_rewards(environments: list[Counter]) -> list[float]:
+    return [1.0, 0.0]
+
+
+def bare_reward(environments: list[Counter]) -> float:
+    return 1.0
+
+
+class Tenths(Counter):
+    def add(self, amount: int) -> str:
+        """Add a tenth.
+
+        Args:
+            amount: Not used.
+        """
+        self.reward += 0.1
+        return "more"
+
+
 def factory(name: str = "Counter", **options: Any) -> Any:
     return make_env_factory("trl_environment", {"make": f"{HERE}:{name}", **options})
 
@@ -121,6 +140,23 @@ def test_a_method_or_a_function_may_give_the_reward() -> None:
     env = factory(reward=f"{HERE}:length_reward")()
     env.reset({**ROW, "target": 99})
     assert env.step(Message.assistant("done")).reward is None
+
+
+def test_ten_rewards_of_a_tenth_solve_what_needs_one() -> None:
+    env = factory("Tenths")()
+    env.reset(ROW)
+    for _ in range(10):
+        env.step(add(1))
+    ended = env.step(Message.assistant("done"))
+    assert ended.reward < 1.0 and ended.reward_parts == {"success": 1.0}
+
+
+@pytest.mark.parametrize("name", ["two_rewards", "bare_reward"])
+def test_a_function_that_gives_no_list_of_one_is_named_with_its_file(name: str) -> None:
+    env = factory(reward=f"{HERE}:{name}")()
+    env.reset(ROW)
+    with pytest.raises(UserError, match=rf"'{HERE}:{name}' gave .*expected a list with one number.*{HERE}\.py:\d+"):
+        env.step(Message.assistant("done"))
 
 
 def test_tools_of_a_configuration_stand_beside_the_methods() -> None:
