@@ -27,6 +27,7 @@ from agent_rl.loop_thread import shared_loop
 from agent_rl.redacted import Secrets, secret_values, secrets_of_address
 from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json
 from agent_rl.tools.passages import Passage, SearchError
+from agent_rl.tools.web_body import UNPACKED, WebBodyError, read_web_body
 from agent_rl.tools.web_providers import (
     BadAnswerError,
     address_of,
@@ -107,7 +108,7 @@ class WebSearch:
         headers = {self._provider.key_header: self._provider.key_prefix + self._key} if self._key else {}
         no_limit = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         self._client = httpx.AsyncClient(
-            headers={**headers, "accept": "application/json", "accept-encoding": "identity"},
+            headers={**headers, **UNPACKED, "accept": "application/json"},
             timeout=None,
             limits=no_limit,
         )
@@ -180,14 +181,10 @@ class WebSearch:
         # A limit on the whole of it: those of httpx start anew with every byte that comes.
         async with asyncio.timeout(within_s), self._client.stream(method, url, json=values) as response:
             self._check_status(response)
-            if response.headers.get("content-encoding", "identity") != "identity":  # unpacked it may be of any length
-                raise ServiceError(f"{self._config.provider} packed its answer although it was asked not to")
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > _MAX_ANSWER_BYTES:
-                    raise ServiceError(f"{self._config.provider} gave an answer of more than {_MAX_ANSWER_BYTES} bytes")
-        return bytes(body)
+            try:
+                return await read_web_body(response, _MAX_ANSWER_BYTES)
+            except WebBodyError as error:
+                raise ServiceError(f"{self._config.provider} {error}") from None
 
     def _check_status(self, response: httpx.Response) -> None:
         name, status = self._config.provider, response.status_code

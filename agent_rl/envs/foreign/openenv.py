@@ -20,6 +20,7 @@ from agent_rl.envs.base import AgentEnv, EnvFactory, Row, StepResult
 from agent_rl.envs.foreign.common import ForeignOptions, numbers, seed_rows, to_reward
 from agent_rl.envs.foreign.openenv_session import OpenEnvServer, OpenEnvSession, ServerError
 from agent_rl.errors import ConfigError, DataError
+from agent_rl.failures import FailedCall, note
 from agent_rl.registry import import_object
 
 _TOOL_FIELDS = {"tool_name", "arguments"}
@@ -77,7 +78,9 @@ class OpenEnvEnv(AgentEnv):
             if isinstance(error, ServerError) and error.code != "VALIDATION_ERROR":
                 raise
             return StepResult(messages=(Message.user(f"error: {error}"),), info={"tool_errors": 1})
-        return self._result((Message.user(self._factory.text(answer["observation"])),), is_over=answer["done"])
+        if answer["done"]:  # nobody reads its observation
+            return self._result((), is_over=True)
+        return self._result((Message.user(self._factory.text(answer["observation"])),), is_over=False)
 
     def close(self) -> None:
         if self._session is not None:
@@ -125,7 +128,7 @@ class OpenEnvEnv(AgentEnv):
             return StepResult(reward=None, terminated=True, info={"error": "the server gave no reward", **(info or {})})
         total = self._total or 0.0
         reward, self._given = total - self._given, total
-        parts = numbers(self._session.ask("state")) if is_over else {}
+        parts = self._last_state() if is_over else {}
         success = self._factory.options.is_success(total)
         return StepResult(
             messages=() if is_over else messages,
@@ -134,6 +137,15 @@ class OpenEnvEnv(AgentEnv):
             terminated=is_over,
             info=info or {},
         )
+
+    def _last_state(self) -> dict[str, float]:
+        """The numbers of the state after the end; none where the server fails to tell, as the rewards are known."""
+        assert self._session is not None, "reset comes first"
+        try:
+            return numbers(self._session.ask("state"))
+        except ServerError as error:
+            note(FailedCall.of(error, "the server's state", self))
+            return {}
 
 
 class OpenEnvFactory(EnvFactory):
@@ -187,8 +199,15 @@ class OpenEnvFactory(EnvFactory):
             assert self._field is not None, "start comes first"
             return {self._field: reply}
         made = self._act(reply)
-        if not isinstance(made, dict):
-            raise ConfigError(f"{self.options.act} gave {made!r:.80}, expected an action, which is a dictionary")
+        try:
+            json.dumps(made, allow_nan=False)
+            is_action = isinstance(made, dict)
+        except (TypeError, ValueError, RecursionError):
+            is_action = False
+        if not is_action:
+            raise ConfigError(
+                f"{self.options.act} gave {made!r:.80}, expected an action, which is a dictionary that JSON can hold"
+            )
         return made
 
     def text(self, observation: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ a ConfigError where every episode would end by it, and a ServerError, which drop
 Not here: what actions and observations mean (`openenv.py`). The package `openenv` itself is not needed.
 """
 
+import asyncio
 import json
 import time
 from contextlib import ExitStack, suppress
@@ -16,6 +17,8 @@ import httpx
 from agent_rl.closing import Closing
 from agent_rl.envs.foreign.common import import_package
 from agent_rl.errors import ConfigError
+from agent_rl.loop_thread import shared_loop
+from agent_rl.tools.web_body import UNPACKED, WebBodyError, read_web_body
 
 VERSIONS = "OpenEnv 0.2 or later, which answers at /schema and /ws"
 _INSTALL = "'websockets>=15'"
@@ -42,9 +45,10 @@ class OpenEnvServer:
         try:
             parts = urlsplit(url)
             scheme, _ = _SCHEMES[parts.scheme], parts.port
-        except (ValueError, KeyError):
-            scheme = None
-        if scheme is None or not parts.hostname:
+            is_address = bool(parts.hostname) and bool(httpx.URL(url)) and bool(parts.hostname.encode("idna"))
+        except (ValueError, KeyError, httpx.InvalidURL):  # UnicodeError is a ValueError
+            is_address = False
+        if not is_address:
             raise ConfigError(f"env.options.url = {url!r:.200}: expected an address such as http://localhost:8000")
         self.url, self.timeout_s = url, timeout_s
         self._is_local = parts.hostname in _LOCAL  # no proxy leads there
@@ -58,17 +62,33 @@ class OpenEnvServer:
 
     def action_schema(self) -> dict[str, Any]:
         """The fields of an action by name, `required` ones under that key; ConfigError where nothing says so."""
+        expected = f"expected a server of {VERSIONS}"
         try:
-            answer = httpx.get(f"{self._http_url}/schema", timeout=self.timeout_s, trust_env=not self._is_local)
-            schema = answer.json()["action"] if answer.is_success else None
+            status, body = shared_loop("openenv").result(self._get(f"{self._http_url}/schema"))
+        except TimeoutError:
+            raise self._down(TimeoutError(f"/schema was not answered within {self.timeout_s:g} s")) from None
         except httpx.HTTPError as error:
             raise self._down(error) from None
+        except WebBodyError as error:
+            raise ConfigError(f"env.options.url = {self.url!r}: /schema {error}; {expected}") from None
+        try:
+            schema = json.loads(body)["action"] if httpx.codes.is_success(status) else None
         except (ValueError, KeyError, TypeError, RecursionError):
             schema = None
         if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
-            got = f"status {answer.status_code}, {answer.text!r:.80}"
-            raise ConfigError(f"env.options.url = {self.url!r}: /schema gave {got}; expected a server of {VERSIONS}")
+            got = f"status {status}, {body.decode(errors='replace')!r:.80}"
+            raise ConfigError(f"env.options.url = {self.url!r}: /schema gave {got}; {expected}")
         return schema
+
+    async def _get(self, url: str) -> tuple[int, bytes]:
+        """Status and body of an answer. TimeoutError, WebBodyError and what httpx raises."""
+        # A limit on the whole of it: those of httpx start anew with every byte that comes.
+        async with (
+            httpx.AsyncClient(timeout=None, trust_env=not self._is_local) as client,
+            asyncio.timeout(self.timeout_s),
+            client.stream("GET", url, headers=UNPACKED) as response,
+        ):
+            return response.status_code, await read_web_body(response, _MAX_ANSWER_BYTES)
 
     def open(self) -> "OpenEnvSession":
         """A session that the server has an environment for; waits while it holds as many as it allows."""

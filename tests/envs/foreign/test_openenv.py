@@ -5,6 +5,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -140,6 +141,26 @@ def test_an_episode_that_is_cut_off_keeps_what_it_earned_and_ends_its_session(
     wait_for(lambda: server.num_open == 0)
 
 
+class Winning(Guessing):
+    """Ends with an observation of another form, and from then on knows no state."""
+
+    def step(self, data: dict[str, Any]) -> dict[str, Any]:
+        self.num_steps += 1
+        return observation({"winner": "you"}, reward=1.0, done=True)
+
+    def state(self) -> dict[str, Any]:
+        return failed("no state", "EXECUTION_ERROR") if self.num_steps else super().state()
+
+
+def test_an_episode_that_ended_is_scored_whatever_its_last_observation_and_state_are(
+    serve: Callable[..., FakeServer],
+) -> None:
+    made = play(opened(serve(Winning), describe="openenv_words:in_words"), ["7"])
+    assert (made.reward, made.stop_reason, made.reward_parts) == (1.0, StopReason.FINISHED, {"success": 1.0})
+    (failed_call,) = made.failures
+    assert "no state" in failed_call.error
+
+
 def test_more_episodes_than_the_server_allows_wait_for_each_other(serve: Callable[..., FakeServer]) -> None:
     factory = opened(serve(max_sessions=2))
     rewards = []
@@ -175,6 +196,36 @@ def test_a_server_that_is_down_is_one_sentence() -> None:
 def test_a_server_that_never_answers_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert "no server answers there" in refusal(url=f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_server_whose_answer_never_ends_is_one_sentence() -> None:
+    over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(9999)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{")
+            while not over.wait(0.1):
+                connection.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=[listener])
+        thread.start()
+        try:
+            text = refusal(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        finally:
+            over.set()
+            thread.join()
+    assert "/schema was not answered within 0.5 s" in text
+
+
+def test_a_schema_that_is_too_long_is_one_sentence(
+    serve: Callable[..., FakeServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent_rl.envs.foreign.openenv_session._MAX_ANSWER_BYTES", 100)
+    text = refusal(serve(schema=" " * 101))
+    assert "/schema gave an answer of more than 100 bytes" in text and "OpenEnv 0.2 or later" in text
 
 
 @pytest.mark.parametrize("schema", ["<html>hello</html>", "[]", '{"action": 3}', '{"detail": "Not Found"}', "[" * 9999])
@@ -256,6 +307,8 @@ def test_too_few_sessions_are_one_sentence(serve: Callable[..., FakeServer]) -> 
 
 # What a person gets wrong
 
+ODD_HOSTS = (f"http://{'a' * 64}.com", "http://a..b:80", "http://localhost:8000\x7f", "http://\u2764\u200d:80")
+
 
 def test_without_websockets_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "websockets.sync.client", None)
@@ -263,7 +316,9 @@ def test_without_websockets_the_sentence_says_what_to_install(monkeypatch: pytes
     assert "env.name = 'openenv'" in text and "pip install 'websockets" in text
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://localhost", "http://", "8000", "http://[::1", "http://a:b"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://localhost", "http://", "8000", "http://[::1", "http://a:b", *ODD_HOSTS]
+)
 def test_what_is_no_address_is_one_sentence(url: str) -> None:
     assert "http://localhost:8000" in refusal(url=url)
 
@@ -306,6 +361,12 @@ def test_wrong_functions_are_named(serve: Callable[..., FakeServer]) -> None:
     env.reset(TASK)
     with pytest.raises(ConfigError, match="openenv_words:to_text gave '7', expected an action"):
         env.step(Message.assistant("7"))
+    env.close()
+    env = opened(serve(), act="openenv_words:to_object")()
+    env.reset(TASK)
+    for reply in ("set", "nan", "array"):
+        with pytest.raises(ConfigError, match=r"openenv_words:to_object gave .*, expected an action.*JSON"):
+            env.step(Message.assistant(reply))
     env.close()
     with pytest.raises(ConfigError, match="openenv_words:to_none gave None, expected a text"):
         opened(serve(), describe="openenv_words:to_none")().reset(TASK)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy
+
 
 def to_guess(reply: str) -> dict[str, Any]:
     if reply == "wrong field":
@@ -17,6 +19,10 @@ def in_words(observation: dict[str, Any]) -> str:
 
 def to_text(reply: str) -> str:
     return reply
+
+
+def to_object(reply: str) -> dict[str, Any]:
+    return {"guess": {"set": {1}, "nan": float("nan"), "array": numpy.int64(3)}[reply]}
 
 
 def to_none(observation: dict[str, Any]) -> None:
