@@ -192,6 +192,14 @@ class EnvFactory(Closing):
         return {}
 
 
+OF_INNER = (
+    *("own_tools", "needed_tools", "failure_rules", "may_be_remote", "speed_options", "environments", "check_task"),
+    *("read_tasks", "task_source", "compared_options", "solutions", "part_weights", "demonstrations"),
+    *("chosen_demonstrations", "covers", "task_files", "preflight_tasks"),
+)
+"""What a factory around another has of that one, whatever it does with environments and resources."""
+
+
 def _check_maker(make: Callable[[], AgentEnv]) -> None:
     """ConfigError for what no episode could call."""
     made = make.func if isinstance(make, partial) else make

@@ -8,18 +8,12 @@ from dataclasses import replace
 
 from agent_rl.agent.messages import Message
 from agent_rl.data.tasks import Task
-from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
+from agent_rl.envs.base import OF_INNER, AgentEnv, EnvFactory, StepResult
 from agent_rl.envs.step_result import read_step
 from agent_rl.records import StopReason
 
 BLANK = "(no answer)"
 """What the model reads in place of every reply of a tool."""
-_OF_INNER = (
-    *("own_tools", "needed_tools", "failure_rules", "speed_options", "check_task", "solutions", "part_weights"),
-    *("preflight_tasks", "counters", "worker_counters", "describe", "start"),
-    *("environments", "read_tasks", "task_source", "compared_options"),
-)
-"""What the factory has of the one inside."""
 
 
 class BlankAnswersFactory(EnvFactory):
@@ -30,7 +24,7 @@ class BlankAnswersFactory(EnvFactory):
     def __init__(self, inner: EnvFactory) -> None:
         super().__init__(inner)
         self.inner = inner
-        for name in _OF_INNER:
+        for name in (*OF_INNER, "counters", "worker_counters", "describe", "start"):
             setattr(self, name, getattr(inner, name))
 
     def __call__(self) -> AgentEnv:
@@ -54,6 +48,7 @@ class BlankAnswersEnv(AgentEnv):
 
     def step(self, message: Message) -> StepResult:
         result = read_step(self._inner.step(message), self._inner)
+        self.tools = self._inner.tools
         conversation = result.conversation
         return replace(
             result,

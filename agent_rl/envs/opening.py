@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_rl.agent.code_format import CODE_TOOL
 from agent_rl.config import Config, ToolsConfig, parse_config
-from agent_rl.envs.base import AgentEnv, EnvFactory, ToolEnv
+from agent_rl.envs.base import OF_INNER, AgentEnv, EnvFactory, ToolEnv
 from agent_rl.envs.mixture import MixtureFactory, errors_of
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError
@@ -154,13 +154,6 @@ def check_agent_type(agent_type: str, factory: EnvFactory) -> None:
         )
 
 
-_OF_INNER = (
-    *("failure_rules", "speed_options", "check_task", "solutions", "preflight_tasks", "part_weights", "counters"),
-    *("covers", "read_tasks", "task_source", "compared_options"),
-)
-"""What a factory with a toolset has of the one inside."""
-
-
 class ToolsetEnvFactory(EnvFactory):
     """Makes `inner`'s environments, gives each the toolset, and closes that."""
 
@@ -168,7 +161,7 @@ class ToolsetEnvFactory(EnvFactory):
         super().__init__(inner)
         self.inner = inner
         self.toolset = toolset
-        for name in _OF_INNER:
+        for name in (*OF_INNER, "counters", "worker_counters"):
             setattr(self, name, getattr(inner, name))
         if inner.own_tools is not None or toolset.names:
             self.own_tools = (*(inner.own_tools or ()), *toolset.names)

@@ -1,6 +1,6 @@
 """The control of an evaluation: tools do what they do, and answer nothing."""
 
-from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
 from agent_rl.envs.blank_answers import BLANK, BlankAnswersFactory
 from agent_rl.records import StopReason
@@ -47,6 +47,24 @@ def test_the_words_of_tools_are_gone_and_nothing_else() -> None:
     assert env.truncate(StopReason.MAX_TURNS).reward == 0.25
     env.close()
     assert Door.seen == {"seed": 5, "unanswered": Message.assistant("cut")} and Door.closed == 1
+
+
+def test_tools_that_change_in_an_episode_are_offered() -> None:
+    class Phases(Door):
+        def reset(self, task):
+            self.tools = (ToolSpec(name="first", description=""),)
+            return super().reset(task)
+
+        def step(self, message):
+            self.tools = (ToolSpec(name="second", description=""),)
+            return super().step(message)
+
+    env = BlankAnswersFactory(EnvFactory(Phases))()
+    offered = []
+    for call in (lambda: env.reset({"task_id": "a"}), lambda: env.step(Message.assistant("again"))):
+        call()
+        offered += [tool.name for tool in env.tools]
+    assert offered == ["first", "second"]
 
 
 def test_the_factory_says_what_it_is_and_is_the_other_otherwise() -> None:

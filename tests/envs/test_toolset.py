@@ -1,7 +1,7 @@
 """Tools that a configuration offers: found by name, made for each episode, beside those of the environment."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ from agent_rl.config.tools import MCPServerConfig
 from agent_rl.data.tasks import Task
 from agent_rl.envs import opening
 from agent_rl.envs.base import AgentEnv, EnvFactory, Solution, StepResult, ToolEnv
+from agent_rl.envs.blank_answers import BlankAnswersFactory
 from agent_rl.envs.opening import check_agent_type, offer_tools
 from agent_rl.envs.registry import make_env_factory
 from agent_rl.errors import ConfigError, DataError
@@ -272,6 +273,35 @@ def test_the_environments_attributes_are_passed_on() -> None:
     assert factory.preflight_tasks([{"task_id": "1"}]) == {"first": {"task_id": "1"}}
     with pytest.raises(DataError, match="row 3: no"):
         factory.check_task({}, "row 3")
+
+
+def test_what_a_factory_says_of_its_environments_is_passed_on_by_every_one_around_it() -> None:
+    class Full(AnswerFactory):
+        may_be_remote = False
+        speed_options = ("workers",)
+
+        def task_files(self, seed: int, num_train: int | None, num_eval: int | None) -> dict[str, list[Task]]:
+            return {"train": [{"task_id": "1"}]}
+
+        def demonstrations(self, seed: int, *, faulty_share: float) -> Iterator[Any]:
+            return iter(["shown"])
+
+        def chosen_demonstrations(self, seed: int, *, faulty_share: float, choice: Any) -> Iterator[Any]:
+            return iter(["chosen"])
+
+        def covers(self, task: Task) -> dict[str, tuple[str, ...]]:
+            return {"families": ("door",)}
+
+        def worker_counters(self) -> dict[str, float]:
+            return {"lost_actors": 1.0}
+
+    for factory in (with_toolset(Full(), "calculator"), BlankAnswersFactory(Full())):
+        assert (factory.may_be_remote, factory.speed_options) == (False, ("workers",))
+        assert factory.task_files(0, None, None) == {"train": [{"task_id": "1"}]}
+        assert [*factory.demonstrations(0, faulty_share=0.0)] == ["shown"]
+        assert [*factory.chosen_demonstrations(0, faulty_share=0.0, choice=None)] == ["chosen"]
+        assert factory.covers({}) == {"families": ("door",)}
+        assert factory.worker_counters() == {"lost_actors": 1.0}
 
 
 def test_tools_start_before_the_environment_and_close_after_it(with_server: Callable[..., EnvFactory]) -> None:

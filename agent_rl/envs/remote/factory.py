@@ -13,18 +13,11 @@ from typing import Any
 from agent_rl.agent.messages import Message
 from agent_rl.config.sections import RayConfig
 from agent_rl.data.tasks import Task
-from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
+from agent_rl.envs.base import OF_INNER, AgentEnv, EnvFactory, StepResult
 from agent_rl.envs.remote.actors import EnvActor, EnvActors
 from agent_rl.errors import EnvLostError
 from agent_rl.failures import note
 from agent_rl.records import StopReason
-
-_OF_INNER = (
-    *("own_tools", "needed_tools", "failure_rules", "speed_options", "check_task", "solutions", "part_weights"),
-    *("demonstrations", "task_files", "preflight_tasks", "covers"),
-    *("environments", "read_tasks", "task_source", "compared_options"),
-)
-"""What this factory has of the one whose environments run elsewhere."""
 
 
 class RayEnvFactory(EnvFactory):
@@ -37,7 +30,7 @@ class RayEnvFactory(EnvFactory):
         """ConfigError without Ray, and for an `open_factory` that cannot be sent to other machines."""
         super().__init__(inner)
         self.inner = inner
-        for name in _OF_INNER:
+        for name in OF_INNER:
             setattr(self, name, getattr(inner, name))
         self._actors = EnvActors(config, open_factory)
         self._is_started = False

@@ -206,8 +206,10 @@ def test_a_server_whose_answer_never_ends_is_one_sentence() -> None:
         with connection, suppress(OSError):
             connection.recv(9999)
             connection.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{")
-            while not over.wait(0.1):
+            for _ in range(100):
                 connection.sendall(b" ")
+                if over.wait(0.1):
+                    break
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=drip, args=[listener])
