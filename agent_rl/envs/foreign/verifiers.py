@@ -36,6 +36,8 @@ from agent_rl.records import StopReason
 
 INSTALL = "'verifiers>=0.2,<0.4'"
 _SANDBOXES = {"SandboxEnv", "SandboxMixin", "CliAgentEnv", "BrowserEnv", "OpenEnvEnv"}
+_MAX_REFUSED = 100
+"""Requests of a rollout that is cut off which are refused; one that asks on is left, and its episode dropped."""
 _HELD_OUT = 0.1
 """Share of the rows held out where an environment has no evaluation rows of its own."""
 
@@ -96,12 +98,19 @@ class VerifiersEnv(AgentEnv):
 
     def truncate(self, reason: StopReason) -> StepResult:
         """Ends as where a prompt is too long for a model of theirs, and is scored by the rubric as it is; without any
-        reply it earns nothing, for rewards expect one."""
+        reply it earns nothing, for rewards expect one. RuntimeError where it does not end."""
         if not self._num_replies:
             return StepResult(reward=0.0, reward_parts={"success": 0.0}, terminated=True)
         said: Ask | Future[Any] | None = self._asked
+        num_refused = 0
         while isinstance(said, Ask):
+            if num_refused == _MAX_REFUSED:
+                raise RuntimeError(
+                    f"the environment asked for {num_refused} more replies after its episode was cut off; let it end "
+                    "at verifiers.OverlongPromptError"
+                )
             said.answer(self._factory.package.OverlongPromptError(str(reason)))
+            num_refused += 1
             said = self._dialogue.next()
         assert said is not None, "reset comes first"
         return self._scored(said, {})
@@ -150,9 +159,11 @@ class VerifiersFactory(EnvFactory):
 
     async def _run(self, row: dict[str, Any], client: Any) -> Any:
         state = await self._env.rollout(row, client, "policy", {})
-        if state.get("error") is None:
-            await self._env.rubric.score_rollout(state)
-        await self._env.rubric.cleanup(state)
+        try:
+            if state.get("error") is None:
+                await self._env.rubric.score_rollout(state)
+        finally:
+            await self._env.rubric.cleanup(state)
         return state
 
     def response(self, message: Message, *, has_tools: bool, number: int) -> Any:

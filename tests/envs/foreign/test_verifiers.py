@@ -1,6 +1,7 @@
 """Environments of verifiers through our rollout: its data, tools, turns, rubric; with a fake and the package itself."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,6 +125,20 @@ def test_an_error_of_the_environment_drops_the_episode(factory: EnvFactory, repl
     made, _ = play(factory, reply, "a")
     assert made.stop_reason is StopReason.ENV_ERROR and made.reward is None
     assert reason in (made.error or "")
+
+
+@environment("vf-stubborn")
+def test_an_environment_that_asks_on_after_the_end_is_left(factory: EnvFactory) -> None:
+    made, policy = play(factory, "a", limits=EpisodeLimits(max_new_tokens=200, max_turns=1))
+    assert (made.stop_reason, made.reward, len(policy.prompts)) == (StopReason.ENV_ERROR, None, 1)
+    assert "asked for 100 more replies" in made.error
+
+
+@environment("vf-stubborn")
+def test_a_rubric_that_fails_is_cleaned_up(factory: EnvFactory) -> None:
+    made, _ = play(factory, "score me")
+    assert made.stop_reason is StopReason.ENV_ERROR and "no judge" in made.error
+    assert sys.modules["vf_stubborn"].CLEANED == [{"trajectory": []}]
 
 
 @environment("vf-reverse")
