@@ -8,6 +8,7 @@ Nothing here knows models or episodes.
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from agent_rl.config.load import read_yaml
 from agent_rl.core.run.lock import make_run_folder
 from agent_rl.core.run.machine import describe_machine, model_checksum
 from agent_rl.core.run.record import run_config_of
-from agent_rl.core.run.unfinished import clear_unfinished, holds_a_step
-from agent_rl.distributed.checkpoint import latest_checkpoint
+from agent_rl.core.run.unfinished import clear_unfinished, holds_a_step, last_step
+from agent_rl.distributed.checkpoint import latest_checkpoint, step_of
 from agent_rl.errors import CheckpointError, ConfigError, DataError
+from agent_rl.redacted import HIDDEN, redacted
 from agent_rl.telemetry.files import write_json, write_text
 
 _FREE_KEYS = ("checkpoint.", "log.", "run.name", "run.output_dir")
@@ -44,8 +46,8 @@ class RunFolder:
     path: Path
     resume_from: Path | None
     """Checkpoint to continue from; None starts from `model.path`."""
-    is_taken_over: bool = False
-    """Whether an earlier start left files there, and no step, so that its name is free."""
+    is_new: bool = False
+    """Whether the run begins here, so that no other may have done a step in this folder."""
     record: Config | None = None
     """What config.yaml will say, where that is not the configuration as it was given."""
     working_folder: str = field(default_factory=os.getcwd)
@@ -63,22 +65,19 @@ class RunFolder:
             _refuse_another_model(config, newest)
             return cls(path=path, resume_from=newest)
         if resume == "never":
-            if (path / "config.yaml").exists():
-                if holds_a_step(path):
-                    raise ConfigError(
-                        f"{path} already holds a run; set checkpoint.resume=auto to continue it, or another run.name"
-                    )
-                return cls(path=path, resume_from=None, is_taken_over=True)
-            return cls(path=path, resume_from=None)
+            if holds_a_step(path):
+                raise _taken(path)
+            return cls(path=path, resume_from=None, is_new=True)
         given = Path(resume)
         if not given.is_dir():
             raise CheckpointError(f"checkpoint.resume = {resume!r}: no such folder; give never, auto or a checkpoint")
-        if (path / "config.yaml").exists() and (newest is None or given.resolve() != newest.resolve()):
+        is_branch = newest is None or given.resolve() != newest.resolve()
+        if is_branch and ((path / "config.yaml").exists() or holds_a_step(path)):
             raise ConfigError(
                 f"{path} already holds a run, and {given} is not its newest checkpoint; set another run.name to branch"
             )
         _refuse_another_model(config, given)
-        return cls(path=path, resume_from=given)
+        return cls(path=path, resume_from=given, is_new=is_branch)
 
     @property
     def metrics_file(self) -> Path:
@@ -97,17 +96,42 @@ class RunFolder:
     def eval_file(self, step: int, temperature: float) -> Path:
         return self.path / "eval" / f"step_{step:05d}_t{temperature:g}.json"
 
-    def begin(self, config: Config, environment: dict[str, Any], *, step: int) -> "Begun":
+    def begin(
+        self,
+        config: Config,
+        environment: dict[str, Any],
+        *,
+        step: int,
+        saved_step: int | None = None,
+        is_again: bool = False,
+    ) -> "Begun":
         """Write config.yaml and environment.json, and remove what steps after `step` left; returns the keys whose
-        values differ from the run's last start, or from that of the run whose checkpoint it continues from."""
+        values differ from the run's last start, or from that of the run whose checkpoint it continues from.
+
+        For who holds the folder's lock. `saved_step` is that of the checkpoint which the run saved or continues from,
+        `is_again` whether it has begun before. ConfigError when another run has been here since this one was opened.
+        """
         config = self.record or config
         make_run_folder(self.path)
-        kept_in = clear_unfinished(self.path) if self.is_taken_over else None
+        self._refuse_another_run(0 if not is_again else step, saved_step)
+        is_first = self.is_new and not is_again and saved_step is None
+        kept_in = clear_unfinished(self.path) if is_first else None
         changed = self._changed_keys(config)
         write_text(self.path / "config.yaml", config.to_yaml(), is_private=True)  # it may hold keys
         write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})
         self.remove_later(step)
         return Begun(changed=changed, kept_in=kept_in)
+
+    def _refuse_another_run(self, step: int, saved_step: int | None) -> None:
+        """ConfigError where the folder holds what a run that has written `step` steps of metrics cannot have left."""
+        newest = latest_checkpoint(self.checkpoints)
+        if self.is_new and saved_step is None and last_step(self.path) > step:
+            raise _taken(self.path)
+        if newest is not None and step_of(newest) > (saved_step or 0):
+            raise ConfigError(
+                f"{newest} was saved by another run since this one was opened, which would overwrite it; open it again "
+                "with checkpoint.resume=auto, or set another run.name"
+            )
 
     def refuse_another_working_folder(self) -> None:
         """ConfigError where code of the run has changed the process's working folder, which is changed back."""
@@ -141,10 +165,27 @@ class RunFolder:
             path = (self.resume_from and run_config_of(self.resume_from)) or path
         if not path.exists():
             return []
-        earlier = flatten(read_yaml(path))
-        now = flatten(config.model_dump(mode="json"))
-        keys = [key for key in earlier | now if not key.startswith(_FREE_KEYS)]
-        return [f"{key} {earlier.get(key)} -> {now.get(key)}" for key in keys if earlier.get(key) != now.get(key)]
+        return changed_keys(read_yaml(path), config.model_dump(mode="json"))
+
+
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`train.steps 5 -> 6` for every key whose values differ; secrets are told by their names alone."""
+    raw = flatten(before), flatten(now)
+    redacted_ones = flatten(redacted(before)), flatten(redacted(now))
+    told = []
+    for key in raw[0] | raw[1]:
+        if raw[0].get(key) == raw[1].get(key) or key.startswith(_FREE_KEYS):
+            continue
+        # What is hidden with all that is below it has no such key.
+        old, new = (
+            shown.get(key, HIDDEN if key in values else None) for values, shown in zip(raw, redacted_ones, strict=True)
+        )
+        told.append(f"{key} changed {HIDDEN}" if old == new else f"{key} {old} -> {new}")
+    return told
+
+
+def _taken(path: Path) -> ConfigError:
+    return ConfigError(f"{path} already holds a run; set checkpoint.resume=auto to continue it, or another run.name")
 
 
 def _refuse_another_model(config: Config, checkpoint: Path | None) -> None:

@@ -153,7 +153,7 @@ class GRPOTrainer(Closing):
         self._work = WorkCounters(counted, backend)
         self._state = RunState(alarms=make_alarms(config.log.alarms))
         self._checkpoints = self._make_checkpoints(train_tasks)
-        self._has_ended = False
+        self._has_begun = self._has_ended = False
         self._on_step: Callable[[int, Mapping[str, float]], None] | None = None
         self._on_evaluation: Callable[[EvalResult], None] | None = None
         if run.resume_from is not None:
@@ -258,7 +258,9 @@ class GRPOTrainer(Closing):
 
     def _train(self) -> None:
         environment = self._env_factory.describe()
-        begun = self._backend.on_main(lambda: self._run.begin(self.config, environment, step=self.step))
+        stands = {"step": self.step, "saved_step": self._state.saved_step, "is_again": self._has_begun}
+        begun = self._backend.on_main(lambda: self._run.begin(self.config, environment, **stands))
+        self._has_begun = True
         with RunOutput(self._run, self.config, step=self.step, is_main=self._backend.is_main_process) as output:
             for sentence in (environment.get("summary"), self._overlap):
                 if sentence:

@@ -4,17 +4,17 @@ Not here: runs that have done a step, which are continued or left alone (`run_fo
 """
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
 
-from agent_rl.core.run.lock import LOCK_FILE
-from agent_rl.distributed.checkpoint import latest_checkpoint
+from agent_rl.distributed.checkpoint import latest_checkpoint, step_of
 from agent_rl.telemetry.files import whole_lines
 
 _OF_VALUE = ("eval", "transcripts", "samples", "checkpoints")
 """Folders: what is in one of them is kept aside."""
-_WORTHLESS = (
+_OF_A_RUN = (
     *("config.yaml", "environment.json", "metrics.jsonl", "events.jsonl", "errors.jsonl", "log.jsonl", "tensorboard"),
     *_OF_VALUE,
 )
@@ -22,22 +22,29 @@ _WORTHLESS = (
 
 def holds_a_step(folder: Path) -> bool:
     """Whether a run in `folder` has done a step: a checkpoint of one, or its metrics; damaged ones count as one."""
+    return last_step(folder) > 0
+
+
+def last_step(folder: Path) -> float:
+    """The last step of which there is a checkpoint or metrics, 0 where there is none; infinite for damaged metrics."""
     newest = latest_checkpoint(folder / "checkpoints")
-    if newest is not None and int(newest.name.removeprefix("step_")) > 0:
-        return True
     try:
-        return any(int(json.loads(line)["step"]) > 0 for line in whole_lines(folder / "metrics.jsonl"))
+        steps = [int(json.loads(line)["step"]) for line in whole_lines(folder / "metrics.jsonl")]
     except (ValueError, KeyError, TypeError):
-        return True
+        return math.inf
+    return max([0, *steps, *([step_of(newest)] if newest is not None else [])])
 
 
 def clear_unfinished(folder: Path) -> Path | None:
-    """Empty the folder of a run without a step: what is of value moves to a folder beside it, which is returned.
+    """Remove what a run without a step left; what is of value moves to a folder beside it, which is returned.
 
-    Where there are no evaluations, episodes or checkpoints, its files are removed instead; files of others stay.
+    Where there are no evaluations, episodes or checkpoints, its files are removed instead; files of others stay. A
+    folder without `config.yaml` and without checkpoints is of no run.
     """
+    if not (folder / "config.yaml").exists() and latest_checkpoint(folder / "checkpoints") is None:
+        return None
     is_of_value = any(path.is_file() for name in _OF_VALUE for path in (folder / name).rglob("*"))
-    entries = [path for path in folder.iterdir() if path.name != LOCK_FILE]
+    entries = [folder / name for name in _OF_A_RUN if os.path.lexists(folder / name)]
     if is_of_value:
         number = 1
         while (aside := folder.with_name(f"{folder.name}.unfinished-{number}")).exists():
@@ -47,6 +54,5 @@ def clear_unfinished(folder: Path) -> Path | None:
             os.rename(path, aside / path.name)
         return aside
     for path in entries:
-        if path.name in _WORTHLESS:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return None

@@ -1,0 +1,146 @@
+"""The folder of a run: no other run's files are overwritten or moved, and changed settings are told without secrets."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import make_trainer
+from fakes import save_tiny_model, tiny_config
+
+from agent_rl.core.run_folder import RunFolder, changed_keys
+from agent_rl.errors import ConfigError
+from agent_rl.telemetry.events import read_events
+
+OPTIONS = {
+    "rollout": {"group_size": 4, "groups_per_step": 1, "async_workers": 0},
+    "checkpoint": {"every": 1},
+    "train": {"steps": 3},
+    "log": {"progress": False, "trackers": []},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_tiny_model(tmp_path / "model")
+    return tmp_path
+
+
+def trainer_of(folder: Path, **sections: dict[str, Any]) -> Any:
+    return make_trainer(folder, **(OPTIONS | sections))
+
+
+def steps_in(run: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def stop_after(last: int) -> Any:
+    def on_step(step: int, _metrics: Any) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    return on_step
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("resume", ["never", "auto"])
+def test_of_two_trainers_made_for_one_folder_the_second_leaves_the_first_ones_run(folder: Path, resume: str) -> None:
+    first, second = (trainer_of(folder, checkpoint={"every": 0, "resume": resume}) for _ in range(2))
+    with first, second:
+        first.train()
+        with pytest.raises(ConfigError):
+            second.train()
+    assert steps_in(folder / "runs/tiny") == [1, 2, 3]
+    assert [event.kind for event in read_events(folder / "runs/tiny")] == ["start", "checkpoint", "end"]
+
+
+def test_a_trainer_does_not_rewind_the_run_that_another_has_continued(folder: Path) -> None:
+    with trainer_of(folder) as first:
+        with pytest.raises(KeyboardInterrupt):
+            first.train(on_step=stop_after(1))
+        with trainer_of(folder, checkpoint={"every": 1, "resume": "auto"}) as second:
+            second.train()
+        with pytest.raises(ConfigError):
+            first.train()
+    assert steps_in(folder / "runs/tiny") == [1, 2, 3]
+
+
+def test_a_trainer_that_trains_again_goes_on_where_it_was_also_after_a_start_without_a_step(folder: Path) -> None:
+    run = folder / "runs/tiny"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("{}\n")
+    with trainer_of(folder) as trainer:
+        with pytest.raises(KeyboardInterrupt):
+            trainer.train(on_step=stop_after(2))
+        trainer.train()
+    assert [path.name for path in (folder / "runs").iterdir()] == ["tiny"]
+    assert steps_in(run) == [1, 2, 3]
+
+
+def test_steps_by_hand_and_their_checkpoint_belong_to_the_run_that_follows(folder: Path) -> None:
+    with trainer_of(folder) as trainer:
+        trainer.update(trainer._source.collect(step=1).groups)
+        trainer.save_checkpoint()
+        trainer.train()
+    assert steps_in(folder / "runs/tiny") == [2, 3]
+
+
+@pytest.mark.parametrize("left", ["checkpoints/step_00020/manifest.json", "metrics.jsonl"])
+def test_steps_without_a_configuration_are_a_run_too(folder: Path, left: str) -> None:
+    file = folder / "runs/tiny" / left
+    file.parent.mkdir(parents=True)
+    file.write_text('{"step": 20}\n')
+    with pytest.raises(ConfigError):
+        RunFolder.open(tiny_config(folder))
+    assert files_below(folder / "runs") == [f"tiny/{left}"]
+
+
+def test_files_that_are_no_runs_stay_where_they_are(folder: Path) -> None:
+    run = folder / "runs/tiny"
+    for name in ("src/a.py", "config.yaml", "eval/step_00000_t0.json", "metrics.jsonl"):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text("")
+    opened = RunFolder.open(tiny_config(folder))
+    assert opened.begin(tiny_config(folder), {}, step=0).kept_in == folder / "runs/tiny.unfinished-1"
+    assert files_below(folder / "runs") == [
+        *("tiny.unfinished-1/config.yaml", "tiny.unfinished-1/eval/step_00000_t0.json"),
+        *("tiny.unfinished-1/metrics.jsonl", "tiny/config.yaml", "tiny/environment.json", "tiny/src/a.py"),
+    ]
+
+
+def test_a_project_without_a_configuration_of_a_run_is_left_alone(folder: Path) -> None:
+    mine = folder / "runs/tiny/eval/mine.py"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("")
+    opened = RunFolder.open(tiny_config(folder))
+    assert opened.begin(tiny_config(folder), {}, step=0).kept_in is None
+    assert mine.is_file()
+
+
+def search_key(key: str) -> dict[str, Any]:
+    return {"tools": {"search": {"default_params": {"api_key": key, "cx": "0123"}}}, "train": {"steps": len(key)}}
+
+
+def test_a_changed_secret_is_named_and_neither_value_is_shown() -> None:
+    told = changed_keys(search_key("sk-OLD11112222"), search_key("sk-NEW333344445"))
+    assert [line.split()[0] for line in told] == ["tools.search.default_params.api_key", "train.steps"]
+    assert "14 -> 15" in told[1]
+    assert not any(secret in " ".join(told) for secret in ("sk-", "OLD", "NEW"))
+    assert changed_keys(search_key("sk-OLD11112222"), search_key("sk-OLD11112222")) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "named"),
+    [
+        (lambda key: {"headers": {"X-Key": {"a": key}}}, "headers.X-Key.a"),
+        (lambda key: {"headers": {"X": key}} if key == "one-1111" else {}, "headers.X"),
+        (lambda key: {"url": f"https://me:{key}@host/"}, "url"),
+    ],
+)
+def test_so_is_one_that_is_hidden_with_its_section_or_within_a_text(section: Any, named: str) -> None:
+    told = changed_keys(section("one-1111"), section("two-2222"))
+    assert [line.split()[0] for line in told] == [named]
+    assert "1111" not in told[0] and "2222" not in told[0]
