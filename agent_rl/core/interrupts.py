@@ -37,34 +37,46 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@contextmanager
-def deferred_interrupt() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it, SystemExit at a second press.
+class _Deferred:
+    """What came while signals are held back."""
 
-    So for SIGTERM within `sigterm_as_interrupt`, with TerminatedError. Does nothing outside the main thread, where
-    Python delivers no signals, where Ctrl-C is ignored (`nohup ... &`), and where signals are noted.
-    """
-    held = [signal.SIGINT] if signal.getsignal(signal.SIGINT) != signal.SIG_IGN else []
-    held += [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) is _raise_terminated else []
-    if threading.current_thread() is not threading.main_thread() or not held or is_noting():
-        yield
-        return
-    got: list[int] = []
+    def __init__(self) -> None:
+        self.got: list[int] = []
 
-    def remember(number: int, _frame: FrameType | None) -> None:
-        got.append(number)
-        if len(got) > 1:
+    def remember(self, number: int, _frame: FrameType | None) -> None:
+        self.got.append(number)
+        if len(self.got) > 1:
             # Not KeyboardInterrupt, at which a checkpoint is saved: this step is half done.
             raise SystemExit(EXIT_CODES[signal.Signals(number)])
         if is_first_process_here():
             name = NAMES[signal.Signals(number)]
             print(f"\n{name}: finishing this step first; a second one leaves it unfinished", flush=True)
 
-    earlier = {number: signal.signal(number, remember) for number in held}
+
+def _is_deferring() -> bool:
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return any(isinstance(getattr(handler, "__self__", None), _Deferred) for handler in handlers)
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was pressed inside it, SystemExit at a second press.
+
+    So for SIGTERM within `sigterm_as_interrupt`, with TerminatedError. Does nothing outside the main thread, where
+    Python delivers no signals, where Ctrl-C is ignored (`nohup ... &`), where signals are noted, and inside of another
+    such block, at whose end the signal is raised.
+    """
+    held = [signal.SIGINT] if signal.getsignal(signal.SIGINT) != signal.SIG_IGN else []
+    held += [signal.SIGTERM] if signal.getsignal(signal.SIGTERM) is _raise_terminated else []
+    if threading.current_thread() is not threading.main_thread() or not held or is_noting() or _is_deferring():
+        yield
+        return
+    deferred = _Deferred()
+    earlier = {number: signal.signal(number, deferred.remember) for number in held}
     try:
         yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
-    if got:
-        raise TerminatedError if got[0] == signal.SIGTERM else KeyboardInterrupt
+    if deferred.got:
+        raise TerminatedError if deferred.got[0] == signal.SIGTERM else KeyboardInterrupt

@@ -34,7 +34,7 @@ class Begun:
     """What is to be told of a run's start."""
 
     changed: list[str]
-    """Keys whose values are others than at the last start."""
+    """Keys whose values, or whose files of tasks, are others than at the last start."""
     kept_in: Path | None
     """Folder that now has what an earlier start left, which finished no step."""
 
@@ -116,9 +116,10 @@ class RunFolder:
         self._refuse_another_run(0 if not is_again else step, saved_step)
         is_first = self.is_new and not is_again and saved_step is None
         kept_in = clear_unfinished(self.path) if is_first else None
-        changed = self._changed_keys(config)
+        machine = describe_machine(config)
+        changed = self._changed(config, machine)
         write_text(self.path / "config.yaml", config.to_yaml(), is_private=True)  # it may hold keys
-        write_json(self.path / "environment.json", describe_machine(config) | {"env": environment})
+        write_json(self.path / "environment.json", machine | {"env": environment})
         self.remove_later(step)
         return Begun(changed=changed, kept_in=kept_in)
 
@@ -159,13 +160,37 @@ class RunFolder:
                         f"{path}: left of a step that is run again, and cannot be removed ({error.strerror}); remove it"
                     ) from None
 
-    def _changed_keys(self, config: Config) -> list[str]:
+    def _changed(self, config: Config, machine: dict[str, Any]) -> list[str]:
+        """Settings, and files of tasks, that are others than at the last start."""
         path = self.path / "config.yaml"
         if not path.exists():
             path = (self.resume_from and run_config_of(self.resume_from)) or path
         if not path.exists():
             return []
-        return changed_keys(read_yaml(path), config.model_dump(mode="json"))
+        edited = edited_files(_machine_of(path).get("tasks"), machine["tasks"])
+        return changed_keys(read_yaml(path), config.model_dump(mode="json")) + edited
+
+
+def edited_files(before: Any, now: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """`data.train_path tasks.jsonl (other contents)` for every file of `task_checksums` that is another than before."""
+    told = []
+    for key, file in now.items():
+        old = before.get(key) if isinstance(before, dict) else None
+        if not isinstance(old, dict) or "sha256" not in file:
+            continue
+        is_same_file = (old.get("path"), old.get("of")) == (str(file["path"]), file["of"])
+        if is_same_file and old.get("sha256") != file["sha256"]:
+            told.append(f"data.{key} {file['path']} (other contents)")
+    return told
+
+
+def _machine_of(config_file: Path) -> dict[str, Any]:
+    """`environment.json` beside a run's configuration; empty for one of an older version, or a damaged one."""
+    try:
+        record = json.loads(config_file.with_name("environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    return record if isinstance(record, dict) else {}
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -191,11 +216,7 @@ def _taken(path: Path) -> ConfigError:
 def _refuse_another_model(config: Config, checkpoint: Path | None) -> None:
     """ConfigError where `model.path` holds other weights than those that the checkpoint's run began with."""
     of_run = checkpoint and run_config_of(checkpoint)
-    try:
-        record = of_run and json.loads(of_run.with_name("environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # of an older version, or damaged: nothing to compare with
-        record = None
-    began = (record or {}).get("model", {})
+    began = _machine_of(of_run).get("model", {}) if of_run else {}
     given = config.model.path
     if "sha256" not in began or given == began.get("path"):
         return

@@ -5,8 +5,8 @@ launcher, every process runs this same loop: it runs its share of the episodes, 
 Not here: how an episode runs (`episode.py`), the mathematics of a step (`update.py`), what a task is worth (envs).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from agent_rl.core.policy_sync import make_policy_sync, module_to_train
 from agent_rl.core.quick_start import quick_run
 from agent_rl.core.run.ending import RunEnding, disk_refusals_as_user_errors
 from agent_rl.core.run.eval_result import EvalResult
-from agent_rl.core.run.lock import RunLock
+from agent_rl.core.run.lock import held_folder
 from agent_rl.core.run.state import RunCheckpoints, RunState
 from agent_rl.core.run_folder import RunFolder
 from agent_rl.core.run_output import RunOutput, StepClock, announce
@@ -43,7 +43,7 @@ from agent_rl.policies.policy import BasePolicy
 from agent_rl.policies.trained_model import TrainedModel
 from agent_rl.records import TrajectoryGroup
 from agent_rl.rollout.async_source import make_rollout_source
-from agent_rl.rollout.rollout import SourceMaker, make_rollout
+from agent_rl.rollout.rollout import RolloutBatch, SourceMaker, make_rollout
 from agent_rl.rollout.window import check_room
 from agent_rl.telemetry.alarms import FiredAlarm, make_alarms
 from agent_rl.telemetry.events import EventLog
@@ -212,13 +212,14 @@ class GRPOTrainer(Closing):
     def close(self) -> None:
         """Stop episodes and generation, free the environment's resources, and leave the other processes in order.
 
-        That only after `train` has ended: of a run that failed, some may not answer any more.
+        That only after `train` has ended: of a run that failed, some may not answer any more. What raises does not keep
+        the rest open.
         """
-        self._source.close()
-        self.policy.close()
-        self._env_factory.close()
-        if self._has_ended:
-            self._backend.close()
+        with ExitStack() as opened:
+            if self._has_ended:
+                opened.callback(self._backend.close)
+            for part in (self._env_factory, self.policy, self._source):  # closed from the last one on
+                opened.callback(part.close)
 
     def train(
         self,
@@ -237,7 +238,12 @@ class GRPOTrainer(Closing):
         """
         self._on_step, self._on_evaluation = on_step, on_evaluation
         stops_together = self._backend.stopping_together()
-        with sigterm_as_interrupt(), stops_together, disk_refusals_as_user_errors(), self._held_folder():
+        with (
+            sigterm_as_interrupt(),
+            stops_together,
+            disk_refusals_as_user_errors(),
+            held_folder(self._run.path, self._backend),
+        ):
             try:
                 self._train()
             except AgreedInterrupt:
@@ -245,16 +251,6 @@ class GRPOTrainer(Closing):
                 raise
             self._has_ended = True
             return self._evaluation.report(self.step)
-
-    @contextmanager
-    def _held_folder(self) -> Iterator[None]:
-        """No other program writes to the run's folder meanwhile."""
-        lock = RunLock(self._run.path)
-        self._backend.on_main(lock.acquire)
-        try:
-            yield
-        finally:
-            lock.release()
 
     def _train(self) -> None:
         environment = self._env_factory.describe()
@@ -299,25 +295,35 @@ class GRPOTrainer(Closing):
         if self.step == 0:
             check_room(batch.groups, self.policy, "the first step")
         self._sync.offload()
-        with deferred_interrupt():
-            with clock.stage("update"):
-                update = self.update(batch.train_groups)
-            self._source.commit()
-            with clock.stage("write"):
-                self._episode_log.write(self.step, batch.groups, update, report=output.message)
-            metrics = update.metrics | group_metrics(batch.groups, has_variance=has_variance) | batch.metrics
-            metrics |= clock.metrics(batch.groups) | self._work.metrics() | self._backend.memory_metrics()
-            metrics |= output.host_metrics()
-            output.step(self.step, metrics, evaluations_left=self._evaluation.num_left(self.step))
-            self.last_metrics = metrics
-            fired = self._backend.broadcast_object(self._state.alarms.check(self.step, metrics))
+        whole = None
+        try:
+            # Alarms too: a checkpoint says that they have fired, so what they ask for must be done before it is saved.
+            with deferred_interrupt():
+                whole = self._learn(batch, clock, output)
+        finally:
+            if whole is not None and self._on_step is not None:
+                self._on_step(*whole)
         self._backend.leave_if_stopped()
-        output.groups(self.step, batch.groups, metrics)
-        if self._episode_log.is_due(self.step):
-            output.table(self.step, batch.groups)
+
+    def _learn(self, batch: RolloutBatch, clock: StepClock, output: RunOutput) -> tuple[int, dict[str, float]]:
+        """The rest of a step: the update, what is written of it, and its alarms; its number and its metrics."""
+        with clock.stage("update"):
+            update = self.update(batch.train_groups)
+        step = self.step
+        self._source.commit()
+        with clock.stage("write"):
+            self._episode_log.write(step, batch.groups, update, report=output.message)
+        metrics = update.metrics | group_metrics(batch.groups, has_variance=has_variance) | batch.metrics
+        metrics |= clock.metrics(batch.groups) | self._work.metrics() | self._backend.memory_metrics()
+        metrics |= output.host_metrics()
+        output.step(step, metrics, evaluations_left=self._evaluation.num_left(step))
+        self.last_metrics = metrics
+        fired = self._backend.broadcast_object(self._state.alarms.check(step, metrics))
+        output.groups(step, batch.groups, metrics)
+        if self._episode_log.is_due(step):
+            output.table(step, batch.groups)
         self._handle_alarms(fired, batch.groups, update, output)
-        if self._on_step is not None:
-            self._on_step(self.step, dict(metrics))
+        return step, dict(metrics)
 
     def _handle_alarms(
         self,
@@ -377,6 +383,7 @@ class GRPOTrainer(Closing):
             self._sync.reset_prefix_cache(self.step)
             if self._on_evaluation is not None:
                 self._on_evaluation(result)
+        self._checkpoints.add_score()
 
     def _checkpoint_if_due(self) -> None:
         every, is_reached = self.config.checkpoint.every, self._evaluation.is_reached(self.step)

@@ -70,7 +70,7 @@ def save_checkpoint(
             "format_version": FORMAT_VERSION,
             "step": step,
             "num_processes": processes.num_processes,
-            "score": None if score is None or math.isnan(score) else score,
+            "score": _measured(score),
             "files": _flushed_digests(partial, written, processes),
         }
         with _on_all_disks(partial, processes):
@@ -176,13 +176,33 @@ def replace_state(path: Path, state: dict[str, Any], processes: Processes | None
             new = OTHER_STATE_FILE if old == STATE_FILE else STATE_FILE
             digests = manifest["files"] | {new: save_tensors(state, path / new)}
             del digests[old]
-            partial = path / f"{_PARTIAL}{MANIFEST_FILE}"
-            _write_manifest(partial, manifest | {"files": dict(sorted(digests.items()))})
-            for each in (path / new, partial, path):
-                _fsync(each)
-            os.replace(partial, path / MANIFEST_FILE)
-            _fsync(path)
+            _fsync(path / new)
+            _replace_manifest(path, manifest | {"files": dict(sorted(digests.items()))})
             (path / old).unlink()
+
+
+def add_score(folder: Path, step: int, score: float, processes: Processes | None = None) -> None:
+    """Give the checkpoint of a step, in `folder`, its score, where it was saved without one. Collective."""
+    processes, path = processes or _alone(), folder / f"step_{step:05d}"
+    with _on_all_disks(path, processes):
+        if processes.is_main_process:
+            manifest = _read_manifest(path)
+            if manifest["score"] is None and _measured(score) is not None:
+                _replace_manifest(path, manifest | {"score": score})
+
+
+def _measured(score: float | None) -> float | None:
+    return None if score is None or math.isnan(score) else score
+
+
+def _replace_manifest(path: Path, manifest: dict[str, Any]) -> None:
+    """In one move, so that there is the old one or the new one at any moment."""
+    partial = path / f"{_PARTIAL}{MANIFEST_FILE}"
+    _write_manifest(partial, manifest)
+    _fsync(partial)
+    _fsync(path)
+    os.replace(partial, path / MANIFEST_FILE)
+    _fsync(path)
 
 
 def _state_file(files: Mapping[str, str]) -> str:

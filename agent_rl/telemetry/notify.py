@@ -43,11 +43,11 @@ class Notifier(Closing):
         row["metrics"] = {name: finite(value) for name, value in (metrics or {}).items()}
         self._waiting.put(row)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._send_all, name="notify", daemon=True)
+            self._thread = threading.Thread(target=self._send_all, args=[self._waiting], name="notify", daemon=True)
             self._thread.start()
 
-    def _send_all(self) -> None:
-        while (row := self._waiting.get()) is not None:
+    def _send_all(self, waiting: "queue.SimpleQueue[dict[str, Any] | None]") -> None:
+        while (row := waiting.get()) is not None:
             self._send(row)
 
     def _send(self, row: dict[str, Any]) -> None:
@@ -63,7 +63,10 @@ class Notifier(Closing):
             self._say(f"log.notify: {urlsplit(str(self._url)).hostname} was not told ({problem}); the run continues")
 
     def close(self) -> None:
-        """Wait for what is on its way, within bounds."""
-        self._waiting.put(None)
-        if self._thread is not None:
-            self._thread.join(LAST_S)
+        """Wait for what is on its way, within bounds. What is told after that is sent by another thread."""
+        if self._thread is None:
+            return
+        thread, waiting = self._thread, self._waiting
+        self._thread, self._waiting = None, queue.SimpleQueue()
+        waiting.put(None)
+        thread.join(LAST_S)

@@ -8,7 +8,7 @@ import pytest
 from builders import make_trainer
 from fakes import save_tiny_model, tiny_config
 
-from agent_rl.core.run_folder import RunFolder, changed_keys
+from agent_rl.core.run_folder import RunFolder, changed_keys, edited_files
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.events import read_events
 
@@ -144,3 +144,18 @@ def test_so_is_one_that_is_hidden_with_its_section_or_within_a_text(section: Any
     told = changed_keys(section("one-1111"), section("two-2222"))
     assert [line.split()[0] for line in told] == [named]
     assert "1111" not in told[0] and "2222" not in told[0]
+
+
+def test_a_file_of_tasks_that_was_edited_is_told_of_on_resume(folder: Path) -> None:
+    tasks = folder / "train.jsonl"
+    config = tiny_config(folder, data={"train_path": str(tasks)}, checkpoint={"resume": "auto"})
+    told = []
+    for question in ("a", "a", "b"):
+        tasks.write_text(json.dumps({"task_id": "one", "question": question}) + "\n")
+        told.append(RunFolder.open(config).begin(config, {}, step=0).changed)
+    assert [[line.split()[:2] for line in lines] for lines in told] == [[], [], [["data.train_path", str(tasks)]]]
+
+
+@pytest.mark.parametrize("before", [None, [], {"train_path": 3}, {"train_path": {"path": "b", "of": "all bytes"}}])
+def test_another_file_and_a_damaged_record_are_no_edit(before: Any) -> None:
+    assert edited_files(before, {"train_path": {"path": "a", "sha256": "12", "of": "all bytes"}}) == []

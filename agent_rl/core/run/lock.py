@@ -7,9 +7,12 @@ import errno
 import fcntl
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from agent_rl.distributed.processes import Processes
 from agent_rl.errors import ConfigError
 
 LOCK_FILE = ".lock"
@@ -64,3 +67,14 @@ class RunLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+@contextmanager
+def held_folder(folder: Path, processes: Processes) -> Iterator[None]:
+    """No other program writes to the folder of this run meanwhile. Collective."""
+    lock = RunLock(folder)
+    processes.on_main(lock.acquire)
+    try:
+        yield
+    finally:
+        lock.release()

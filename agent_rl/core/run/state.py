@@ -16,6 +16,7 @@ from agent_rl.core.run_output import RunOutput
 from agent_rl.distributed.backend import Backend
 from agent_rl.distributed.checkpoint import (
     MODEL_FOLDER,
+    add_score,
     best_checkpoint,
     get_rng_state,
     latest_checkpoint,
@@ -92,11 +93,20 @@ class RunCheckpoints:
                 write_rank=self._write_rank,
                 state=saved,
                 keep=self._config.checkpoint.keep,
-                score=self._evaluation.score(state.step) if self._config.checkpoint.keep_best else None,
+                score=self._score(),
                 processes=self._backend,
             )
             state.saved_step = state.step
             self._events.write("checkpoint", state.step, folder=path)
+
+    def add_score(self) -> None:
+        """Give the checkpoint of this step its score, where it was saved before its evaluation was over, at Ctrl-C."""
+        state, score = self._state, self._score()
+        if score is not None and state.saved_step == state.step:
+            add_score(self._run.checkpoints, state.step, score, self._backend)
+
+    def _score(self) -> float | None:
+        return self._evaluation.score(self._state.step) if self._config.checkpoint.keep_best else None
 
     def _state_dict(self) -> dict[str, Any]:
         """What is the same on every process, beside the weights and the optimizer."""
@@ -167,6 +177,7 @@ class RunCheckpoints:
         if self._backend.kind != "deepspeed":  # whose state holds the weights too
             self._model.load_weights(path / MODEL_FOLDER)
         self._load_learned(path, saved)
+        self._evaluation.read_later(state.step)
         sync.sync_weights(state.step)
         state.alarms = make_alarms(self._config.log.alarms)
         generators = self._backend.all_gather_object(get_rng_state())
