@@ -7,7 +7,7 @@ paths. Not here: opening what they name (`run_parts.py`).
 import inspect
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,7 @@ def quick_run(
     _set_model(raw, model)
     if template_values is not None:
         raw["model"]["chat_template_kwargs"] = template_values
-    tools_section = raw.setdefault("tools", {})
-    tools_section["use"] = [*tools_section.get("use", ()), *used]
+    _set_tools(raw, used)
     _set_paths(raw, train_dataset, eval_dataset)
     if not isinstance(args, Config):
         _set_defaults(raw)
@@ -122,10 +121,19 @@ def _settings(args: Any) -> dict[str, Any]:
         ):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"args: {key!r:.80} is a section, got {value!r:.60}; write {key}.NAME")
-            node[parts[-1]] = {**node.get(parts[-1], {}), **value}
+            node[parts[-1]] = {**node.get(parts[-1], {}), **_copied(value)}
         else:
-            node[parts[-1]] = str(value) if isinstance(value, Path) else value
+            node[parts[-1]] = _copied(value)
     return raw
+
+
+def _copied(value: Any) -> Any:
+    """Sections and lists of their own, as what is given stays the caller's; a path as its text."""
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _set_model(raw: dict[str, Any], model: Any) -> None:
@@ -152,6 +160,8 @@ def _set_environment(raw: dict[str, Any], functions: Any, reward: RewardSum) -> 
             f"{ENVIRONMENT!r}; leave it out, or use GRPOTrainer.from_config"
         )
     options = env.setdefault("options", {})
+    if not isinstance(options, dict):
+        raise ConfigError(f"args: env.options is a section, got {options!r:.60}; write env.options.NAME")
     if "reward" in options:
         raise ConfigError("args: env.options.reward names rewards, and so does reward_funcs; leave it out")
     listed = list(functions) if isinstance(functions, list | tuple) else [functions]
@@ -179,7 +189,11 @@ def _read_tools(tools: Any) -> tuple[dict[str, BaseTool | type[BaseTool]], list[
             TOOLS.get(TOOL_ALIASES.get(each, each))
             used.append(each)
             continue
-        name = _path_of(each, TOOLS.name_of(each))
+        path = name = _path_of(each, TOOLS.name_of(each))
+        number = 1
+        while name in given:  # other tools of one class
+            number += 1
+            name = f"{path}#{number}"
         given[name] = _tool(each)
         used.append(name)
     return given, used
@@ -194,6 +208,14 @@ def _tool(each: Any) -> BaseTool | type[BaseTool]:
         return make_tool(each)
     except ValueError as error:
         raise ConfigError(f"tools: {error}") from None
+
+
+def _set_tools(raw: dict[str, Any], used: Sequence[str]) -> None:
+    section = raw.setdefault("tools", {})
+    named = section.get("use", [])
+    if not isinstance(named, list):
+        raise ConfigError(f"args: tools.use is {named!r:.80}; expected a list of names, such as ['calculator']")
+    section["use"] = [*named, *used]
 
 
 def _set_paths(raw: dict[str, Any], train_dataset: Any, eval_dataset: Any) -> None:
@@ -221,7 +243,9 @@ def _set_defaults(raw: dict[str, Any]) -> None:
         model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(raw["model"]["path"]).name).strip(".-_") or "model"
         is_new = raw.get("checkpoint", {}).get("resume", "never") == "never"
         name = f"{model}-grpo"
-        run["name"] = free_name(Path(run.get("output_dir", "runs")), name) if is_new else name
+        folder = run.get("output_dir", "runs")
+        is_folder = isinstance(folder, str)  # else the configuration is refused
+        run["name"] = free_name(Path(folder), name) if is_new and is_folder else name
 
 
 def free_name(folder: Path, name: str) -> str:

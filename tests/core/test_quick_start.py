@@ -1,5 +1,6 @@
 """`GRPOTrainer(model=, reward_funcs=, train_dataset=)`: equal to the long way, from any folder; what it refuses."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from tiny_models import save_tiny_causal_lm
 
 from agent_rl import AgentEnv, GRPOTrainer, Message, StepResult, load_config
 from agent_rl.config import Config, parse_config
-from agent_rl.core.quick_start import free_name
+from agent_rl.core.quick_start import free_name, quick_run
 from agent_rl.errors import ConfigError, DataError, EpisodesFailedError, UserError
 from agent_rl.records import StopReason
 from agent_rl.tools.base import BaseTool, ToolResult
@@ -111,6 +112,12 @@ class Named(BaseTool):
         ({"args": {7: 3}}, "^args: the key 7"),
         ({"args": {"train..steps": 3}}, "^args: the key 'train..steps'"),
         ({"args": {"train.steps.x": 3, "train.steps": 3}}, "^args: "),
+        ({"args": {"env.options": None}}, "^args: env.options"),
+        ({"args": {"env": {"options": [1]}}}, "^args: env.options"),
+        ({"args": {"tools.use": None}}, "^args: tools.use"),
+        ({"args": {"tools.use": "calculator"}}, "^args: tools.use"),
+        ({"args": {"run.output_dir": None}}, "^args: run.output_dir"),
+        ({"args": {"run.output_dir": 7}}, "^args: run.output_dir"),
         ({"args": {"env.name": "math_qa"}}, "^args: env.name = 'math_qa'"),
         ({"args": {"env.options.reward": "exact_match_reward"}}, "^args: env.options.reward"),
         ({"args": {"env.options.sytem_prompt": "x"}}, "env.options.sytem_prompt'; did you mean 'system_prompt'"),
@@ -280,6 +287,26 @@ def test_a_class_of_tools_is_made_anew_and_names_of_tools_are_added_to_the_confi
         assert [tool.name for tool in envs[0].tools] == ["echo", "calculator"]
         tools = [env.registry._tools["echo"] for env in envs]
         assert tools[0] is not tools[1]
+
+
+def test_two_tools_of_one_class_are_offered_under_their_own_names(model: str) -> None:
+    class Lookup(Named):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    with quick(model, tools=[Lookup("wiki"), Lookup("news")]) as trainer:
+        env = trainer._env_factory()
+        env.reset({"task_id": "t", **ROWS[0]})
+        assert [tool.name for tool in env.tools] == ["wiki", "news"]
+
+
+@pytest.mark.parametrize("key", ["env.options", "env", "tools.use"])
+def test_a_dictionary_of_args_stays_as_it_is_and_serves_again(key: str) -> None:
+    args = {"env.options": {"env.options": {}}, "env": {"env": {"options": {}}}, "tools.use": {"tools.use": []}}[key]
+    before = copy.deepcopy(args)
+    for _ in range(2):
+        quick_run("m", share, (ROWS, None), ["calculator"], None, args, {})
+    assert args == before
 
 
 def test_a_second_run_gets_a_name_of_its_own_and_a_given_name_stays(
