@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from agent_rl.agent.call_values import BrokenCallError, decode_json
 from agent_rl.agent.messages import Message, Role, ToolCall, ToolSpec
 from agent_rl.errors import DataError, nearest_or_all
 
@@ -168,18 +169,23 @@ def read_text(content: Any, where: str) -> str:
 
 def read_call(given: Any, where: str) -> tuple[str, ToolCall]:
     """The id ("" without one) and the call of `{id, function: {name, arguments}}`; arguments are an object, or its text
-    as JSON."""
+    as JSON, and are read as those of a call that a model wrote. Missing are None and an empty text. DataError."""
     function = (given.get("function") or given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise DataError(f"{where} has the tool call {given!r:.80}; expected {{id, function: {{name, arguments}}}}")
-    arguments = function.get("arguments")
+    arguments, problem = function.get("arguments"), "expected a JSON object, or its text"
     try:
-        arguments = json.loads(arguments) if isinstance(arguments, str) and arguments else arguments or {}
-    except (ValueError, RecursionError):
+        if arguments is None or arguments == "":
+            arguments = {}
+        elif isinstance(arguments, str | Mapping):
+            arguments = decode_json(arguments if isinstance(arguments, str) else json.dumps(arguments))
+    except BrokenCallError as error:
+        arguments, problem = None, error.message.rstrip(".")
+    except (TypeError, ValueError, RecursionError):  # an object that JSON cannot hold
         arguments = None
-    if not isinstance(arguments, Mapping):
-        raise DataError(f"{where} has the arguments {function['arguments']!r:.80}; expected the text of a JSON object")
-    return _id(given.get("id")), ToolCall(name=function["name"], arguments=dict(arguments))
+    if not isinstance(arguments, dict):
+        raise DataError(f"{where} has the arguments {function['arguments']!r:.80}; {problem}")
+    return _id(given.get("id")), ToolCall(name=function["name"], arguments=arguments)
 
 
 def read_tools(given: Any, where: str) -> tuple[ToolSpec, ...]:

@@ -48,8 +48,10 @@ def decode_csv(path: Path) -> list[tuple[int, Row]]:
 
 
 def _check_names(names: list[str], path: Path) -> None:
-    for number, name in enumerate(names):
+    before = set()
+    for name in names:
         if not name.strip():
             raise DataError(f"{path}:1: a column has no name; the first line names the columns")
-        if name in names[:number]:
+        if name in before:
             raise DataError(f"{path}:1: two columns are called {name!r:.80}; rename or drop one")
+        before.add(name)

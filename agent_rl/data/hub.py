@@ -63,6 +63,8 @@ def _rows(where: str, load: Callable[[], Any], one: Callable[[str], str]) -> Ite
             "split and the connection"
         ) from error
     if isinstance(dataset, Mapping):
+        if not dataset:
+            raise DataError(f"{where}: holds no split, and so no rows; save or name a dataset that has one")
         if len(dataset) != 1:
             splits = ", ".join(map(repr, dataset))
             raise DataError(f"{where}: holds the splits {splits}; name one, such as {one(next(iter(dataset)))}")

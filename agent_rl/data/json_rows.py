@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from agent_rl.data.bounds import count_outside_texts
 from agent_rl.errors import DataError
 
 Row = dict[str, Any]
@@ -70,7 +71,7 @@ def parse_json(text: str, where: str, *, max_containers: int = MAX_CONTAINERS) -
     """
     too_deep = DataError(f"{where}: nested too deeply to be read; write it with fewer brackets")
     num_containers = text.count("[") + text.count("{")
-    if num_containers > max_containers:
+    if num_containers > max_containers and count_outside_texts(text, "[{") > max_containers:
         raise DataError(f"{where}: holds more than {max_containers} lists and objects; make rows of it")
     try:
         value = _DECODER.decode(text)

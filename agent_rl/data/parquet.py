@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_rl.data import parquet_child
-from agent_rl.data.bounds import Allowance
+from agent_rl.data.bounds import Allowance, count_outside_texts
 from agent_rl.data.json_rows import parse_json
 from agent_rl.errors import DataError
 
@@ -110,9 +110,11 @@ def _json_columns(schema: "pa.Schema", source: str) -> tuple[set[str], bool]:
     """The columns that hold JSON text, and whether the file is one of `encode_rows`; DataError for a wrong schema."""
     import pyarrow as pa
 
-    for number, field in enumerate(schema):
-        if field.name in schema.names[:number]:
+    names = set()
+    for field in schema:
+        if field.name in names:
             raise DataError(f"{source}: two columns are called {field.name!r:.100}; rename or drop one")
+        names.add(field.name)
         if not _is_plain(field.type):
             raise DataError(
                 f"{source}: column {field.name!r:.100} has the type {field.type!s:.100}, which no task row can hold; "
@@ -120,12 +122,12 @@ def _json_columns(schema: "pa.Schema", source: str) -> tuple[set[str], bool]:
             )
     listed = (schema.metadata or {}).get(_JSON_COLUMNS)
     try:
-        names = json.loads(listed or "[]")
+        of_json = json.loads(listed or "[]")
     except (ValueError, RecursionError):
-        names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        of_json = None
+    if not isinstance(of_json, list) or not all(isinstance(name, str) for name in of_json):
         raise DataError(f"{source}: its metadata {_JSON_COLUMNS.decode()} is no list of columns; write the file again")
-    return {field.name for field in schema if isinstance(field.type, pa.JsonType)} | set(names), listed is not None
+    return {field.name for field in schema if isinstance(field.type, pa.JsonType)} | set(of_json), listed is not None
 
 
 def _check_footer(content: bytes, source: str) -> None:
@@ -199,7 +201,7 @@ def _is_plain(kind: "pa.DataType") -> bool:
 def _parse(text: Any, where: str, allowance: Allowance) -> Any:
     if not isinstance(text, str):
         raise DataError(f"{where} holds {text!r:.100} where JSON text is expected; write the file again")
-    allowance.take(0, text.count(",") + text.count("[") + text.count("{"))
+    allowance.take(0, count_outside_texts(text, ",[{"))
     try:
         return parse_json(text, where)
     except json.JSONDecodeError as error:

@@ -6,6 +6,7 @@ What holds them is recognised by its methods, so that none of these packages is 
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from agent_rl.errors import DataError, nearest_or_all
@@ -88,7 +89,8 @@ def _iterable(given: Any, where: str) -> Iterable[Any]:
     try:
         if isinstance(given, str | bytes):
             raise TypeError
-        return iter(given)
+        is_by_index = not hasattr(given, "__iter__") and hasattr(given, "__len__")  # PyTorch's end by their length
+        return islice(iter(given), len(given)) if is_by_index else iter(given)
     except TypeError:
         raise DataError(
             f"{where}: got {given!r:.80}, a {type(given).__name__}; expected rows: a list of dictionaries, a dataset "

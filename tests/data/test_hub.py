@@ -24,7 +24,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     def load_dataset(name: str, config: str | None = None, *, split: str | None = None) -> Any:
         made.calls.append((name, config, split))
-        known = {"own/two": {"train": ROWS, "test": ROWS[:1]}, "own/one": {"train": ROWS}}
+        known = {"own/two": {"train": ROWS, "test": ROWS[:1]}, "own/one": {"train": ROWS}, "own/empty": {}}
         if name not in known:
             raise FileNotFoundError(f"Dataset {name!r} doesn't exist on the Hub\nor cannot be accessed.")
         if split is not None and split not in known[name]:
@@ -56,6 +56,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ("hf://a/b:", "expected hf://owner/name"),
         ("hf://own/none:train", "FileNotFoundError: Dataset 'own/none' doesn't exist on the Hub"),
         ("hf://own/one:tset", "ValueError: Unknown split 'tset'"),
+        ("hf://own/empty", "holds no split"),
         ("hf://own/two", "holds the splits 'train', 'test'; .*hf://own/two:train"),
     ],
 )

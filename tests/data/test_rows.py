@@ -3,6 +3,7 @@
 import datetime
 import decimal
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from cpu_time import cpu_s
 
 from agent_rl.config import DataConfig
+from agent_rl.data.parquet import _json_columns
+from agent_rl.data.rows import rows_of
 from agent_rl.data.tasks import as_tasks, read_split, read_tasks
 from agent_rl.errors import ConfigError, DataError
 
@@ -176,7 +180,26 @@ def test_a_wrong_csv_file_is_refused_with_its_line(tmp_path: Path, content: byte
     assert "\n" not in str(caught.value)
 
 
+def test_many_columns_cost_no_more_than_their_number(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(30_000)]
+    (tmp_path / "tasks.csv").write_text(",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    assert cpu_s(lambda: read_tasks(tmp_path / "tasks.csv"), 2.0) < 2.0
+    schema = pa.schema([(name, pa.string()) for name in names])
+    assert cpu_s(lambda: _json_columns(schema, "tasks.parquet"), 2.0) < 2.0
+
+
 # Right input
+
+
+def test_a_dataset_with_a_length_ends_there_though_it_knows_no_other_end() -> None:
+    class Endless:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"prompt": f"{index} + {index}"}
+
+    assert [row["prompt"] for _, row in islice(rows_of(Endless(), "rows"), 10)] == ["0 + 0", "1 + 1", "2 + 2"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cpu_time import within
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from agent_rl.data.bounds import count_outside_texts
 from agent_rl.data.parquet import decode_rows, encode_rows
 from agent_rl.data.tasks import find_task_file, read_tasks, write_tasks
 from agent_rl.errors import DataError
@@ -247,6 +249,23 @@ def test_what_is_not_a_whole_gzip_file_is_refused(tmp_path, content):
     with pytest.raises(DataError) as caught:
         read_tasks(path)
     assert str(caught.value).startswith(f"{path}: not a whole gzip file (")
+
+
+def test_brackets_and_commas_within_texts_are_no_values(tmp_path):
+    row = {"task_id": "a", "text": '[{,"\\' * 200_001}
+    line = json.dumps(row).encode() + b"\n"
+    (tmp_path / "tasks.jsonl").write_bytes(line)
+    (tmp_path / "tasks.jsonl.gz").write_bytes(gzip.compress(line))
+    assert read_tasks(tmp_path / "tasks.jsonl") == read_tasks(tmp_path / "tasks.jsonl.gz") == [row]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [('[1, "a,[{", {}]', 4), ('"\\\\", [', 2), ('"\\", [', 0), ('["', 1), ("", 0), ('"\\"' * 100_000, 0)],
+)
+def test_what_stands_within_a_text_is_not_counted(text, count):
+    with within(1.0):
+        assert count_outside_texts(text, ",[{") == count_outside_texts(text.encode(), b",[{") == count
 
 
 def test_a_bad_line_in_a_gzip_file_is_named(tmp_path):
