@@ -59,7 +59,7 @@ class OpenEnvEnv(AgentEnv):
         arguments = {**task.get("reset", {}), **({"seed": task["seed"]} if "seed" in task else {})}
         first = self._answer("reset", arguments)
         if first["done"]:
-            raise ServerError(f"{self._factory.options.url}: the episode was over when it was reset")
+            raise ServerError(f"{self._factory.server.url}: the episode was over when it was reset")
         if self._factory.has_tools:
             listed = self._answer("step", {"type": "list_tools"})
             self.tools = tuple(map(self._factory.tool, listed["observation"].get("tools") or ()))
@@ -115,9 +115,9 @@ class OpenEnvEnv(AgentEnv):
         assert self._session is not None, "reset comes first"
         answer = self._session.ask(kind, data)
         if not isinstance(answer.get("observation"), dict) or not isinstance(answer.get("done", False), bool):
-            raise ServerError(f"{self._factory.options.url}: {kind} gave {answer!r:.80}, expected an observation")
+            raise ServerError(f"{self._factory.server.url}: {kind} gave {answer!r:.80}, expected an observation")
         if answer.get("reward") is not None:
-            self._total = (self._total or 0.0) + to_reward(answer["reward"], self._factory.options.url)
+            self._total = (self._total or 0.0) + to_reward(answer["reward"], self._factory.server.url)
         return {"done": False, **answer}
 
     def _result(
@@ -187,7 +187,7 @@ class OpenEnvFactory(EnvFactory):
         if not self.has_tools:
             if len(needed) != 1:
                 raise ConfigError(
-                    f"env.options.url = {self.options.url!r}: its action has the fields {', '.join(fields) or 'none'}, "
+                    f"env.options.url = {self.server.url!r}: its action has the fields {', '.join(fields) or 'none'}, "
                     "and not one text; name the one that is the model's reply in env.options.field, or a function that "
                     "makes an action of the reply in env.options.act"
                 )
@@ -198,16 +198,23 @@ class OpenEnvFactory(EnvFactory):
         if self._act is None:
             assert self._field is not None, "start comes first"
             return {self._field: reply}
-        made = self._act(reply)
+        made, problem = self._act(reply), ""
         try:
             json.dumps(made, allow_nan=False)
             is_action = isinstance(made, dict)
-        except (TypeError, ValueError, RecursionError):
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # such as nan, which a reply may hold
+            is_action, problem = isinstance(made, dict), str(error)
+        except TypeError:
             is_action = False
         if not is_action:
             raise ConfigError(
                 f"{self.options.act} gave {made!r:.80}, expected an action, which is a dictionary that JSON can hold"
             )
+        if problem:
+            raise ValueError(f"the action cannot be written as JSON: {problem}")
         return made
 
     def text(self, observation: dict[str, Any]) -> str:
@@ -232,7 +239,7 @@ class OpenEnvFactory(EnvFactory):
                 parameters=dict(listed["input_schema"]),
             )
         except (TypeError, KeyError, ValueError, AttributeError):
-            raise ServerError(f"{self.options.url}: listed {listed!r:.80}, expected a tool") from None
+            raise ServerError(f"{self.server.url}: listed {listed!r:.80}, expected a tool") from None
 
     def check_task(self, task: Task, where: str) -> None:
         seed, reset = task.get("seed", 0), task.get("reset", {})

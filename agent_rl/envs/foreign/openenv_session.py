@@ -42,6 +42,7 @@ class OpenEnvServer:
     """Where a server is; ConfigError for what is no such address, or without the package that opens WebSockets."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
+        url = url.strip()  # a block of YAML and the content of a file end with a line break
         try:
             parts = urlsplit(url)
             scheme, _ = _SCHEMES[parts.scheme], parts.port

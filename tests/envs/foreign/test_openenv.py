@@ -366,12 +366,31 @@ def test_wrong_functions_are_named(serve: Callable[..., FakeServer]) -> None:
     env.close()
     env = opened(serve(), act="openenv_words:to_object")()
     env.reset(TASK)
-    for reply in ("set", "nan", "array"):
+    for reply in ("set", "array"):
         with pytest.raises(ConfigError, match=r"openenv_words:to_object gave .*, expected an action.*JSON"):
             env.step(Message.assistant(reply))
     env.close()
     with pytest.raises(ConfigError, match="openenv_words:to_none gave None, expected a text"):
         opened(serve(), describe="openenv_words:to_none")().reset(TASK)
+
+
+@pytest.mark.parametrize("reply", ["nan", "-inf", "1e999", "seven"])
+def test_a_number_of_the_reply_that_json_cannot_hold_is_told_to_the_model(
+    serve: Callable[..., FakeServer], reply: str
+) -> None:
+    env = opened(serve(), act="openenv_words:to_price")()
+    env.reset(TASK)
+    told = env.step(Message.assistant(reply))
+    assert not told.terminated and told.info == {"tool_errors": 1}
+    assert told.messages[0].content.startswith("error: ")
+    env.close()
+
+
+def test_an_address_may_end_with_a_line_break(serve: Callable[..., FakeServer]) -> None:
+    server = serve()
+    made = make_env_factory("openenv", {"url": f" {server.url}\n", "timeout_s": 5.0})
+    made.start()
+    assert (made.server.url, play(made, ["7"]).error) == (server.url, None)
 
 
 def test_an_episode_that_is_over_at_once_or_lists_no_tools_is_dropped(serve: Callable[..., FakeServer]) -> None:

@@ -22,7 +22,11 @@ def to_text(reply: str) -> str:
 
 
 def to_object(reply: str) -> dict[str, Any]:
-    return {"guess": {"set": {1}, "nan": float("nan"), "array": numpy.int64(3)}[reply]}
+    return {"guess": {"set": {1}, "array": numpy.int64(3)}[reply]}
+
+
+def to_price(reply: str) -> dict[str, Any]:
+    return {"guess": float(reply)}
 
 
 def to_none(observation: dict[str, Any]) -> None:
