@@ -94,6 +94,9 @@ def check_message(message: Message, where: str) -> None:
         is_call = isinstance(call, ToolCall) and isinstance(call.name, str) and isinstance(call.arguments, Mapping)
         if not is_call:
             raise DataError(f"{where} has the tool call {call!r:.80}; make it a ToolCall of a name and an object")
+        arguments, problem = _read_arguments(call.arguments)
+        if arguments is None:
+            raise DataError(f"{where} has the arguments {call.arguments!r:.80}; {problem}")
 
 
 def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
@@ -173,19 +176,26 @@ def read_call(given: Any, where: str) -> tuple[str, ToolCall]:
     function = (given.get("function") or given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise DataError(f"{where} has the tool call {given!r:.80}; expected {{id, function: {{name, arguments}}}}")
-    arguments, problem = function.get("arguments"), "expected a JSON object, or its text"
-    try:
-        if arguments is None or arguments == "":
-            arguments = {}
-        elif isinstance(arguments, str | Mapping):
-            arguments = decode_json(arguments if isinstance(arguments, str) else json.dumps(arguments))
-    except BrokenCallError as error:
-        arguments, problem = None, error.message.rstrip(".")
-    except (TypeError, ValueError, RecursionError):  # an object that JSON cannot hold
-        arguments = None
-    if not isinstance(arguments, dict):
+    arguments, problem = _read_arguments(function.get("arguments"))
+    if arguments is None:
         raise DataError(f"{where} has the arguments {function['arguments']!r:.80}; {problem}")
     return _id(given.get("id")), ToolCall(name=function["name"], arguments=arguments)
+
+
+def _read_arguments(given: Any) -> tuple[dict[str, Any] | None, str]:
+    """Arguments as a model could have written them; None for others, and what is wrong with them."""
+    problem = "expected a JSON object, or its text"
+    if given is None or given == "":
+        return {}, ""
+    if not isinstance(given, str | Mapping):
+        return None, problem
+    try:
+        arguments = decode_json(given if isinstance(given, str) else json.dumps(given))
+    except BrokenCallError as error:
+        return None, error.message.rstrip(".")
+    except (TypeError, ValueError, RecursionError):  # an object that JSON cannot hold
+        return None, problem
+    return arguments if isinstance(arguments, dict) else None, problem
 
 
 def read_tools(given: Any, where: str) -> tuple[ToolSpec, ...]:

@@ -6,6 +6,7 @@ method. Not here: the contract itself (`base.py`), what becomes of an episode th
 """
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
@@ -18,6 +19,8 @@ from agent_rl.rewards.numbers import as_number
 
 _STEP_FORMS = "a StepResult, the text that the model reads next, or (observation, reward, terminated, truncated, info)"
 _MESSAGE_FORMS = "a list of messages, such as [Message.user('...')] or [{'role': 'user', 'content': '...'}], or a text"
+_LAST = "truncate"
+"""The method after which the model reads nothing."""
 _PLAIN = (str, bool, int, float)
 _MAX_INFO_DEPTH = 20
 _MAX_INFO_VALUES = 10_000
@@ -67,9 +70,19 @@ def read_opening(returned: Any, env: Any) -> list[Message]:
 
 
 def read_tools(env: Any, method: str) -> tuple[ToolSpec, ...]:
-    """`env.tools` after a method; EnvReturnError for what are no ToolSpecs."""
+    """`env.tools` after a method; EnvReturnError for what are no ToolSpecs, or have parameters JSON cannot hold."""
     if not isinstance(env.tools, list | tuple) or not all(isinstance(tool, ToolSpec) for tool in env.tools):
         raise refusal(env, method, f"left {env.tools!r:.120} in self.tools; expected ToolSpecs, as tool.spec gives")
+    for tool in env.tools:
+        try:
+            json.dumps(tool.parameters)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise refusal(
+                env,
+                method,
+                f"left the tool {tool.name!r:.60} in self.tools, whose parameters JSON cannot hold ({error!s:.120}); "
+                "expected a JSON schema, as tool.spec gives",
+            ) from None
     return tuple(env.tools)
 
 
@@ -77,7 +90,8 @@ def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:
     """What `env.step`, or another method that answers, returned, with plain numbers and messages of ours.
 
     Of Gym's tuple an episode that was truncated is over, and `success` (or `is_success`) of its info counts as success.
-    EnvReturnError for anything that has no clear meaning.
+    Messages that nobody reads, those of an end and of `truncate`, may be anything. EnvReturnError for what else has no
+    clear meaning.
     """
     refuse_async(returned, env, method)
     if isinstance(returned, StepResult):
@@ -85,7 +99,8 @@ def read_step(returned: Any, env: Any, method: str = "step") -> StepResult:
     if isinstance(returned, tuple) and len(returned) in (4, 5) and not _are_messages(returned):
         return _read_gym(returned, env, method)
     if isinstance(returned, str | Message | Mapping) or _are_messages(returned):
-        return StepResult(messages=_answer(returned, env, method, ""))
+        is_read = method != _LAST
+        return StepResult(messages=_answer(returned, env, method, "") if is_read else _unread(returned, env, method))
     raise refusal(env, method, f"returned {returned!r:.80}, {_kind(returned)}; expected {_STEP_FORMS}")
 
 
@@ -124,13 +139,10 @@ def _read_result(result: StepResult, env: Any, method: str) -> StepResult:
         if value is None:
             raise fail(f"reward_parts[{name!r}]", result.reward_parts[name], "one number")
     is_over = _flag(result.terminated, fail)
-    conversation, messages = None if is_over else result.conversation, result.messages
-    if not is_over and conversation is None:
-        messages = _answer(messages, env, method, "the messages")
-    elif not is_over or _are_messages(messages):
-        messages = _messages(messages, env, method, "the messages", is_read=False)
-    else:  # what nobody reads may be anything
-        messages = ()
+    conversation = None if is_over or method == _LAST else result.conversation
+    is_read = not is_over and method != _LAST and conversation is None
+    messages = result.messages
+    messages = _answer(messages, env, method, "the messages") if is_read else _unread(messages, env, method)
     return replace(
         result,
         messages=messages,
@@ -159,7 +171,7 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
     success = next((as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
     is_over = any(flags)
     return StepResult(
-        messages=() if is_over else _answer(observation, env, method, "the observation"),
+        messages=() if is_over or method == _LAST else _answer(observation, env, method, "the observation"),
         reward=number,
         reward_parts={} if success is None else {"success": float(success)},
         terminated=is_over,
@@ -239,6 +251,14 @@ def _messages(given: Any, env: Any, method: str, name: str, *, is_read: bool = T
         except DataError as error:
             raise refusal(env, method, f"returned a wrong message: {error}") from None
     return tuple(made)
+
+
+def _unread(given: Any, env: Any, method: str) -> tuple[Message, ...]:
+    """The messages of what nobody reads; none where it is anything else."""
+    try:
+        return _messages(given, env, method, "", is_read=False) if _are_messages(given) else ()
+    except EnvReturnError:
+        return ()
 
 
 def _are_messages(given: Any) -> bool:

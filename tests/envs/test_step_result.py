@@ -5,6 +5,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ import torch
 from builders import make_trainer
 from fakes import LetterEnv, ScriptedPolicy, save_tiny_model
 
-from agent_rl.agent.messages import Message, ToolCall
+from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.core.trainer_grpo import GRPOTrainer
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv
-from agent_rl.envs.step_result import read_step
+from agent_rl.envs.step_result import EnvReturnError, read_step, read_tools
 from agent_rl.errors import ConfigError, EpisodesFailedError
 from agent_rl.records import StopReason, Trajectory, TrajectoryGroup
 from agent_rl.rollout.episode import run_episode
@@ -29,6 +30,7 @@ class OwnEnv(AgentEnv):
 
     opening: Any = "go"
     answers: tuple[Any, ...] = ()
+    end: Any = StepResult(reward=0.0, terminated=True)
 
     def reset(self, task: Task) -> Any:
         self.num_steps = 0
@@ -37,6 +39,9 @@ class OwnEnv(AgentEnv):
     def step(self, message: Message) -> Any:
         self.num_steps += 1
         return self.answers[self.num_steps - 1]
+
+    def truncate(self, reason: StopReason) -> Any:
+        return self.end
 
 
 def play(opening: Any = "go", *answers: Any) -> Trajectory:
@@ -144,6 +149,10 @@ def test_anything_else_is_one_sentence_that_names_the_method(opening: Any, answe
 CALL = ToolCall(name="add", arguments={})
 
 
+def calling(arguments: Any) -> Message:
+    return Message.assistant("x", (ToolCall(name="add", arguments=arguments),))
+
+
 @pytest.mark.parametrize(
     ("wrong", "got"),
     [
@@ -156,9 +165,14 @@ CALL = ToolCall(name="add", arguments={})
         (Message.assistant("x", tool_calls=CALL), "the tool_calls ToolCall"),
         (Message.assistant("x", tool_calls=({"name": "add", "arguments": {}},)), "the tool call {'name'"),
         (Message.assistant("x", tool_calls=(ToolCall(name="add", arguments="{}"),)), "the tool call ToolCall"),
+        (calling(MappingProxyType({"a": 1})), "the arguments mappingproxy("),
+        (calling({"a": {1}}), "the arguments {'a': {1}}"),
+        (calling({"a": np.int64(3)}), "the arguments {'a': np.int64(3)}"),
+        (calling({"a": float("nan")}), "the arguments {'a': nan}"),
+        ({"role": "assistant", "tool_calls": [{"name": "add", "arguments": {"a": np.int64(3)}}]}, "the arguments {'a'"),
     ],
 )
-def test_a_message_that_no_template_renders_drops_its_episode_and_names_the_method(wrong: Message, got: str) -> None:
+def test_a_message_that_no_template_renders_drops_its_episode_and_names_the_method(wrong: Any, got: str) -> None:
     asked = (wrong, Message.user("hi"))
     for method, episode in {
         "reset": play([*asked]),
@@ -175,6 +189,43 @@ def test_what_nobody_reads_may_be_anything() -> None:
         assert play("go", StepResult(messages=told, reward=1.0, terminated=True)).reward == 1.0
     again = StepResult(messages=(Message.tool(None),), conversation=(Message.user("hi"),))
     assert play("go", again, StepResult(reward=1.0, terminated=True)).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        StepResult(reward=0.5, messages=(Message.user("hi"), Message.assistant("x"))),
+        StepResult(reward=0.5, messages=(Message.tool(None),)),
+        StepResult(reward=0.5, messages=({"role": "critic"},)),
+        StepResult(reward=0.5, messages=3),
+        StepResult(reward=0.5, messages=3, terminated=True),
+        StepResult(reward=0.5, conversation=(Message.user("hi"), Message.assistant("x"))),
+        StepResult(reward=0.5, conversation=()),
+        (None, 0.5, False, False, {}),
+        ([Message.assistant("x")], 0.5, False, {}),
+    ],
+)
+def test_of_a_truncated_episode_the_reward_alone_is_read(end: Any) -> None:
+    env = OwnEnv()
+    env.answers, env.end = ("again",), end
+    limits = EpisodeLimits(max_new_tokens=50, max_turns=1)
+    episode = run_episode(
+        ScriptedPolicy(["one"]), env, {"task_id": "t"}, group_id="g", seed=0, limits=limits, temperature=1.0
+    )
+    assert (episode.error, episode.stop_reason, episode.reward) == (None, StopReason.MAX_TURNS, 0.5)
+
+
+def test_messages_alone_are_an_end_without_a_reward() -> None:
+    for end in ([Message.user("hi"), Message.assistant("x")], Message.tool(None), {"role": "critic"}, "over"):
+        assert read_step(end, OwnEnv(), "truncate").reward == 0.0
+
+
+@pytest.mark.parametrize("parameters", [{"default": np.int64(3)}, {"type": int}, MappingProxyType({}), {"enum": {1}}])
+def test_tools_whose_parameters_json_cannot_hold_drop_the_episode_and_are_named(parameters: Any) -> None:
+    env = OwnEnv()
+    env.tools = (ToolSpec(name="seek", description="Find.", parameters=parameters),)
+    with pytest.raises(EnvReturnError, match=r"OwnEnv\.step .* the tool 'seek'.* expected a JSON schema"):
+        read_tools(env, "step")
 
 
 class Wrong(ToolEnv):
