@@ -10,14 +10,14 @@ Not here: sampling one turn and budgets (`turns.py`), rewards (the environment's
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from agent_rl.agent.messages import Message
+from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.envs.base import AgentEnv, StepResult, Task
 from agent_rl.envs.step_result import read_opening, read_step, read_tools, refuse_async
-from agent_rl.errors import ClusterError, ConfigError, EnvLostError, defined_at, ends_program
+from agent_rl.errors import ClusterError, ConfigError, EnvLostError, UserError, defined_at, ends_program
 from agent_rl.failures import OF_ONE_CALL, FailedCall, note, noting
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, Trajectory, Turn
@@ -128,7 +128,7 @@ class _Episode:
         """Run to the end and return why it ended."""
         messages = in_env(lambda: read_opening(self._env.reset(task), self._env), env=self._env)
         self.initial_messages = tuple(messages)
-        new_ids, new_context = self._policy.chat_format.render_prompt(messages, self._env.tools), False
+        new_ids, new_context = render_opening(self._policy, messages, self._env.tools), False
         while True:
             room = self._policy.max_context - len(self._context_ids) - len(new_ids)
             if room < 1:
@@ -143,7 +143,7 @@ class _Episode:
             if sampled is None:
                 return self._truncate(StopReason.TIMEOUT)
             completion, message = sampled.completion, sampled.message
-            stop_reason = self._budget.refusal(message, completion)
+            stop_reason = self._budget.refusal(message, completion, has_tools=bool(self._env.tools))
             is_answered = stop_reason is None
             result, stop_reason = self._answer(message) if is_answered else (StepResult(), stop_reason)
             is_over = result.terminated or stop_reason is not None
@@ -171,7 +171,7 @@ class _Episode:
         """
         if result.conversation is None:
             end_of_turn = self._policy.chat_format.stop_token_ids[:1] if is_cut else ()
-            return [*end_of_turn, *self._policy.chat_format.render_env_messages(result.messages)], False
+            return [*end_of_turn, *in_env(self._policy.chat_format.render_env_messages, result.messages)], False
         prompt = in_env(self._policy.chat_format.render_prompt, result.conversation, self._env.tools)
         num_known = len(self._context_ids)
         if prompt[:num_known] == self._context_ids and len(prompt) > num_known:
@@ -225,6 +225,21 @@ class _Episode:
 def _read_next(result: StepResult) -> tuple[Message, ...]:
     """What the model reads after a step that does not end the episode."""
     return result.messages if result.conversation is None else result.conversation
+
+
+def render_opening(policy: BasePolicy, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+    """Ids of an episode's first prompt; EnvFailureError for messages that cannot be shown.
+
+    The UserError of a template, or of a kind of agent, that refuses any messages is raised: every episode would end by
+    it.
+    """
+    render = policy.chat_format.render_prompt
+    try:
+        return in_env(render, messages, tools)
+    except EnvFailureError as failure:
+        if isinstance(failure.__cause__, UserError):
+            render([Message.user("")], tools)
+        raise
 
 
 def in_env(function: Callable[..., T], *arguments: Any, env: AgentEnv | None = None) -> T:

@@ -25,9 +25,9 @@ class EpisodeLimits:
     """Tokens of one turn."""
     max_turns: int = 30
     max_tool_calls: int = 64
-    """Most calls of an episode; a message that would exceed it is not run."""
+    """Most calls of an episode whose environment offers tools; a message that would exceed it is not run."""
     max_invalid_turns: int = 3
-    """Turns in a row with only unreadable calls before the episode ends."""
+    """Turns in a row with only unreadable calls before the episode ends, where the environment offers tools."""
     timeout_s: float = 300.0
     """Deadline, checked between turns and while tokens are generated."""
 
@@ -133,17 +133,21 @@ class EpisodeBudget:
         self._num_calls = 0
         self._num_invalid_in_a_row = 0
 
-    def refusal(self, message: Message, completion: Completion) -> StopReason | None:
-        """Why the episode ends without acting on this message, the next turn's; None when it may be acted on."""
+    def refusal(self, message: Message, completion: Completion, *, has_tools: bool = True) -> StopReason | None:
+        """Why the episode ends without acting on this message, the next turn's; None when it may be acted on.
+
+        Without tools nothing counts as a call: what reads as one is text.
+        """
         self._num_turns += 1
         if completion.finish_reason is FinishReason.LENGTH:
             return StopReason.MAX_TOKENS
         if completion.finish_reason is FinishReason.CANCELLED:
             return StopReason.TIMEOUT
-        if self._num_calls + len(message.tool_calls) > self._limits.max_tool_calls:
+        num_calls = len(message.tool_calls) if has_tools else 0
+        if self._num_calls + num_calls > self._limits.max_tool_calls:
             return StopReason.TOOL_BUDGET
-        self._num_calls += len(message.tool_calls)
-        is_invalid = bool(message.tool_errors) and not message.tool_calls
+        self._num_calls += num_calls
+        is_invalid = has_tools and bool(message.tool_errors) and not message.tool_calls
         self._num_invalid_in_a_row = self._num_invalid_in_a_row + 1 if is_invalid else 0
         return None
 

@@ -14,7 +14,7 @@ from agent_rl.errors import ConfigError
 from agent_rl.policies.policy import BasePolicy
 from agent_rl.records import StopReason, TrajectoryGroup
 from agent_rl.rollout.agents import AgentFactory
-from agent_rl.rollout.episode import EnvFailureError, in_env
+from agent_rl.rollout.episode import EnvFailureError, in_env, render_opening
 
 NUM_TRIED = 4
 """Prompts of an environment that are rendered."""
@@ -57,6 +57,6 @@ def _prompt_length(factory: EnvFactory, task: Task, policy: BasePolicy) -> int |
     try:
         with closing(in_env(own_factory)) as env:
             messages = in_env(lambda: read_opening(env.reset(own), env))
-            return len(policy.chat_format.render_prompt(messages, env.tools))
+            return len(render_opening(policy, messages, env.tools))
     except EnvFailureError:
         return None

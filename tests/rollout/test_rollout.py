@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes import END, ROLE_IDS, EchoEnv, ScriptedPolicy, tiny_config
+from fakes import END, ROLE_IDS, ByteChatFormat, EchoEnv, ScriptedPolicy, tiny_config
 
-from agent_rl.agent.messages import Message
+from agent_rl.agent.messages import Message, ToolSpec
 from agent_rl.distributed.backend import Backend
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task
-from agent_rl.errors import EngineError, SandboxError
+from agent_rl.errors import EngineError, SandboxError, UserError
 from agent_rl.inference.base import Cancel
 from agent_rl.learning.samples import build_samples
 from agent_rl.policies.policy import BasePolicy
@@ -34,6 +34,12 @@ USER, ASSISTANT, TOOL = ROLE_IDS["user"], ROLE_IDS["assistant"], ROLE_IDS["tool"
 
 def episode_of(policy: BasePolicy, env: AgentEnv, limits: EpisodeLimits = LIMITS) -> Trajectory:
     return run_episode(policy, env, TASK, group_id="1/0", seed=7, limits=limits, temperature=1.0)
+
+
+class LookEnv(EchoEnv):
+    """Offers a tool."""
+
+    tools = (ToolSpec(name="look", description="See."),)
 
 
 def test_an_episode_is_exactly_what_the_model_read_and_sampled() -> None:
@@ -89,7 +95,7 @@ def test_the_rewards_of_turns_are_those_of_their_steps_and_add_up() -> None:
 def test_a_budget_ends_the_episode_and_the_environment_scores_it(
     script: list[str], limits: dict[str, float], reason: StopReason, num_turns: int, reward: float
 ) -> None:
-    env = EchoEnv()
+    env = LookEnv()
     episode = episode_of(ScriptedPolicy(script), env, replace(LIMITS, **limits))
     assert (episode.stop_reason, len(episode.turns), episode.reward) == (reason, num_turns, reward)
     assert (env.truncated_for, env.num_closed) == (reason, 1)
@@ -97,12 +103,17 @@ def test_a_budget_ends_the_episode_and_the_environment_scores_it(
 
 
 def test_a_turn_with_a_good_call_starts_the_count_of_invalid_turns_again() -> None:
-    episode = episode_of(ScriptedPolicy([BROKEN, CALL + BROKEN, BROKEN, "done"]), EchoEnv())
+    episode = episode_of(ScriptedPolicy([BROKEN, CALL + BROKEN, BROKEN, "done"]), LookEnv())
     assert episode.stop_reason is StopReason.FINISHED
 
 
+def test_without_tools_what_reads_as_a_call_is_text_and_counts_as_none() -> None:
+    episode = episode_of(ScriptedPolicy([CALL * 11, BROKEN, BROKEN, BROKEN, "done"]), EchoEnv())
+    assert (episode.stop_reason, len(episode.turns)) == (StopReason.FINISHED, 5)
+
+
 def test_a_message_over_the_tool_budget_is_not_run() -> None:
-    env = EchoEnv()
+    env = LookEnv()
     episode_of(ScriptedPolicy([CALL * 6, CALL * 6]), env)
     assert len(env.received) == 1
 
@@ -178,6 +189,44 @@ def test_a_conversation_that_cannot_be_shown_is_the_environments_failure() -> No
     episode = episode_of(ScriptedPolicy(["x"]), CriticEnv())
     assert (episode.stop_reason, episode.reward) == (StopReason.ENV_ERROR, None)
     assert "critic" in episode.error
+
+
+class PickyChat(ByteChatFormat):
+    """Shows no conversation that begins with a reply, and refuses each where it is broken."""
+
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self._is_broken = is_broken
+
+    def render_prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        if self._is_broken or messages[0].role == "assistant":
+            raise UserError("picky: put a user message first")
+        return super().render_prompt(messages, tools)
+
+    def render_env_messages(self, messages: Sequence[Message]) -> list[int]:
+        if messages[0].content == "ok":
+            raise UserError("picky: not after a reply")
+        return super().render_env_messages(messages)
+
+
+class GreetingEnv(EchoEnv):
+    def reset(self, task: Task) -> list[Message]:
+        return [Message.assistant("Welcome."), Message.user("hi")]
+
+
+def test_messages_that_the_template_does_not_show_drop_their_episode() -> None:
+    policy = ScriptedPolicy(["x"])
+    policy.chat_format = PickyChat()
+    for env, said in ((GreetingEnv(), "put a user message first"), (EchoEnv(), "not after a reply")):
+        episode = episode_of(policy, env)
+        assert (episode.stop_reason, episode.reward, env.num_closed) == (StopReason.ENV_ERROR, None, 1)
+        assert said in episode.error
+
+
+def test_a_template_that_shows_no_prompt_at_all_ends_the_run_with_its_sentence() -> None:
+    policy = ScriptedPolicy(["x"])
+    policy.chat_format = PickyChat(is_broken=True)
+    with pytest.raises(UserError, match=r"^picky: put a user message first$"):
+        episode_of(policy, GreetingEnv())
 
 
 def test_a_prompt_that_fills_the_window_samples_nothing() -> None:
