@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from agent_rl.agent.messages import Message, ToolCall, ToolSpec
+from agent_rl.agent.tool_parser import reply_text
 from agent_rl.closing import Closing
 from agent_rl.config import DataConfig
 from agent_rl.data.tasks import Check, Task, read_split
@@ -46,7 +47,7 @@ class AgentEnv(ABC):
     """
 
     tools: tuple[ToolSpec, ...] = ()
-    """Tools offered to the model in this episode; read after `reset`."""
+    """Tools offered to the model in this episode; read after `reset` and after every step that does not end it."""
     case_seed: int | None = None
     """Set before `reset` in training: the same for all episodes of a group, another one at every step. Hidden cases
     that are seeded with it cannot be passed on from step to step. None, as in evaluations: always the same cases."""
@@ -217,8 +218,22 @@ def _check_maker(make: Callable[[], AgentEnv]) -> None:
         pass
 
 
+def as_text(message: Message) -> Message:
+    """The reply without calls: what reads as one is text where no tools are offered."""
+    is_thought_written = bool(message.reasoning) and message.reasoning in message.written  # as rules of text have it
+    return replace(
+        message,
+        content=reply_text(message),
+        reasoning="" if is_thought_written else message.reasoning,
+        tool_calls=(),
+        tool_errors=(),
+        written="",
+    )
+
+
 class ToolEnv(AgentEnv):
-    """An environment whose actions are tool calls: runs them in order and answers with one message per call.
+    """An environment whose actions are tool calls: runs them in order and answers with one message per call. Without
+    tools nothing is a call: what reads as one is part of a plain text.
 
     Subclasses set `self.registry = self.add_tools(task, [their tools])` in `reset` and override `on_terminal` to score,
     `no_call` to answer plain text. Those that score conversations set `self.trajectory` to their first messages too.
@@ -240,6 +255,7 @@ class ToolEnv(AgentEnv):
         return registry
 
     def step(self, message: Message) -> StepResult:
+        message = message if self.registry.specs else as_text(message)
         self.trajectory += (message,)
         num_before, num_errors, num_calls = len(self.trajectory), len(message.tool_errors), 0
         self.trajectory += tuple(Message.tool(f"error: {error.message}") for error in message.tool_errors)

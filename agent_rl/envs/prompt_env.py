@@ -5,17 +5,15 @@ from the configuration: an episode ends with a reply that calls none, without to
 Not here: the functions (`rewards/`), the tools (`tools/`), questions with a reference answer (`qa_env.py`).
 """
 
-from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from agent_rl.agent.message_dicts import read_prompt
 from agent_rl.agent.messages import Message
-from agent_rl.agent.tool_parser import reply_text
 from agent_rl.config import validate_section
 from agent_rl.data.rows import no_column
-from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv
+from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult, Task, ToolEnv, as_text
 from agent_rl.envs.qa_env import final_answer
 from agent_rl.records import StopReason
 from agent_rl.rewards import RewardSpecs, RewardSum, make_reward
@@ -51,13 +49,6 @@ class PromptEnv(ToolEnv):
         self.trajectory, self._num_opening = messages, len(messages)
         return list(messages)
 
-    def step(self, message: Message) -> StepResult:
-        if self.tools:
-            return super().step(message)
-        text = _as_text(message)
-        self.trajectory += (text,)
-        return self.no_call(text)
-
     def on_terminal(self, tool_name: str) -> StepResult:
         return self._score(self.submitted)
 
@@ -66,7 +57,7 @@ class PromptEnv(ToolEnv):
 
     def truncate(self, reason: StopReason) -> StepResult:
         if self.unanswered is not None:
-            self.trajectory += (self.unanswered if self.tools else _as_text(self.unanswered),)
+            self.trajectory += (self.unanswered if self.tools else as_text(self.unanswered),)
         earned, parts = self._reward.without_answer(
             trajectory=self.trajectory, task=self._task, num_opening=self._num_opening
         )
@@ -82,11 +73,6 @@ class PromptEnv(ToolEnv):
         if total is None:
             info["error"] = self._reward.unscored(parts)
         return StepResult(reward=total, reward_parts=parts, terminated=True, info=info)
-
-
-def _as_text(message: Message) -> Message:
-    """The reply without calls: what reads as one is a call only where there are tools."""
-    return replace(message, content=reply_text(message), tool_calls=(), tool_errors=(), written="")
 
 
 class PromptEnvFactory(EnvFactory):

@@ -1,5 +1,6 @@
 """Prompts scored by reward functions: what a row may hold, what the model reads, when an episode ends."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from fakes import ScriptedPolicy
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.config import ToolsConfig
-from agent_rl.envs.base import AgentEnv
+from agent_rl.envs.base import AgentEnv, as_text
 from agent_rl.envs.opening import offer_tools
 from agent_rl.envs.prompt_env import PromptEnvFactory, PromptEnvOptions
 from agent_rl.envs.registry import make_env_factory
@@ -160,6 +161,27 @@ def test_without_tools_the_whole_reply_is_scored_also_what_reads_as_a_call(reply
     seen.clear()
     run(factory([keep, keep_messages]), [f"{reply} and more"], row, max_new_tokens=len(reply))
     assert seen == [("", Message.assistant(reply)), [{"role": "assistant", "content": reply}]]
+
+
+def test_without_tools_many_calls_are_over_no_budget() -> None:
+    predictions: list[str] = []
+
+    def keep(prediction):
+        predictions.append(prediction)
+        return 1.0
+
+    reply = "\n".join([CALL] * 3)
+    episode = run(factory(keep), [reply], max_tool_calls=2, max_new_tokens=1000)
+    assert (episode.stop_reason, predictions) == (StopReason.FINISHED, [reply])
+
+
+def test_a_thought_that_the_reply_holds_is_told_once() -> None:
+    written = 'Thought: because\nAction: f\nAction Input: {"a": 1}'
+    call = ToolCall(name="f", arguments={"a": 1})
+    thought = Message(role="assistant", content="", tool_calls=(call,), reasoning="because", written=written)
+    assert as_text(thought) == Message.assistant(written)
+    apart = replace(thought, reasoning="why", written=CALL)  # of marks that are no text
+    assert as_text(apart) == replace(Message.assistant(CALL), reasoning="why")
 
 
 def test_with_tools_calls_run_until_a_reply_without_one() -> None:

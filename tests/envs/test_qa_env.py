@@ -404,3 +404,12 @@ def test_what_the_sandbox_raises_inside_a_reward_is_not_taken_for_the_rewards_fa
 
     with pytest.raises(SandboxError, match="fork server"):
         last_step("42", reward=name)
+
+
+def test_without_tools_what_reads_as_a_call_is_part_of_the_reply() -> None:
+    env = started(ToolsConfig())()
+    for reply in (written("double", n=1), "<tool_call>{bad</tool_call>", "[f(x=2)]"):
+        episode = run_episode(
+            ScriptedPolicy([f"{reply}\nAnswer: 42"]), env, TASK, group_id="g", seed=7, limits=LIMITS, temperature=1.0
+        )
+        assert (episode.stop_reason, episode.reward, len(episode.turns)) == (StopReason.FINISHED, 1.0, 1)
