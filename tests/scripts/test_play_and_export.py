@@ -14,12 +14,13 @@ from tiny_models import save_tiny_causal_lm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_rl import collect, load_config
-from agent_rl.agent.messages import Message, ToolCall, ToolCallError
+from agent_rl.agent.messages import Message, ToolCall, ToolCallError, ToolSpec
 from agent_rl.data.tasks import read_tasks
+from agent_rl.envs.base import AgentEnv, StepResult
 from agent_rl.errors import ConfigError
 from agent_rl.modeling.minimind import MiniMindForCausalLM
 from agent_rl.policies.model_files.trained_for import TrainedFor, read_trained_for
-from agent_rl.scripts.commands.play import read_reply, show
+from agent_rl.scripts.commands.play import ShownEnv, read_reply, show
 from agent_rl.tools.calculator import calculator
 
 MATH = ["--config", "configs/math_grpo.yaml", "run.device=cpu"]
@@ -285,3 +286,24 @@ def test_a_folder_that_holds_models_names_them(policy: str) -> None:
     words = ["train", *MATH, "--model-path", "model", f"policy.type={policy}", "run.output_dir=/nonexistent"]
     words += ["--preview-tasks", "1"]
     assert "model/math_minimind" in one_line_error(run_here(*words))
+
+
+class Phases(AgentEnv):
+    """Offers another tool after every step."""
+
+    def reset(self, task):
+        self.tools = (ToolSpec(name="first", description=""),)
+        return [Message.user("Go")]
+
+    def step(self, message):
+        self.tools = (ToolSpec(name="second", description=""),)
+        return StepResult(messages=(Message.user("On"),))
+
+
+def test_tools_that_an_environment_changes_are_followed(capsys):
+    env = ShownEnv(Phases())
+    env.reset({"task_id": "t"})
+    for _ in range(2):
+        env.step(Message.assistant("x"))
+        assert [tool.name for tool in env.tools] == ["second"]
+    assert capsys.readouterr().out.count("[tools] /second") == 1

@@ -20,7 +20,7 @@ from agent_rl.agent.messages import Message, ToolCall, ToolSpec
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, StepResult
 from agent_rl.envs.opening import open_environment
-from agent_rl.envs.step_result import read_opening, read_step
+from agent_rl.envs.step_result import read_opening, read_step, read_tools
 from agent_rl.errors import ConfigError, UserError, nearest, nearest_or_all
 from agent_rl.records import StopReason
 from agent_rl.scripts.commands.tools import read_arguments
@@ -87,11 +87,9 @@ class ShownEnv(AgentEnv):
 
     def reset(self, task: Task) -> list[Message]:
         messages = read_opening(self.inner.reset(task), self.inner)
-        self.tools = self.inner.tools
         for message in messages:
             show(message)
-        if self.tools:
-            print(f"[tools] {', '.join(map(_signature, self.tools))}")
+        self._follow_tools()
         return messages
 
     def step(self, message: Message) -> StepResult:
@@ -103,7 +101,16 @@ class ShownEnv(AgentEnv):
         result = read_step(self.inner.step(message), self.inner, "step")
         for reply in result.messages:
             show(reply)
+        if not result.terminated:
+            self._follow_tools()
         return result
+
+    def _follow_tools(self) -> None:
+        """Offer the tools of the environment, and print them where they are others than before."""
+        tools = read_tools(self.inner, "step")
+        if tools != self.tools:
+            print(f"[tools] {', '.join(map(_signature, tools)) or 'none'}")
+        self.tools = tools
 
     def truncate(self, reason: StopReason) -> StepResult:
         if self.unanswered is not None:
