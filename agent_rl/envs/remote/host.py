@@ -54,7 +54,7 @@ class EnvReply:
 
     value: Any = None
     tools: tuple[ToolSpec, ...] = ()
-    """`AgentEnv.tools` after the call."""
+    """`AgentEnv.tools` after `reset` and after a step that does not end the episode; empty after other calls."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """`EnvFactory.counters`: what was added since the last reply that had some."""
     failure: Failure | None = None
