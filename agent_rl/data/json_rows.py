@@ -71,7 +71,7 @@ def parse_json(text: str, where: str, *, max_containers: int = MAX_CONTAINERS) -
     """
     too_deep = DataError(f"{where}: nested too deeply to be read; write it with fewer brackets")
     num_containers = text.count("[") + text.count("{")
-    if num_containers > max_containers and count_outside_texts(text, "[{") > max_containers:
+    if num_containers > max_containers < count_outside_texts(text, "[{", limit=max_containers):
         raise DataError(f"{where}: holds more than {max_containers} lists and objects; make rows of it")
     try:
         value = _DECODER.decode(text)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_rl.data import parquet_child
-from agent_rl.data.bounds import Allowance, count_outside_texts
+from agent_rl.data.bounds import Allowance
 from agent_rl.data.json_rows import parse_json
 from agent_rl.errors import DataError
 
@@ -201,7 +201,7 @@ def _is_plain(kind: "pa.DataType") -> bool:
 def _parse(text: Any, where: str, allowance: Allowance) -> Any:
     if not isinstance(text, str):
         raise DataError(f"{where} holds {text!r:.100} where JSON text is expected; write the file again")
-    allowance.take(0, count_outside_texts(text, ",[{"))
+    allowance.take_json(text)
     try:
         return parse_json(text, where)
     except json.JSONDecodeError as error:

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ from cpu_time import within
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent_rl.data.bounds import count_outside_texts
+from agent_rl.data.bounds import Allowance, count_outside_texts
 from agent_rl.data.parquet import decode_rows, encode_rows
 from agent_rl.data.tasks import find_task_file, read_tasks, write_tasks
 from agent_rl.errors import DataError
@@ -265,7 +266,28 @@ def test_brackets_and_commas_within_texts_are_no_values(tmp_path):
 )
 def test_what_stands_within_a_text_is_not_counted(text, count):
     with within(1.0):
-        assert count_outside_texts(text, ",[{") == count_outside_texts(text.encode(), b",[{") == count
+        assert count_outside_texts(text, ",[{") == count_outside_texts(text.encode(), ",[{") == count
+
+
+def test_a_packed_row_of_many_texts_is_refused_before_it_fills_memory(tmp_path):
+    path = tmp_path / "tasks.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"task_id": "a", "x": [' + b'"",' * (3 * 2**20) + b'""]}\n'))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError):
+            read_tasks(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+
+
+def test_commas_within_texts_use_up_no_more_than_half_of_what_a_packed_file_may_hold() -> None:
+    allowance = Allowance("a.jsonl.gz", 0)
+    for _ in range(3):
+        allowance.take_json('["' + "," * 300_000 + '"]')
+    allowance.take_json("[" + "0," * 900_000 + "0]")
+    with pytest.raises(DataError):
+        allowance.take_json("[" + "0," * 200_000 + "0]")
 
 
 def test_a_bad_line_in_a_gzip_file_is_named(tmp_path):
