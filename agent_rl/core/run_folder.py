@@ -6,6 +6,7 @@ Nothing here knows models or episodes.
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from agent_rl.config.load import read_yaml
 from agent_rl.core.run.lock import make_run_folder
 from agent_rl.core.run.machine import describe_machine, model_checksum
 from agent_rl.core.run.record import run_config_of
-from agent_rl.core.run.unfinished import clear_unfinished, holds_a_step, last_step
+from agent_rl.core.run.unfinished import clear_unfinished, holds_a_step, last_row
 from agent_rl.distributed.checkpoint import latest_checkpoint, step_of
 from agent_rl.errors import CheckpointError, ConfigError, DataError
 from agent_rl.redacted import HIDDEN, redacted
@@ -126,7 +127,7 @@ class RunFolder:
     def _refuse_another_run(self, step: int, saved_step: int | None) -> None:
         """ConfigError where the folder holds what a run that has written `step` steps of metrics cannot have left."""
         newest = latest_checkpoint(self.checkpoints)
-        if self.is_new and saved_step is None and last_step(self.path) > step:
+        if self.is_new and last_row(self.path) > step:
             raise _taken(self.path)
         if newest is not None and step_of(newest) > (saved_step or 0):
             raise ConfigError(
@@ -210,6 +211,11 @@ def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def _taken(path: Path) -> ConfigError:
+    if math.isinf(last_row(path)):
+        return ConfigError(
+            f"{path / 'metrics.jsonl'} holds lines without a step, which no run can continue; move it away, or set "
+            "another run.name"
+        )
     return ConfigError(f"{path} already holds a run; set checkpoint.resume=auto to continue it, or another run.name")
 
 

@@ -182,10 +182,10 @@ def replace_state(path: Path, state: dict[str, Any], processes: Processes | None
 
 
 def add_score(folder: Path, step: int, score: float, processes: Processes | None = None) -> None:
-    """Give the checkpoint of a step, in `folder`, its score, where it was saved without one. Collective."""
+    """Give the checkpoint of a step, in `folder`, its score, where it is still there and without one. Collective."""
     processes, path = processes or _alone(), folder / f"step_{step:05d}"
     with _on_all_disks(path, processes):
-        if processes.is_main_process:
+        if processes.is_main_process and (path / MANIFEST_FILE).exists():
             manifest = _read_manifest(path)
             if manifest["score"] is None and _measured(score) is not None:
                 _replace_manifest(path, manifest | {"score": score})
@@ -349,7 +349,7 @@ def _remove(path: Path) -> None:
     # Renamed first: a checkpoint half deleted must not look like a torn one.
     removed = path.with_name(f"{_PARTIAL}{path.name}")
     os.rename(path, removed)
-    shutil.rmtree(removed)
+    removed.unlink() if removed.is_symlink() else shutil.rmtree(removed)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

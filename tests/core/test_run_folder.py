@@ -8,6 +8,7 @@ import pytest
 from builders import make_trainer
 from fakes import save_tiny_model, tiny_config
 
+from agent_rl.core.run.record import run_config_of
 from agent_rl.core.run_folder import RunFolder, changed_keys, edited_files
 from agent_rl.errors import ConfigError
 from agent_rl.telemetry.events import read_events
@@ -86,6 +87,52 @@ def test_steps_by_hand_and_their_checkpoint_belong_to_the_run_that_follows(folde
         trainer.save_checkpoint()
         trainer.train()
     assert steps_in(folder / "runs/tiny") == [2, 3]
+
+
+def test_a_checkpoint_by_hand_does_not_make_another_ones_run_ones_own(folder: Path) -> None:
+    first, second = (trainer_of(folder, checkpoint={"every": 0}) for _ in range(2))
+    with first, pytest.raises(ZeroDivisionError):
+        first.train(on_step=lambda step, _metrics: 1 // (2 - step))
+    with second, pytest.raises(ConfigError):
+        second.save_checkpoint()
+        second.train()
+    assert steps_in(folder / "runs/tiny") == [1, 2]
+
+
+def test_metrics_that_no_run_can_continue_are_not_said_to_be_continued(folder: Path) -> None:
+    file = folder / "runs/tiny/metrics.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"loss": 1}\n')
+    with pytest.raises(ConfigError) as refused:
+        RunFolder.open(tiny_config(folder))
+    assert str(file) in str(refused.value)
+    assert "auto" not in str(refused.value)
+
+
+@pytest.mark.parametrize("resume", ["auto", "link"])
+def test_a_checkpoint_that_lies_on_another_disk_is_continued_and_removed_as_any(folder: Path, resume: str) -> None:
+    with trainer_of(folder, train={"steps": 1}) as trainer:
+        trainer.train()
+    newest, moved, link = folder / "runs/tiny/checkpoints/step_00001", folder / "moved", folder / "link"
+    newest.rename(moved)
+    newest.symlink_to(moved)
+    link.symlink_to(newest)
+    assert run_config_of(newest) == run_config_of(link) == folder / "runs/tiny/config.yaml"
+    given = resume if resume == "auto" else str(link)
+    with trainer_of(folder, checkpoint={"every": 1, "keep": 1, "resume": given}) as trainer:
+        trainer.train()
+    assert steps_in(folder / "runs/tiny") == [1, 2, 3]
+    assert [event.kind for event in read_events(folder / "runs/tiny")].count("start") == 2
+    assert not newest.is_symlink()
+    assert moved.is_dir()
+
+
+def test_a_run_whose_checkpoint_was_moved_away_ends_again(folder: Path) -> None:
+    sections = {"eval": {"temperatures": [0.0], "every": 1}, "train": {"steps": 1}}
+    with trainer_of(folder, **sections) as trainer:
+        trainer.train()
+        (folder / "runs/tiny/checkpoints/step_00001").rename(folder / "published")
+        assert trainer.train()["step"] == 1
 
 
 @pytest.mark.parametrize("left", ["checkpoints/step_00020/manifest.json", "metrics.jsonl"])

@@ -86,9 +86,11 @@ def check_same_environment(config: Config, checkpoint: Path) -> None:
 
 def run_config_of(checkpoint: Path) -> Path | None:
     """`config.yaml` of the run that a checkpoint `RUN/checkpoints/step_00020` is of; None where there is none."""
-    folder = checkpoint.resolve().parent
-    file = folder.parent / "config.yaml"
-    return file if folder.name == "checkpoints" and file.is_file() else None
+    for folder in (checkpoint.absolute().parent, checkpoint.resolve().parent):  # it may be a link, or link to one
+        file = folder.parent / "config.yaml"
+        if folder.name == "checkpoints" and file.is_file():
+            return file
+    return None
 
 
 def _rows_in_words(rows: Sequence[Task]) -> str:

@@ -18,6 +18,7 @@ from agent_rl.distributed.checkpoint import (
     MODEL_FOLDER,
     add_score,
     best_checkpoint,
+    checkpoints_in,
     get_rng_state,
     latest_checkpoint,
     load_state,
@@ -140,7 +141,8 @@ class RunCheckpoints:
             state.num_rollbacks, state.rate_factor = int(saved["num_rollbacks"]), float(saved["rate_factor"])
             rank = self._backend.rank
             set_rng_state(saved["rng"][rank] if "rng" in saved else load_tensors(path / _rng_file(rank)))
-        if path.resolve().parent == self._run.checkpoints.resolve():
+        # One of them, or what is one of them, may be a link to another disk.
+        if any(path.samefile(own) for own in checkpoints_in(self._run.checkpoints) if own.exists()):
             state.saved_step = state.step
             self._evaluation.read_later(state.step)
 

@@ -28,11 +28,16 @@ def holds_a_step(folder: Path) -> bool:
 def last_step(folder: Path) -> float:
     """The last step of which there is a checkpoint or metrics, 0 where there is none; infinite for damaged metrics."""
     newest = latest_checkpoint(folder / "checkpoints")
+    return max(last_row(folder), 0 if newest is None else step_of(newest))
+
+
+def last_row(folder: Path) -> float:
+    """The last step of which there are metrics, 0 where there is none; infinite for damaged metrics."""
     try:
         steps = [int(json.loads(line)["step"]) for line in whole_lines(folder / "metrics.jsonl")]
     except (ValueError, KeyError, TypeError):
         return math.inf
-    return max([0, *steps, *([step_of(newest)] if newest is not None else [])])
+    return max([0, *steps])
 
 
 def clear_unfinished(folder: Path) -> Path | None:
