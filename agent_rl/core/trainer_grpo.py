@@ -20,7 +20,7 @@ from agent_rl.core.evaluation import RunEvaluation
 from agent_rl.core.interrupts import deferred_interrupt, sigterm_as_interrupt
 from agent_rl.core.policy_sync import make_policy_sync, module_to_train
 from agent_rl.core.quick_start import quick_run
-from agent_rl.core.run.ending import RunEnding, disk_refusals_as_user_errors
+from agent_rl.core.run.ending import RunEnding, disk_refusals_as_user_errors, suppressed_errors
 from agent_rl.core.run.eval_result import EvalResult
 from agent_rl.core.run.lock import held_folder
 from agent_rl.core.run.state import RunCheckpoints, RunState
@@ -154,7 +154,7 @@ class GRPOTrainer(Closing):
         self._state = RunState(alarms=make_alarms(config.log.alarms))
         self._checkpoints = self._make_checkpoints(train_tasks)
         self._has_begun = self._has_ended = False
-        self._on_step: Callable[[int, Mapping[str, float]], None] | None = None
+        self._on_step: Callable[[int, Mapping[str, float]], None] = _tell_nobody
         self._on_evaluation: Callable[[EvalResult], None] | None = None
         if run.resume_from is not None:
             self._checkpoints.restore(run.resume_from)
@@ -229,14 +229,15 @@ class GRPOTrainer(Closing):
     ) -> dict[str, Any]:
         """Run to `train.steps`, from where the run stands; returns the results before and after.
 
-        `on_step(step, metrics)` is called after every step, with the row of metrics.jsonl, and `on_evaluation(result)`
-        after every evaluation; in every process, and what they raise ends the run as Ctrl-C would, without a
-        checkpoint.
+        `on_step(step, metrics)` is called after every step, with the row that metrics.jsonl got, and
+        `on_evaluation(result)` after every evaluation; in every process, and what they raise ends the run as Ctrl-C
+        would, without a checkpoint. It is called also for a step in which an alarm stops the run or Ctrl-C comes, where
+        an error of its own is a message; and for one from which an alarm went back, whose row is no longer in the file.
         Ctrl-C saves a checkpoint of the last whole step and raises KeyboardInterrupt again, SIGTERM SystemExit;
         several processes do so together, at the next place where they meet. TrainingStoppedError when an alarm ends
         it, DataError when the disk refuses a file.
         """
-        self._on_step, self._on_evaluation = on_step, on_evaluation
+        self._on_step, self._on_evaluation = on_step or _tell_nobody, on_evaluation
         stops_together = self._backend.stopping_together()
         with (
             sigterm_as_interrupt(),
@@ -295,18 +296,23 @@ class GRPOTrainer(Closing):
         if self.step == 0:
             check_room(batch.groups, self.policy, "the first step")
         self._sync.offload()
-        whole = None
+        number = None
         try:
             # Alarms too: a checkpoint says that they have fired, so what they ask for must be done before it is saved.
             with deferred_interrupt():
-                whole = self._learn(batch, clock, output)
-        finally:
-            if whole is not None and self._on_step is not None:
-                self._on_step(*whole)
+                update, fired = self._learn(batch, clock, output)
+                number = self.step
+                self._handle_alarms(fired, batch.groups, update, output)
+        except BaseException:
+            if number is not None:
+                with suppressed_errors(f"on_step of step {number}", output.message):
+                    self._on_step(number, dict(self.last_metrics))
+            raise
+        self._on_step(number, dict(self.last_metrics))
         self._backend.leave_if_stopped()
 
-    def _learn(self, batch: RolloutBatch, clock: StepClock, output: RunOutput) -> tuple[int, dict[str, float]]:
-        """The rest of a step: the update, what is written of it, and its alarms; its number and its metrics."""
+    def _learn(self, batch: RolloutBatch, clock: StepClock, output: RunOutput) -> tuple[UpdateResult, list[FiredAlarm]]:
+        """The rest of a step but for what its alarms ask for: the update, and what is written of it."""
         with clock.stage("update"):
             update = self.update(batch.train_groups)
         step = self.step
@@ -322,8 +328,7 @@ class GRPOTrainer(Closing):
         output.groups(step, batch.groups, metrics)
         if self._episode_log.is_due(step):
             output.table(step, batch.groups)
-        self._handle_alarms(fired, batch.groups, update, output)
-        return step, dict(metrics)
+        return update, fired
 
     def _handle_alarms(
         self,
@@ -389,3 +394,6 @@ class GRPOTrainer(Closing):
         every, is_reached = self.config.checkpoint.every, self._evaluation.is_reached(self.step)
         if self.step >= self.config.train.steps or is_reached or (every and self.step % every == 0):
             self.save_checkpoint()
+
+
+def _tell_nobody(_step: int, _metrics: Mapping[str, float]) -> None: ...

@@ -97,6 +97,28 @@ def test_every_whole_step_is_told_under_the_number_of_its_row(folder: Path, monk
     assert told == [1, 2]
 
 
+def test_so_is_the_one_in_which_an_alarm_stops_the_run(folder: Path) -> None:
+    told = []
+    with trainer_of(folder, "told", log=alarm("stop")) as trainer, pytest.raises(TrainingStoppedError):
+        trainer.train(on_step=lambda step, metrics: told.append((step, metrics["reward/mean"])))
+    rows = [json.loads(line) for line in (folder / "runs/told/metrics.jsonl").read_text().splitlines()]
+    assert told == [(row["step"], row["reward/mean"]) for row in rows]
+    assert [step for step, _ in told] == [1, 2]
+
+
+@pytest.mark.parametrize(("log", "reason"), [(None, KeyboardInterrupt), (alarm("stop"), TrainingStoppedError)])
+def test_what_its_callback_raises_then_does_not_replace_what_ends_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, log: Any, reason: type[BaseException]
+) -> None:
+    sections = {"checkpoint": {"every": 0}, "log": log or {"progress": False, "trackers": []}}
+    with trainer_of(folder, "told", **sections) as trainer, pytest.raises(reason):
+        if log is None:
+            press_in_step(trainer, 2, signal.SIGINT, monkeypatch)
+        trainer.train(on_step=lambda step, _metrics: 1 // (2 - step))
+    assert [path.name for path in checkpoints_in(folder / "runs/told/checkpoints")] == ["step_00002"]
+    assert "ZeroDivisionError" in (folder / "runs/told/log.jsonl").read_text()
+
+
 def test_a_signal_in_a_block_within_a_block_waits_for_the_outer_one() -> None:
     reached = []
     with pytest.raises(SystemExit), sigterm_as_interrupt(), deferred_interrupt():

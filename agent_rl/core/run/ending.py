@@ -38,6 +38,15 @@ def disk_refusals_as_user_errors() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def suppressed_errors(name: str, report: Callable[[str], None]) -> Iterator[None]:
+    """Around a user's code that is called while something else ends the run: its error is a message to `report`."""
+    try:
+        yield
+    except Exception as error:
+        report(f"{name} raised {type(error).__name__}: {error}; the run ends for another reason")
+
+
 class RunEnding:
     """`with ending.watch(output): ...` around the loop of a run; every process does the same."""
 
