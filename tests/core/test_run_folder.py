@@ -117,12 +117,11 @@ def test_a_checkpoint_that_lies_on_another_disk_is_continued_and_removed_as_any(
     newest.rename(moved)
     newest.symlink_to(moved)
     link.symlink_to(newest)
-    assert run_config_of(newest) == run_config_of(link) == folder / "runs/tiny/config.yaml"
+    assert run_config_of(newest) == folder / "runs/tiny/config.yaml"
     given = resume if resume == "auto" else str(link)
     with trainer_of(folder, checkpoint={"every": 1, "keep": 1, "resume": given}) as trainer:
         trainer.train()
     assert steps_in(folder / "runs/tiny") == [1, 2, 3]
-    assert [event.kind for event in read_events(folder / "runs/tiny")].count("start") == 2
     assert not newest.is_symlink()
     assert moved.is_dir()
 

@@ -86,7 +86,7 @@ def check_same_environment(config: Config, checkpoint: Path) -> None:
 
 def run_config_of(checkpoint: Path) -> Path | None:
     """`config.yaml` of the run that a checkpoint `RUN/checkpoints/step_00020` is of; None where there is none."""
-    for folder in (checkpoint.absolute().parent, checkpoint.resolve().parent):  # it may be a link, or link to one
+    for folder in (checkpoint.absolute().parent, checkpoint.resolve().parent):  # it may be a link, there or here
         file = folder.parent / "config.yaml"
         if folder.name == "checkpoints" and file.is_file():
             return file
