@@ -89,13 +89,20 @@ def _iterable(given: Any, where: str) -> Iterable[Any]:
     try:
         if isinstance(given, str | bytes):
             raise TypeError
-        is_by_index = not hasattr(given, "__iter__") and hasattr(given, "__len__")  # PyTorch's end by their length
-        return islice(iter(given), len(given)) if is_by_index else iter(given)
+        # PyTorch's datasets end by their length, where they have one.
+        return iter(given) if hasattr(given, "__iter__") else islice(iter(given), _length_of(given))
     except TypeError:
         raise DataError(
             f"{where}: got {given!r:.80}, a {type(given).__name__}; expected rows: a list of dictionaries, a dataset "
             "or a frame"
         ) from None
+
+
+def _length_of(given: Any) -> int | None:
+    try:
+        return len(given)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _of_mapping(given: Mapping[Any, Any], where: str) -> str:

@@ -191,6 +191,18 @@ def test_many_columns_cost_no_more_than_their_number(tmp_path: Path) -> None:
 # Right input
 
 
+@pytest.mark.parametrize("error", [TypeError, NotImplementedError])
+def test_a_dataset_whose_length_is_unknown_ends_by_its_rows(error: type[Exception]) -> None:
+    class Dataset:
+        def __len__(self) -> int:
+            raise error
+
+        def __getitem__(self, number: int) -> dict[str, Any]:
+            return [{"prompt": "a"}, {"prompt": "b"}][number]
+
+    assert [row for _, row in rows_of(Dataset(), "rows")] == [{"prompt": "a"}, {"prompt": "b"}]
+
+
 def test_a_dataset_with_a_length_ends_there_though_it_knows_no_other_end() -> None:
     class Endless:
         def __len__(self) -> int:
