@@ -4,7 +4,7 @@ Not here: chat templates (`chat_template.py`), records of transcripts.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_rl.agent.call_values import BrokenCallError, decode_json
@@ -96,7 +96,7 @@ def check_message(message: Message, where: str) -> None:
             raise DataError(f"{where} has the tool call {call!r:.80}; make it a ToolCall of a name and an object")
         arguments, problem = _read_arguments(call.arguments)
         if arguments is None:
-            raise DataError(f"{where} has the arguments {call.arguments!r:.80}; {problem}")
+            raise DataError(f"{where} has the arguments {_shown(call.arguments)}; {problem}")
 
 
 def _read_calls(given: Any, where: str) -> tuple[ToolCall, ...]:
@@ -175,14 +175,14 @@ def read_call(given: Any, where: str) -> tuple[str, ToolCall]:
     as JSON, and are read as those of a call that a model wrote. Missing are None and an empty text. DataError."""
     function = (given.get("function") or given) if isinstance(given, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise DataError(f"{where} has the tool call {given!r:.80}; expected {{id, function: {{name, arguments}}}}")
-    arguments, problem = _read_arguments(function.get("arguments"))
+        raise DataError(f"{where} has the tool call {_shown(given)}; expected {{id, function: {{name, arguments}}}}")
+    arguments, problem = _read_arguments(function.get("arguments"), _object_of)
     if arguments is None:
-        raise DataError(f"{where} has the arguments {function['arguments']!r:.80}; {problem}")
+        raise DataError(f"{where} has the arguments {_shown(function['arguments'])}; {problem}")
     return _id(given.get("id")), ToolCall(name=function["name"], arguments=arguments)
 
 
-def _read_arguments(given: Any) -> tuple[dict[str, Any] | None, str]:
+def _read_arguments(given: Any, read_other: Callable[[Any], Any] | None = None) -> tuple[dict[str, Any] | None, str]:
     """Arguments as a model could have written them; None for others, and what is wrong with them."""
     problem = "expected a JSON object, or its text"
     if given is None or given == "":
@@ -190,12 +190,27 @@ def _read_arguments(given: Any) -> tuple[dict[str, Any] | None, str]:
     if not isinstance(given, str | Mapping):
         return None, problem
     try:
-        arguments = decode_json(given if isinstance(given, str) else json.dumps(given))
+        arguments = decode_json(given if isinstance(given, str) else json.dumps(given, default=read_other))
     except BrokenCallError as error:
         return None, error.message.rstrip(".")
-    except (TypeError, ValueError, RecursionError):  # an object that JSON cannot hold
-        return None, problem
+    except (TypeError, ValueError, RecursionError) as error:
+        return None, f"JSON cannot hold them ({error})"
     return arguments if isinstance(arguments, dict) else None, problem
+
+
+def _object_of(value: Any) -> dict[Any, Any]:
+    """For `json.dumps`, which takes no mapping but a dictionary."""
+    if not isinstance(value, Mapping):
+        raise TypeError(f"it has no {type(value).__name__}")
+    return dict(value)
+
+
+def _shown(value: Any) -> str:
+    """The value's beginning; of what `repr` fails for, such as what is nested too deeply, the type."""
+    try:
+        return f"{value!r:.80}"
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 def read_tools(given: Any, where: str) -> tuple[ToolSpec, ...]:
