@@ -139,6 +139,8 @@ def _copied(value: Any) -> Any:
 def _set_model(raw: dict[str, Any], model: Any) -> None:
     section = raw.setdefault("model", {})
     named = section.get("path")
+    if named is not None and (not isinstance(named, str) or not named):
+        raise ConfigError(f"args: model.path is {named!r:.80}; expected a name on the Hub or a folder")
     if model is None and named is not None:
         return
     if not isinstance(model, str | Path) or not str(model):

@@ -29,6 +29,15 @@ def register_tool(name: str, opener: MakerOpener | type[BaseTool] | BaseTool) ->
     TOOLS.add(name, opener)
 
 
+def _named(name: str) -> Any:
+    if "#" in name:  # as `core/quick_start.py` numbers them
+        raise ConfigError(
+            f"tools.use names {name!r}, the second tool or a later one of a class, which a run was given in Python; "
+            "give it again to GRPOTrainer(tools=...), or make every tool a class of its own"
+        )
+    return TOOLS.get(name)
+
+
 class Toolset:
     """What `tools` of a configuration offers.
 
@@ -38,7 +47,7 @@ class Toolset:
     def __init__(self, config: ToolsConfig, given: Mapping[str, BaseTool | type[BaseTool]] | None = None) -> None:
         """`given` are tools made in Python, by their entry in `tools.use`. ConfigError for an unknown name there."""
         self._config = config
-        self._used = {name: given[name] if given and name in given else TOOLS.get(name) for name in config.use}
+        self._used = {name: given[name] if given and name in given else _named(name) for name in config.use}
         self._makers: list[ToolMaker | WorkspaceTool] = []
         self._sandbox: Sandbox | None = None
         self._shared: list[BaseTool] = []

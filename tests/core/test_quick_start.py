@@ -14,12 +14,13 @@ from fakes import save_tiny_model
 from tiny_models import save_tiny_causal_lm
 
 from agent_rl import AgentEnv, GRPOTrainer, Message, StepResult, load_config
-from agent_rl.config import Config, parse_config
+from agent_rl.config import Config, ToolsConfig, parse_config
 from agent_rl.core.quick_start import free_name, quick_run
 from agent_rl.errors import ConfigError, DataError, EpisodesFailedError, UserError
 from agent_rl.records import StopReason
 from agent_rl.tools.base import BaseTool, ToolResult
 from agent_rl.tools.calculator import calculator
+from agent_rl.tools.toolset import Toolset
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = [{"prompt": "post"[: n + 1], "letter": "a"} for n in range(4)]
@@ -103,6 +104,9 @@ class Named(BaseTool):
         ({"model": load_config("configs/math_grpo.yaml")}, "GRPOTrainer.from_config"),
         ({"model": "nowhere/at/all"}, "nowhere/at/all"),
         ({"args": {"model.path": "other"}}, "^args: model.path is 'other', and model is"),
+        ({"model": None, "args": {"model.path": 7}}, "^args: model.path is 7"),
+        ({"model": None, "args": {"model": {"path": ["a"]}}}, "^args: model.path is"),
+        ({"model": None, "args": {"model.path": ""}}, "^args: model.path is"),
         ({"args": {"train.step": 3}}, "^args: unknown key 'train.step'; did you mean 'steps'"),
         ({"args": {"trian.steps": 3}}, "^args: unknown key 'trian'; did you mean 'train'"),
         ({"args": {"steps": 3}}, "^args: unknown key 'steps'"),
@@ -298,6 +302,9 @@ def test_two_tools_of_one_class_are_offered_under_their_own_names(model: str) ->
         env = trainer._env_factory()
         env.reset({"task_id": "t", **ROWS[0]})
         assert [tool.name for tool in env.tools] == ["wiki", "news"]
+        recorded = trainer.config
+    with pytest.raises(ConfigError, match="given in Python"):
+        Toolset(ToolsConfig(use=recorded.tools.use[1:]))
 
 
 @pytest.mark.parametrize("key", ["env.options", "env", "tools.use"])
