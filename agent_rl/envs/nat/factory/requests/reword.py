@@ -23,8 +23,8 @@ from agent_rl.envs.nat.factory.requests.names import WORDS, renamed
 from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
 from agent_rl.envs.nat.spec import NATSpec, Tool
 
-_PARTS = ["common", "simple", "tables", "tables_input", "tables_values", "lists"]
-_PARTS += ["notes_terms", "notes_scores", "notes", "services"]
+_PARTS = ["common", "simple", "codes", "tables", "tables_input", "tables_values", "lists", "checks"]
+_PARTS += ["notes_terms", "notes_scores", "notes", "services", "failures"]
 _FILES = tuple(f"phrases_{part}.txt" for part in _PARTS)
 _FACT = re.compile(
     r"\w+(?=\)* [-+*/] )|(?<= [-+*/] )\w+|"
