@@ -25,7 +25,7 @@ from agent_rl.envs.nat.spec import NATSpec, Tool
 
 _PARTS = ["common", "simple", "codes", "tables", "tables_input", "tables_values", "lists", "checks"]
 _PARTS += ["notes_terms", "notes_scores", "notes", "services", "failures"]
-_FILES = tuple(f"phrases_{part}.txt" for part in _PARTS)
+_FILES = tuple(f"phrases/{part}.txt" for part in _PARTS)
 _FACT = re.compile(
     r"\w+(?=\)* [-+*/] )|(?<= [-+*/] )\w+|"
     r"`[^`]*`|\"(?:[^\"\\]|\\.)*\"|[^\s\"`]*[\d_/|{}<>=][^\s\"`]*|\b(?:isError|JSON|HTTP|URL|MCP|NAT|UTF-8)\b"

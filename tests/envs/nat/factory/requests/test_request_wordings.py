@@ -57,7 +57,7 @@ def test_every_fact_is_in_every_wording(specs: list[NATSpec], seed: int) -> None
 
 def test_code_in_a_request_keeps_its_words(specs: list[NATSpec]) -> None:
     """Calls and SQL have no synonyms: what is called is what a phrase file or the plain wording calls."""
-    known = " ".join(path.read_text(encoding="utf-8") for path in Path(requests.__path__[0]).glob("phrases_*.txt"))
+    known = " ".join(path.read_text(encoding="utf-8") for path in Path(requests.__path__[0]).glob("phrases/*.txt"))
     known += " ".join(spec.request for spec in specs)
     texts = " ".join(reworded(spec, random.Random(number)) for number, spec in enumerate(specs * 12))
     calls = {word.lower() for word in CALL.findall(texts)}
