@@ -10,10 +10,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from agent_rl.distributed.processes import Processes
 from agent_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agent_rl.distributed.processes import Processes  # which imports PyTorch, and followers of runs need none
 
 LOCK_FILE = ".lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
@@ -70,7 +72,7 @@ class RunLock:
 
 
 @contextmanager
-def held_folder(folder: Path, processes: Processes) -> Iterator[None]:
+def held_folder(folder: Path, processes: "Processes") -> Iterator[None]:
     """No other program writes to the folder of this run meanwhile. Collective."""
     lock = RunLock(folder)
     processes.on_main(lock.acquire)
