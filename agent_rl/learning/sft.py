@@ -251,7 +251,8 @@ def _loss(model: MiniMindForCausalLM, batch: list[Conversation], autocast: bool)
         spare = -len(learned) % (8 * _SHAPE_STEP)
         logits = model.logits(F.pad(learned, (0, 0, 0, spare)))
     targets = F.pad(ids_BT[:, 1:][mask_BT], (0, spare), value=-100)
-    return F.cross_entropy(logits.float(), targets, ignore_index=-100)
+    # Not the mean of cross_entropy, which is no number for conversations of which nothing is learned.
+    return F.cross_entropy(logits.float(), targets, ignore_index=-100, reduction="sum") / max(1, len(learned))
 
 
 _SHAPE_STEP = 32

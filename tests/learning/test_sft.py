@@ -77,6 +77,16 @@ def test_the_loss_is_the_mean_over_the_learned_tokens_of_a_batch(tmp_path: Path)
     assert losses == pytest.approx([sum(surprises) / 5])
 
 
+def test_conversations_of_which_nothing_is_learned_have_no_loss(tmp_path: Path) -> None:
+    model = MiniMindForCausalLM.from_pretrained(save_tiny_model(tmp_path))
+    read_alone = Conversation(token_ids=[1, 8, 9, 2], loss_mask=[0, 0, 0, 0])
+    losses: list[float] = []
+    settings = SftSettings(num_conversations=1, batch_size=1, autocast=False)
+    train_sft(model, iter([read_alone]), settings, lambda _step, _num, loss, _speed: losses.append(loss))
+    assert losses == [0.0]
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
 def random_conversations(stop_after: int | None = None) -> Iterator[Conversation]:
     rng = random.Random(5)
     for number in itertools.count():
