@@ -3,17 +3,14 @@
 import json
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders import make_trainer
 from fakes import save_tiny_model
+from webhook import webhook
 
 from agent_rl.core import evaluation
 from agent_rl.core.interrupts import deferred_interrupt, sigterm_as_interrupt
@@ -160,36 +157,14 @@ def test_ctrl_c_in_an_evaluation_does_not_lose_the_best_model(folder: Path, monk
     assert scores_of(folder / "runs/best") == {2: 0.9, 3: 0.2}
 
 
-@contextmanager
-def webhook() -> Iterator[tuple[str, list[str]]]:
-    """Its address, and the events that it was told."""
-    told: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            told.append(json.loads(self.rfile.read(int(self.headers["content-length"])))["event"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_arguments: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/", told
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def test_a_notifier_that_was_closed_tells_again() -> None:
-    with webhook() as (url, told):
+    with webhook() as (url, got):
         notifier = Notifier(url, {}, say=print)
         notifier.close()
         for event in ("alarm", "finished"):
             notifier.tell(event, 1, "")
             notifier.close()
-    assert told == ["alarm", "finished"]
+    assert [each["event"] for each in got] == ["alarm", "finished"]
 
 
 def test_what_raises_as_a_trainer_closes_does_not_keep_the_rest_open(

@@ -6,11 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +15,7 @@ import torch
 from builders import make_trainer
 from commands import one_line_error, run_here
 from fakes import LetterEnv, save_tiny_model, tiny_config
+from webhook import KEY, webhook
 
 from agent_rl.core.run.machine import git_state, model_checksum
 from agent_rl.data.tasks import Task
@@ -26,30 +23,6 @@ from agent_rl.errors import EpisodesFailedError
 
 SUPPORT = str(Path(__file__).parents[2] / "support")
 ROOT = Path(__file__).parents[3]
-KEY = "sk-0123456789abcdef0123"
-
-
-@contextmanager
-def webhook(*, status: int = 200, delay_s: float = 0.0) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address that takes messages, and what it got."""
-    got: list[dict[str, Any]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            time.sleep(delay_s)
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/hooks/T000/{KEY}", got
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture
