@@ -163,6 +163,7 @@ class ToolsetEnvFactory(EnvFactory):
         self.toolset = toolset
         for name in (*OF_INNER, "counters", "worker_counters"):
             setattr(self, name, getattr(inner, name))
+        self.needed_tools = ()  # they are offered here
         if inner.own_tools is not None or toolset.names:
             self.own_tools = (*(inner.own_tools or ()), *toolset.names)
 

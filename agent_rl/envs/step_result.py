@@ -7,7 +7,7 @@ method. Not here: the contract itself (`base.py`), what becomes of an episode th
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
@@ -159,8 +159,8 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
     """(observation, reward, done, info), or (observation, reward, terminated, truncated, info)."""
     observation, reward, *ends, info = returned
     number = _number(reward)
-    flags = [as_flag(end) for end in ends]
-    if number is None or None in flags or not (info is None or isinstance(info, Mapping)):
+    is_over = gym_end(ends, info)
+    if number is None or is_over is None:
         raise refusal(
             env,
             method,
@@ -168,8 +168,7 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
             "true or false, and a dictionary at their places",
         )
     info = info or {}
-    success = next((as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
-    is_over = any(flags)
+    success = next((_as_flag(info[key]) for key in ("success", "is_success") if key in info), None)
     return StepResult(
         messages=() if is_over or method == _LAST else _answer(observation, env, method, "the observation"),
         reward=number,
@@ -177,6 +176,15 @@ def _read_gym(returned: tuple[Any, ...], env: Any, method: str) -> StepResult:
         terminated=is_over,
         info=_loggable(info),
     )
+
+
+def gym_end(ends: Sequence[Any], info: Any) -> bool | None:
+    """Whether an episode is over by the last values of Gym's tuple: (done) or (terminated, truncated), and the info.
+
+    None where they are not true or false and a dictionary, as where they stand at other places.
+    """
+    flags = [_as_flag(end) for end in ends]
+    return None if None in flags or not isinstance(info, Mapping | None) else any(flags)
 
 
 def _loggable(info: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -274,13 +282,13 @@ def _is_info(given: Any) -> bool:
 
 
 def _flag(given: Any, fail: Callable[[str, Any, str], EnvReturnError]) -> bool:
-    flag = as_flag(given)
+    flag = _as_flag(given)
     if flag is None:
         raise fail("terminated", given, "true or false")
     return flag
 
 
-def as_flag(given: Any) -> bool | None:
+def _as_flag(given: Any) -> bool | None:
     """True or false, of 0, 1 and other libraries' values too; None for anything else."""
     if isinstance(given, bool):
         return given

@@ -17,7 +17,7 @@ from agent_rl.config import validate_section
 from agent_rl.data.tasks import Task
 from agent_rl.envs.base import AgentEnv, EnvFactory, Row, StepResult
 from agent_rl.envs.foreign.common import ForeignOptions, import_package, numbers, seed_rows, to_reward
-from agent_rl.envs.step_result import as_flag
+from agent_rl.envs.step_result import gym_end
 from agent_rl.errors import ConfigError, DataError
 from agent_rl.registry import import_object
 
@@ -67,19 +67,16 @@ class GymnasiumEnv(AgentEnv):
             except ValueError as error:
                 return StepResult(messages=(Message.user(f"error: {error}"),), info={"tool_errors": 1})
         result = self._env.step(action)
-        if not isinstance(result, tuple) or len(result) not in (4, 5):
-            raise ConfigError(f"{self._options.make}: step gave {result!r:.80}, expected a tuple of 5 values, or of 4")
-        observation, reward, *ends, info = result
-        flags = [as_flag(end) for end in ends]
-        if None in flags or not isinstance(info, Mapping | None):
-            wanted = (
-                "observation, reward, terminated, truncated, info" if ends[1:] else "observation, reward, done, info"
-            )
+        is_tuple = isinstance(result, tuple) and len(result) in (4, 5)
+        observation, reward, *ends, info = result if is_tuple else (None,) * 4
+        is_over = gym_end(ends, info)
+        if is_over is None:
             raise ConfigError(
-                f"{self._options.make}: step gave {result!r:.80}; expected ({wanted}), with true or false and a "
+                f"{self._options.make}: step gave {result!r:.80}, expected 5 values, (observation, reward, "
+                "terminated, truncated, info), or 4, (observation, reward, done, info), with true or false and a "
                 "dictionary at their places"
             )
-        reward, is_over = to_reward(reward, self._options.make), any(flags)
+        reward = to_reward(reward, self._options.make)
         self._total += reward
         success = self._options.is_success(self._total)
         return StepResult(

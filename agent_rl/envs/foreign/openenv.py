@@ -198,23 +198,19 @@ class OpenEnvFactory(EnvFactory):
         if self._act is None:
             assert self._field is not None, "start comes first"
             return {self._field: reply}
-        made, problem = self._act(reply), ""
+        made = self._act(reply)
+        is_action = isinstance(made, dict)
         try:
             json.dumps(made, allow_nan=False)
-            is_action = isinstance(made, dict)
-        except (
-            ValueError,
-            RecursionError,
-        ) as error:  # such as nan, which a reply may hold
-            is_action, problem = isinstance(made, dict), str(error)
         except TypeError:
             is_action = False
+        except (ValueError, RecursionError) as error:  # such as nan, which a reply may hold
+            if is_action:
+                raise ValueError(f"the action cannot be written as JSON: {error}") from None
         if not is_action:
             raise ConfigError(
                 f"{self.options.act} gave {made!r:.80}, expected an action, which is a dictionary that JSON can hold"
             )
-        if problem:
-            raise ValueError(f"the action cannot be written as JSON: {problem}")
         return made
 
     def text(self, observation: dict[str, Any]) -> str:
