@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from fakes import LETTER_TASKS, EchoEnv, LetterEnv, save_tiny_model  # noqa: E40
 from run_outcomes import lasting_metrics  # noqa: E402
 from waiting import wait_for  # noqa: E402
 
+from agent_rl.agent.messages import Message  # noqa: E402
 from agent_rl.config import load_config  # noqa: E402
 from agent_rl.core.evaluation import evaluate_policy  # noqa: E402
 from agent_rl.core.trainer_grpo import GRPOTrainer  # noqa: E402
@@ -40,6 +42,7 @@ from agent_rl.data.tasks import read_tasks  # noqa: E402
 from agent_rl.envs.base import EnvFactory  # noqa: E402
 from agent_rl.envs.check_data import check_reference  # noqa: E402
 from agent_rl.envs.opening import open_environment  # noqa: E402
+from agent_rl.envs.step_result import StepResult  # noqa: E402
 from agent_rl.errors import ClusterError, ConfigError, SandboxError  # noqa: E402
 from agent_rl.records import StopReason, TrajectoryGroup  # noqa: E402
 from agent_rl.rollout.rollout import RolloutRequest, make_worker  # noqa: E402
@@ -81,6 +84,13 @@ def test_the_actors_end_with_the_factory(cluster: Any, tmp_path: Path) -> None:
     wait_for(lambda: ray.available_resources().get("CPU") == 2 * CPUS)
 
 
+class LockedMessage(Message):
+    """Cannot be pickled."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("it holds a lock")
+
+
 class FailsEnv(EchoEnv):
     """Fails as its question says."""
 
@@ -89,8 +99,10 @@ class FailsEnv(EchoEnv):
             raise SandboxError("no namespaces here")
         if self.question == "own":
             raise OwnError("mine")
+        if self.question == "lock in info":
+            return StepResult(info={"lock": threading.Lock()}, terminated=True)
         if self.question == "unsendable":
-            return super().step(message).__class__(info={"lock": __import__("threading").Lock()})
+            return StepResult(messages=(LockedMessage(role="user", content="wait"),))
         return super().step(message)
 
     def reset(self, task):
@@ -127,7 +139,16 @@ def test_a_result_that_cannot_be_sent_is_a_failure_of_its_episode(cluster: Any, 
         ray_config(tmp_path), FailsEnv, RolloutRequest(tasks=tasks, group_size=1, step=1, temperature=1)
     )
     (episode,) = groups[0].trajectories
-    assert episode.stop_reason is StopReason.ENV_ERROR and "lock" in episode.error
+    assert episode.stop_reason is StopReason.ENV_ERROR and "it holds a lock" in episode.error
+
+
+def test_info_that_cannot_be_sent_is_kept_as_its_repr(cluster: Any, tmp_path: Path) -> None:
+    tasks = [{"task_id": "t", "question": "lock in info"}]
+    groups, _ = roll_out(
+        ray_config(tmp_path), FailsEnv, RolloutRequest(tasks=tasks, group_size=1, step=1, temperature=1)
+    )
+    (episode,) = groups[0].trajectories
+    assert episode.stop_reason is StopReason.FINISHED and "lock" in episode.turns[0].info["lock"]
 
 
 def test_a_mistake_in_the_configuration_ends_the_run_with_its_sentence(cluster: Any, tmp_path: Path) -> None:
