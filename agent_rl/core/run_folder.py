@@ -181,7 +181,7 @@ def edited_files(before: Any, now: Mapping[str, Mapping[str, Any]]) -> list[str]
             continue
         is_same_file = (old.get("path"), old.get("of")) == (str(file["path"]), file["of"])
         if is_same_file and old.get("sha256") != file["sha256"]:
-            told.append(f"data.{key} {file['path']} (other contents)")
+            told.append(f"{key if '.' in key else f'data.{key}'} {file['path']} (other contents)")
     return told
 
 

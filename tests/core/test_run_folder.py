@@ -202,6 +202,18 @@ def test_a_file_of_tasks_that_was_edited_is_told_of_on_resume(folder: Path) -> N
     assert [[line.split()[:2] for line in lines] for lines in told] == [[], [], [["data.train_path", str(tasks)]]]
 
 
+def test_an_edited_file_of_an_environment_of_a_mixture_is_told_of_on_resume(folder: Path) -> None:
+    tasks = folder / "train.jsonl"
+    options = {"environments": {"sums": {"name": "math_qa", "train_path": str(tasks)}}}
+    config = tiny_config(folder, env={"name": "mixture", "options": options}, checkpoint={"resume": "auto"})
+    told = []
+    for question in ("a", "b"):
+        tasks.write_text(json.dumps({"task_id": "one", "question": question}) + "\n")
+        told.append(RunFolder.open(config).begin(config, {}, step=0).changed)
+    named = ["env.options.environments.sums.train_path", str(tasks)]
+    assert [[line.split()[:2] for line in lines] for lines in told] == [[], [named]]
+
+
 @pytest.mark.parametrize("before", [None, [], {"train_path": 3}, {"train_path": {"path": "b", "of": "all bytes"}}])
 def test_another_file_and_a_damaged_record_are_no_edit(before: Any) -> None:
     assert edited_files(before, {"train_path": {"path": "a", "sha256": "12", "of": "all bytes"}}) == []

@@ -38,6 +38,7 @@ _VARIABLES += (
     "RAY_",
 )
 """Beginnings of the names of variables that change what a run computes or where."""
+_TASK_KEYS = ("train_path", "eval_path")
 _GIT_S = 5.0
 WHOLE_BYTES = 4 * 2**30
 """Larger models are not read whole: their checksum is of the names, the sizes, and both ends of every file."""
@@ -97,8 +98,16 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def task_checksums(config: Config) -> dict[str, Any]:
-    """Checksum of the task file of each split, by key; of what is no file here, such as rows on the Hub, the path."""
-    paths = {"train_path": config.data.train_path, "eval_path": config.data.eval_path}
+    """Checksum of every task file, by its key below `data`, or its whole key in an environment of a mixture; of what is
+    no file here, such as rows on the Hub, the path."""
+    paths = {name: getattr(config.data, name) for name in _TASK_KEYS}
+    if config.env.name == "mixture":
+        members = config.env.options.get("environments", {})
+        paths |= {
+            f"env.options.environments.{name}.{key}": member.get(key)
+            for name, member in members.items()
+            for key in _TASK_KEYS
+        }
     return {
         key: model_checksum(path) if Path(path).is_file() else {"path": path} for key, path in paths.items() if path
     }
