@@ -27,15 +27,17 @@ _PARTS = ["common", "simple", "codes", "tables", "tables_input", "tables_values"
 _PARTS += ["notes_terms", "notes_scores", "notes", "services", "failures"]
 _FILES = tuple(f"phrases/{part}.txt" for part in _PARTS)
 _FACT = re.compile(
-    r"\w+(?=\)* [-+*/] )|(?<= [-+*/] )\w+|"
+    r"\w+(?=\)* [-+*/] )|(?<= [-+*/] )\w+|\w+(?= = )|\w+(?=\s?[=:] ?[\"\d-])|\w+(?:\.\w+)+|"
+    r"\b[Pp]ath (?:and|with|plus) query|\b(?:tf|df|len|avg|ln|log|AsyncClient|httpx)\b|"
     r"`[^`]*`|\"(?:[^\"\\]|\\.)*\"|[^\s\"`]*[\d_/|{}<>=][^\s\"`]*|\b(?:isError|JSON|HTTP|URL|MCP|NAT|UTF-8)\b"
 )
-"""What no other word may stand for: names in a formula, quoted texts, names, numbers, paths."""
+"""What no other word may stand for: names in a formula or before a value, quoted texts, numbers, files, paths."""
 _WORD = re.compile(r"[A-Za-z]+(?![A-Za-z(])")
 """Not what calls a function, as in `len(rows)`."""
 _LAST_JOINT = re.compile(r"(?<=`) and (?=`)")
 _JOINTS = (", ", "; ", " / ", " & ", " + ", ", and ", " and also ", " and then ")
 _PLAIN_NAME = re.compile(r"[A-Za-z][\w.-]*")
+_STOP_WORDS = ("the", "and", "for", "with")
 _IN_ANY_QUOTES = re.compile(r"[A-Za-z0-9_.\- :]+")
 
 NOISE_SHARE = 0.3
@@ -73,10 +75,12 @@ def reworded(spec: NATSpec, rng: random.Random, *, told_share: float | None = No
     if rng.random() < NOISE_SHARE:
         share = rng.choice([0.05, 0.1, 0.2])
         sentences = [_with_strange_words(each, share, rng) for each in sentences]
-    if rng.random() < JOINED_SHARE:
+    is_joined = rng.random() < JOINED_SHARE
+    if is_joined:
         sentences = [_with_other_joint(each, rng) for each in sentences]
-    text = _laid_out(sentences, rng)
-    return _with_chatter(_with_quotes(_with_typos(text, rng), rng), rng)
+    text = _with_typos(_laid_out(sentences, rng), rng)
+    # Without quotes nobody could tell any word that joins a list from its entries.
+    return _with_chatter(_with_quotes(text, rng, may_be_bare=not is_joined), rng)
 
 
 def _parts(spec: NATSpec, tool: Tool, rng: random.Random) -> tuple[list[str], list[str], list[str]]:
@@ -260,20 +264,21 @@ def _laid_out(sentences: list[str], rng: random.Random) -> str:
 
 
 def _lowered(sentence: str) -> str:
-    return sentence if sentence[:2].isupper() else f"{sentence[:1].lower()}{sentence[1:]}"
+    return sentence if sentence[:2].isupper() or _FACT.match(sentence) else f"{sentence[:1].lower()}{sentence[1:]}"
 
 
-def _with_quotes(text: str, rng: random.Random) -> str:
-    """Backticks, or other quotes, or none around plain names."""
+def _with_quotes(text: str, rng: random.Random, *, may_be_bare: bool) -> str:
+    """Backticks, or other quotes, or none around plain names that are no common word."""
     kind = rng.random()
     if kind < 0.55:
         return text
     left, right = rng.choice([('"', '"'), ("'", "'"), ('"', '"'), ("“", "”")])
-    bare = kind > 0.8
+    bare = may_be_bare and kind > 0.8
+    common = {*read_words("telling_words.txt"), *_STOP_WORDS}
 
     def other(found: re.Match[str]) -> str:
         inner = found[1]
-        if bare and _PLAIN_NAME.fullmatch(inner):
+        if bare and _PLAIN_NAME.fullmatch(inner) and inner.lower() not in common:
             return inner
         return f"{left}{inner}{right}" if _IN_ANY_QUOTES.fullmatch(inner) else found[0]
 
@@ -300,8 +305,8 @@ def _with_chatter(text: str, rng: random.Random) -> str:
 
 
 def _sentence(text: str) -> str:
-    """With a capital, unless it begins with a file's name."""
-    return text if text.startswith(("logic.py", "mcp_server.py")) else f"{text[:1].upper()}{text[1:]}"
+    """With a capital, unless it begins with a fact."""
+    return text if _FACT.match(text) else f"{text[:1].upper()}{text[1:]}"
 
 
 def _with_typos(text: str, rng: random.Random) -> str:

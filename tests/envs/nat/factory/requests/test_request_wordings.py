@@ -66,6 +66,22 @@ def test_code_in_a_request_keeps_its_words(specs: list[NATSpec]) -> None:
     assert len(capitals) > 8 and capitals <= {*CAPITALS.findall(known)}
 
 
+def test_words_that_carry_a_fact_stay_in_every_layout(specs: list[NATSpec]) -> None:
+    """Files, names before the values of an example, terms of a definition, quotes of stop words."""
+    texts = [(spec, reworded(spec, random.Random(number))) for number, spec in enumerate(specs * 6)]
+    for spec, text in texts:
+        (tool,) = spec.tools
+        if tool.family == "api_client":
+            assert "logic.py" in text and "AsyncClient" in text
+        if tool.family == "note_search":
+            assert all(re.search(rf"[`'\"“]{word}[`'\"”]", text) for word in tool.rules["stop_words"]), text
+            assert all(name in text for name in re.findall(r"\w+(?= = )", spec.request)), text
+        if tool.family == "calculator":
+            names, values = {field.name for field in tool.inputs}, map(str, tool.example.inputs.values())
+            before = [re.findall(rf"(\w+) ?= ?{re.escape(value)}\b", text) for value in values]
+            assert names.issuperset(name for found in before for name in found), text
+
+
 def test_held_out_families_and_combinations_can_be_worded_too() -> None:
     made = generate_specs(7, ["test_generalisation"], families=STARTER_FAMILIES, levels=STARTER_LEVELS, terse=True)
     held_out = list(itertools.islice(made, 60))
