@@ -15,16 +15,18 @@ from agent_rl.envs.nat.factory.requests.grammar import (
     choose,
     fill,
     match,
+    pattern,
     read_sections,
     read_synonyms,
     read_words,
 )
 from agent_rl.envs.nat.factory.requests.names import WORDS, renamed
+from agent_rl.envs.nat.factory.requests.slots import counts_marked, defined, with_slots_said
 from agent_rl.envs.nat.factory.wording import one_tool_sentences, request
 from agent_rl.envs.nat.spec import NATSpec, Tool
 
 _PARTS = ["common", "simple", "codes", "tables", "tables_input", "tables_values", "lists", "checks"]
-_PARTS += ["notes_terms", "notes_scores", "notes", "services", "failures"]
+_PARTS += ["notes_terms", "notes_scores", "notes", "services", "failures", "slots"]
 _FILES = tuple(f"phrases/{part}.txt" for part in _PARTS)
 _FACT = re.compile(
     r"\w+(?=\)* [-+*/] )|(?<= [-+*/] )\w+|\w+(?= = )|\w+(?=\s?[=:] ?[\"\d-])|\w+(?:\.\w+)+|"
@@ -79,6 +81,7 @@ def reworded(spec: NATSpec, rng: random.Random, *, told_share: float | None = No
     if is_joined:
         sentences = [_with_other_joint(each, rng) for each in sentences]
     text = _with_typos(_laid_out(sentences, rng), rng)
+    text = with_slots_said(text, rng, of_table=tool.family == "table_processor")
     # Without quotes nobody could tell any word that joins a list from its entries.
     return _with_chatter(_with_quotes(text, rng, may_be_bare=not is_joined), rng)
 
@@ -147,11 +150,14 @@ def sections() -> tuple[Phrasing, ...]:
 def _said(sentence: str, own: float, rng: random.Random) -> str:
     """The sentence in one of its ways; as it is with probability `own`, or where no way is known."""
     found = match(sections(), sentence)
-    if found is None or rng.random() < own:
+    if found is None:
         return sentence
     section, parts = found
+    if rng.random() < own:
+        (source, *_) = (each for each in section.sources if pattern(each).fullmatch(sentence))
+        return fill(*counts_marked(source, parts, rng))
     parts = {name: _part_said(name, value, rng) for name, value in parts.items()}
-    said = fill(choose(rng.choice(section.ways), rng), parts)
+    said = fill(*counts_marked(choose(rng.choice(section.ways), rng), parts, rng))
     return _sentence(said)
 
 
@@ -164,7 +170,17 @@ def _part_said(name: str, value: str, rng: random.Random) -> str:
     if name == "steps":
         steps = re.split(r", (?=split|leave|drop)", value)
         return rng.choice([", ", ", then ", "; "]).join(_clause(each, rng) for each in steps)
-    return value if name in ("notes", "given", "output", "url", "formula") else _clause(value, rng)
+    if name == "names":
+        return defined(value, rng)
+    if name == "columns" and "`" in value:
+        return _either(value, rng)
+    return value if name in ("notes", "given", "output", "url", "formula", "condition") else _clause(value, rng)
+
+
+def _either(columns: str, rng: random.Random) -> str:
+    """Columns of which any is meant, as in `a`, `b` or `c`."""
+    joint = rng.choice([" or ", " or ", " or else ", " and/or ", " / ", " or in "])
+    return columns.replace("` or `", f"`{joint}`")
 
 
 def _clause(value: str, rng: random.Random) -> str:
