@@ -27,10 +27,10 @@ from typing import Any
 
 import pydantic
 
+from agent_rl.envs.nat.judge.worker import hint_texts
 from agent_rl.envs.nat.judge.worker import reach_names as names
+from agent_rl.envs.nat.judge.worker.guard import OPEN, OWN, Guard, hints_as_texts
 
-_OPEN, _OWN = "__open_to_project__", "__own_of_project__"
-"""Names of two functions in the code of a project, which it cannot write itself."""
 _SETTABLE = {decimal.Context: {"prec", "rounding"}, logging.Logger: {"propagate", "level", "disabled"}}
 _own_modules: set[str] = set()
 
@@ -187,7 +187,7 @@ _BUILTINS: dict[str, Any] = {
     if name in names.BUILTINS or (isinstance(each, type) and issubclass(each, BaseException))
 }
 _BUILTINS |= {"__build_class__": builtins.__build_class__, "__name__": "builtins", "getattr": _getattr}
-_BUILTINS |= {"hasattr": _hasattr, _OPEN: open_to_project, _OWN: own_of_project}
+_BUILTINS |= {"hasattr": _hasattr, OPEN: open_to_project, OWN: own_of_project}
 
 
 @functools.cache
@@ -219,38 +219,13 @@ def _close_models() -> None:
 # ---------------------------------------------------------------- the code
 
 
-class _Guard(ast.NodeTransformer):
-    """Puts a look at the object before whatever sets an attribute, or reads one that not every object may be asked."""
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
-        self.generic_visit(node)
-        name = node.attr
-        if not isinstance(node.ctx, ast.Load):
-            node.value = self._call(_OWN, node.value, ast.Constant(name))
-        elif name not in names.ATTRIBUTES and not (name.startswith("__") and name.endswith("__")):
-            node.value = self._call(_OPEN, node.value, ast.Constant(name))
-        return node
-
-    def _call(self, name: str, value: ast.expr, *more: ast.expr) -> ast.Call:
-        call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[value, *more], keywords=[])
-        ast.copy_location(call, value)
-        return ast.fix_missing_locations(call)
-
-    def visit_MatchClass(self, node: ast.MatchClass) -> ast.MatchClass:
-        node.patterns = [self.visit(each) for each in node.patterns]
-        node.kwd_patterns = [self.visit(each) for each in node.kwd_patterns]
-        return node
-
-    def visit_MatchValue(self, node: ast.MatchValue) -> ast.MatchValue:
-        return node
-
-
 class Confined:
     """The modules of one project: their code now, the modules themselves when they are imported."""
 
     def __init__(self, folder: str) -> None:
         _close_models()
         self._code: dict[str, CodeType] = {}
+        written = {}
         self._packages: dict[str, str] = {}
         """Package -> its folder."""
         for path in _sources(folder):
@@ -259,13 +234,15 @@ class Confined:
                 continue  # what is installed comes first, and its classes have this module's name
             with open(path, encoding="utf-8", newline="") as file:
                 tree = ast.parse(file.read(), path)
-            self._code[module] = compile(_Guard().visit(tree), path, "exec", dont_inherit=True)
+            written[module] = hints_as_texts(tree)
+            self._code[module] = compile(Guard().visit(tree), path, "exec", dont_inherit=True)
             above = os.path.dirname(path)
             while above.startswith(folder + os.sep):
                 self._packages[os.path.relpath(above, folder).replace(os.sep, ".")] = above
                 above = os.path.dirname(above)
         _own_modules.update(self._code, self._packages)
         self._builtins = {**_BUILTINS, "__import__": self._import}
+        hint_texts.hold(written, _BUILTINS)
 
     def load(self, module: str) -> ModuleType:
         """Import one of the project's modules. Raises ImportError, and what its code raises."""

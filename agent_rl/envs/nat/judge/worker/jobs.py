@@ -29,7 +29,7 @@ from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
-from agent_rl.envs.nat.judge.worker import exchanges, mock_tools
+from agent_rl.envs.nat.judge.worker import exchanges, hint_texts, mock_tools
 from agent_rl.envs.nat.judge.worker.confined import Confined
 from agent_rl.envs.nat.judge.worker.talk import Talk
 from agent_rl.sandbox.guest import linux
@@ -274,6 +274,7 @@ def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
     with GlobalTypeRegistry.push():
         _import([f"{_WARM_UP_PACKAGE}.register"], "src")
         asyncio.run(_all_runs({"num_runs": 1, "schemas": ["tool"]}, talk, _Configs(workdir)))
+    hint_texts.let_go()
     os.chdir(here)
     for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
         del sys.modules[name]

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_rl.envs.nat.judge.worker.reach_names import CONSTRAINED, MODULES, PLAIN_TYPES
+from agent_rl.envs.nat.judge.worker.reach_names import CLASS_DECORATORS, CONSTRAINED, MODULES, PLAIN_TYPES
+from agent_rl.envs.nat.judge.worker.reach_shapes import is_plain_text_of_type
 
 _MAX_DEPTH = 40
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar
@@ -39,8 +40,13 @@ class Bindings:
     """All names that the module gives to something: attributes, arguments and fields too."""
 
     @property
+    def taken(self) -> set[str]:
+        """Names that an import gives."""
+        return {*self.modules, *self.own_modules, *self.imported}
+
+    @property
     def bound(self) -> set[str]:
-        return {*self.modules, *self.own_modules, *self.imported, *self.classes, *self.values, *self.others}
+        return {*self.taken, *self.classes, *self.values, *self.others}
 
     def origin(self, node: ast.expr) -> str | None:
         """`Enum` for what was imported as `E` from a listed module, or is written `enum.Enum`, and the name of a
@@ -87,11 +93,19 @@ def bindings_of(module: str, tree: ast.Module, own: Mapping[str, object] | None,
                     plain.add(target)
     for node in ast.walk(tree):
         found.others |= set(_other_names(node, plain))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and not all(_keeps_class(found, each) for each in node.decorator_list):
+            found.others.add(node.name)
     named = {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
     }
     found.defined = named | found.classes | set(found.values) | found.others | set(_of_namedtuples(tree))
     return found
+
+
+def _keeps_class(found: Bindings, decorator: ast.expr) -> bool:
+    """Whether a class is still one after its decorator."""
+    return found.origin(decorator.func if isinstance(decorator, ast.Call) else decorator) in CLASS_DECORATORS
 
 
 def _bind_import(found: Bindings, each: ast.alias, own: Mapping[str, object] | None) -> None:
@@ -211,7 +225,8 @@ class Types:
             inner = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError):
             return False
-        return not isinstance(inner, ast.Constant | ast.Call) and self.is_type(here, inner, depth)
+        is_plain = not isinstance(inner, ast.Constant) and is_plain_text_of_type(inner)
+        return is_plain and self.is_type(here, inner, depth)
 
     def _is_attribute(self, here: Bindings, node: ast.Attribute, depth: int) -> bool:
         if here.module_of(node.value):

@@ -170,6 +170,15 @@ CLASS_KEYWORDS = _words("""
     name frozen extra total use_enum_values validate_assignment validate_default str_strip_whitespace str_to_lower
     str_to_upper str_min_length str_max_length populate_by_name arbitrary_types_allowed title strict
 """)
+CLASS_DECORATORS = _words("dataclass total_ordering unique final override")
+"""Foreign decorators that give back the class they are put on."""
+TAKING_HINTS = _words("""
+    AfterValidator BeforeValidator computed_field field_serializer field_validator model_serializer model_validator
+""")
+"""What takes types as arguments, and evaluates those that are texts."""
+HINT_KEYWORDS = _words("return_type json_schema_input_type")
+OVERRIDABLE = _words("Config model_parametrized_name")
+"""Names in a class by which pydantic hands to it, or lets it change, what a model is made of."""
 CONSTRAINED = _words("conbytes condecimal confloat conint conlist conset constr")
 FRAMES = _words("""
     ag_await ag_code ag_frame ag_running cr_await cr_code cr_frame cr_origin cr_running f_back f_builtins f_code

@@ -56,3 +56,25 @@ def is_plain_format(node: ast.expr) -> bool:
     parts = [each for each in ast.walk(node) if not isinstance(each, ast.Dict | ast.List | ast.Tuple | ast.Load)]
     texts = [each.value for each in parts if isinstance(each, ast.Constant)]
     return len(texts) == len(parts) and not any(isinstance(each, str) and _CLIMBS.search(each) for each in texts)
+
+
+_OF_TYPES = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.BitOr, ast.Tuple, ast.List, ast.Constant, ast.Load),
+    *(ast.UnaryOp, ast.USub),
+)
+
+
+def is_plain_text_of_type(node: ast.expr) -> bool:
+    """Whether a hint that is a text holds names, attributes of names, subscripts, unions and constants alone."""
+    for each in ast.walk(node):
+        if not isinstance(each, _OF_TYPES):
+            return False
+        if isinstance(each, ast.Attribute) and not isinstance(each.value, ast.Name | ast.Attribute):
+            return False
+        if isinstance(each, ast.UnaryOp):
+            value = each.operand.value if isinstance(each.operand, ast.Constant) else None
+            if type(value) not in (int, float):
+                return False
+        if any(map(is_dunder, names_in(each))):
+            return False
+    return True

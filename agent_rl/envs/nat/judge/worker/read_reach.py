@@ -235,7 +235,7 @@ class _Visitor(ast.NodeVisitor):
             self._judge_format(node)
         elif name in names.FRAMES or (not is_dunder(name) and not self._is_open(name, node.value)):
             self._note(node, f"uses the attribute {name}")
-        elif not isinstance(node.ctx, ast.Load) and self._is_of_others(node):
+        elif not isinstance(node.ctx, ast.Load) and (name in names.OVERRIDABLE or self._is_of_others(node)):
             self._note(node, f"changes {ast.unparse(node)}")
 
     def _is_open(self, name: str, value: ast.expr) -> bool:
@@ -250,7 +250,7 @@ class _Visitor(ast.NodeVisitor):
 
     def _is_of_others(self, node: ast.Attribute) -> bool:
         root = root_of(node.value)
-        is_imported = isinstance(root, ast.Name) and (root.id in self._here.imported or root.id in self._here.modules)
+        is_imported = isinstance(root, ast.Name) and root.id in self._here.taken
         is_self = isinstance(root, ast.Name) and root.id in ("self", "cls")
         is_context = isinstance(root, ast.Call) and self._here.origin(root.func) == "getcontext"
         is_made = isinstance(root, ast.Call) and not is_context
@@ -296,8 +296,8 @@ class _Visitor(ast.NodeVisitor):
             self._judge_enum(node)
         for each in ast.walk(node):
             is_read = isinstance(each, ast.Attribute) or isinstance(getattr(each, "ctx", None), ast.Load)
-            if each is not node and "Config" in names_in(each) and not is_read:
-                self._note(each, "configures a model by a class")
+            if each is not node and not is_read and (taken := names.OVERRIDABLE.intersection(names_in(each))):
+                self._note(each, f"changes how a model is made by {min(taken)}")
 
     def _is_own_class(self, base: ast.expr) -> bool:
         if isinstance(base, ast.Subscript):
@@ -348,7 +348,7 @@ class _Visitor(ast.NodeVisitor):
             self._judge_model_config(node.value)
 
     def visit_keyword(self, node: ast.keyword) -> None:
-        if node.arg == "return_type":
+        if node.arg in names.HINT_KEYWORDS:
             self._judge_hint(node.value)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -356,6 +356,20 @@ class _Visitor(ast.NodeVisitor):
             self._judge_hint(node)
         if self._here.origin(node.func) == "ConfigDict":
             self._judge_model_config(node)
+        if self._here.origin(node.func) in names.TAKING_HINTS:
+            self._judge_taker(node)
+
+    def _judge_taker(self, call: ast.Call) -> None:
+        """Its arguments must be written out, as which of them are types is known by their names."""
+        if any(each.arg is None for each in call.keywords) or any(isinstance(each, ast.Starred) for each in call.args):
+            self._note(call, f"calls {ast.unparse(call.func)} with arguments that are not written out")
+        if self._here.origin(call.func) == "BeforeValidator":
+            for each in call.args[1:]:
+                self._judge_hint(each)
+
+    def visit_Subscript(self, node: ast.Subscript) -> None:
+        if self._here.origin(node.value) == "RootModel":
+            self._judge_hint(node)
 
     def _judge_model_config(self, value: ast.expr | None) -> None:
         keys: list[Any] = [None]
