@@ -467,3 +467,15 @@ def test_no_report_raises_in_the_host(report: Any) -> None:
     if isinstance(report, dict):
         conversation.report |= report
     assert agent_evidence(conversation, job).seconds == 0.0
+
+
+def test_an_answer_nested_too_deep_to_be_written_raises_nothing() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    conversation = AgentConversation()
+    conversation.report |= {"stage": "done", "runs": [{"applied": True, "answers": [deep]}], "workflow_type": "x"}
+    evidence = agent_evidence(conversation, JobResult(status=Status.OK, exit_code=0))
+    assert not evidence.is_settled
+    while deep:  # Python takes a deep value apart by recursion
+        deep = deep.pop()

@@ -94,8 +94,14 @@ def agent_evidence(conversation: AgentConversation, job: JobResult) -> AgentEvid
     error = job.error or conversation.broken_off
     report = dict(conversation.report) if job.status is Status.OK and not error else None
     evidence = _filled(AgentEvidence, report, error, job, blank)
-    is_short = report is None or len(json.dumps(report)) <= MAX_KEPT_BYTES
-    return replace(evidence, is_settled=evidence.is_settled and is_short)
+    return replace(evidence, is_settled=evidence.is_settled and (report is None or _is_short(report)))
+
+
+def _is_short(report: dict[str, Any]) -> bool:
+    try:
+        return len(json.dumps(report)) <= MAX_KEPT_BYTES
+    except RecursionError:  # what could be read is a little deeper than what can be written
+        return False
 
 
 def mcp_evidence(conversation: McpConversation, job: JobResult) -> McpEvidence:
