@@ -9,9 +9,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_rl.sandbox.guest.bounded_json import UnreadableJSON, read_json
 from agent_rl.sandbox.session import Session, SessionEnded
 
 ERROR_CHARS = 300
+_MAX_VALUES = 20_000
+"""JSON values of one message."""
 MAX_UNSOLICITED = 1000
 """Messages that answer nothing, after which the server is not listened to any more."""
 
@@ -112,18 +115,22 @@ class _Peer:
         return [responses[number] for number in ids]
 
     def _line(self, deadline: float) -> str:
+        """The next line, where there is time left for it: a line that came already is no reason to go on for ever."""
+        silence = ProtocolError(f"no answer to {self.conversation.stage} within {self._timeout_s:g} s")
+        if (left := deadline - time.monotonic()) <= 0:
+            raise silence
         try:
-            return self._session.read_line(max(0.0, deadline - time.monotonic()))
+            return self._session.read_line(left)
         except SessionEnded as end:
             if end.reason == "silent":
-                raise ProtocolError(f"no answer to {self.conversation.stage} within {self._timeout_s:g} s") from None
+                raise silence from None
             raise
 
 
 def _parse(line: str) -> dict[str, Any]:
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
+        message = read_json(line, max_values=_MAX_VALUES)
+    except UnreadableJSON:
         message = None
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         raise ProtocolError(f"stdout is for JSON-RPC only, but the server wrote {line[:80]!r}")
