@@ -103,7 +103,7 @@ class RunFiles:
         elif "result" in end and exit_code == 0:  # with another code somebody else wrote it
             status, result = Status.OK, end["result"]
         elif "error" in end and exit_code == 0:
-            status, error = Status.ERROR, str(end["error"])[:_MAX_ERROR_CHARS]
+            status, error = Status.ERROR, str(end["error"])[:_MAX_ERROR_CHARS].encode("utf-8", "replace").decode()
         else:
             status, error = Status.CRASHED, f"the process ended with exit code {exit_code} and no result"
         stdout, cut_out = ("", False) if self._is_interactive else self._text("stdout")

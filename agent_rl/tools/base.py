@@ -60,7 +60,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def readable(text: str) -> str:
-    """The text without ANSI escape sequences and control characters; newlines and tabs stay, CR LF becomes LF."""
+    """The text without ANSI escape sequences and control characters; newlines and tabs stay, CR LF becomes LF, and half
+    of a surrogate pair, which cannot be sent anywhere, becomes `?`."""
+    text = text.encode("utf-8", "replace").decode()
     return _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
 
 

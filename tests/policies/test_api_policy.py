@@ -42,6 +42,17 @@ def call(name: str, arguments: str, number: str) -> dict[str, Any]:
     return {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
+def test_half_of_a_surrogate_pair_in_a_conversation_is_sent_as_a_question_mark(server: FakeSearchServer) -> None:
+    server.replies += [said("b\ud800"), said()]
+    policy = policy_for(server)
+    prompt = policy.chat_format.render_prompt([Message.user("a\udfff\u20ac")])
+    completion = policy.generate(prompt, SAMPLING)
+    answer = policy.chat_format.render_prompt([Message.user("a\udfff\u20ac")])
+    assert policy.generate([*prompt, *completion.token_ids, *answer], SAMPLING).finish_reason == FinishReason.STOP
+    sent = [[each["content"] for each in request.body["messages"]] for request in server.requests]
+    assert sent == [["a?\u20ac"], ["a?\u20ac", "b?", "a?\u20ac"]]
+
+
 def test_a_reply_has_as_many_ids_as_the_server_counted_tokens(server: FakeSearchServer) -> None:
     server.replies.append(said())
     policy = policy_for(server)

@@ -357,6 +357,12 @@ def test_rewritten():
     assert outcomes == {f"{path}::test_rewritten": "failed"}
 
 
+def test_an_error_that_a_program_forged_can_be_encoded(sandbox: Sandbox) -> None:
+    forged = r"""{"error": "a\ud800"}"""
+    source = f"import os\nos.write(3, {forged!r}.encode() + b'\\n')\nos._exit(0)"
+    assert sandbox.run_python(source).stderr == "a?"
+
+
 def test_an_unknown_job_and_a_result_that_is_not_json_are_errors(sandbox: Sandbox, tmp_path: Path) -> None:
     assert sandbox.call("no_such_job").error == "LookupError: there is no such job"
     jobs = tmp_path / "jobs.py"

@@ -296,3 +296,8 @@ SCHEMAS = st.recursive(
 def test_no_schema_at_all_makes_the_check_fail(arguments: dict[str, Any], schema: Any) -> None:
     complaint = check_arguments(arguments, schema)
     assert complaint is None or "argument" in complaint
+
+
+def test_half_of_a_surrogate_pair_in_an_answer_becomes_a_question_mark() -> None:
+    assert outcome(lambda: ToolResult(text="a\ud800b\U0001f600"), None).text == "a?b\U0001f600"
+    assert outcome(raising(ValueError("\udfff")), None).text == "error: do: ValueError: ?"

@@ -4,6 +4,7 @@ Named `openai:MODEL` or `openai:MODEL@ADDRESS`, such as `openai:Qwen/Qwen2.5-32B
 Not here: a server of this library's own weights (`served_policy.py`), log-probs.
 """
 
+import json
 import logging
 import os
 import re
@@ -152,7 +153,9 @@ class ApiPolicy(BasePolicy):
         limit_key = self._limit_key
         try:
             response = self._client.post(
-                f"{self._model.address}/chat/completions", json={**body, limit_key: max_new_tokens}
+                f"{self._model.address}/chat/completions",
+                content=_as_json({**body, limit_key: max_new_tokens}),
+                headers={"content-type": "application/json"},
             )
         except httpx.TransportError as error:
             raise _MomentaryError(type(error).__name__) from None
@@ -176,6 +179,11 @@ class ApiPolicy(BasePolicy):
 
     def close(self) -> None:
         self._client.close()
+
+
+def _as_json(body: dict[str, Any]) -> bytes:
+    """A body to send. Half of a surrogate pair, which a message or an earlier reply may hold, becomes `?`."""
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _read(response: httpx.Response, max_new_tokens: int) -> tuple[Mapping[str, Any], int]:

@@ -107,6 +107,11 @@ def test_an_answer_without_text_is_empty_and_a_fence_is_taken_off() -> None:
         assert asked("?", SCHEMA)[0].strip() == '{"n": 1}'
 
 
+def test_half_of_a_surrogate_pair_in_an_answer_becomes_a_question_mark() -> None:
+    with chat_server((200, completion("a\ud800"))) as server:
+        assert client(server)("?", SCHEMA)[0] == "a?"
+
+
 def test_no_answer_in_time_and_no_server_are_passing_failures() -> None:
     with chat_server({"n": 1}) as server:
         server.delay_s = 2.0

@@ -97,7 +97,8 @@ class OpenAIClient:
                 "most servers",
                 is_transient=False,
             ) from error
-        text = text if isinstance(text, str) else ""
+        # Half of a surrogate pair could be written into no file and sent in no request.
+        text = text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
         return _unfenced(text), Usage(num_tokens_in=tokens[0], num_tokens_out=tokens[1])
 
     def _refused(self, response: httpx.Response) -> CallError:
