@@ -120,7 +120,8 @@ class Sandbox(Closing):
         cgroups.remove_stale()
         trees.remove_stale()
         self._groups = cgroups.make_bases(f"{os.getpid()}_{next(_names)}", num_servers=self._size)
-        self._free.put(self._start())  # the first one settles the tier
+        self._free.put(self._start())
+        self._tiers = self._tiers[:1]  # for good: what a caller was promised holds for every later server
         if missing := [capability for capability in require if capability not in self.enforced]:
             raise SandboxError(f"tier {self._tiers[0]} does not enforce {', '.join(missing)} here: {self._reasons}")
         nothing = Call(job="")
@@ -130,31 +131,38 @@ class Sandbox(Closing):
                 self._free.put(server)
 
     def _start(self) -> ServerProcess:
+        """A fresh server: the first in the best tier that works here, all others in that tier."""
         while True:
             arguments = (self._python, self._tiers[0], self._jobs, self._groups, self._hash_seed)
             server = self._spawner.submit(ServerProcess.spawn, *arguments).result()
             try:
                 server.wait_for_hello(self._start_timeout_s)
-                reason = server.hello.get("unavailable")
-                if "error" in server.hello:
-                    raise SandboxError(f"{self._jobs} failed to load in {self._python}: {server.hello['error']}")
-                if reason and len(self._tiers) == 1:
-                    raise SandboxError(
-                        f"no isolation tier works on this machine: {'; '.join([*self._reasons, reason])}"
-                    )
-            except SandboxError:
+                reason = self._refusal(server.hello)
+            except BaseException:
                 server.close()
                 raise
             if not reason:
                 break
             server.close()
-            with self._lock:
-                self._tiers = self._tiers[1:]
-                self._reasons.append(reason)
+            self._tiers = self._tiers[1:]
+            self._reasons.append(reason)
         with self._lock:
-            self._hello = server.hello
+            self._hello = self._hello or server.hello
             self._servers.add(server)
         return server
+
+    def _refusal(self, hello: dict[str, Any]) -> str:
+        """Why to try the next tier, if so. Raises SandboxError where there is none to try."""
+        if "error" in hello:
+            raise SandboxError(f"{self._jobs} failed to load in {self._python}: {hello['error']}")
+        reason = str(hello.get("unavailable", ""))
+        if reason and self._hello:
+            raise SandboxError(f"a server of this sandbox could not be replaced: {reason}")
+        if reason and len(self._tiers) == 1:
+            raise SandboxError(f"no isolation tier works on this machine: {'; '.join([*self._reasons, reason])}")
+        if self._hello and (lost := set(self._hello["enforced"]) - set(hello.get("enforced", ()))):
+            raise SandboxError(f"a new server does not enforce {', '.join(sorted(lost))}, which the first one did")
+        return reason
 
     @property
     def enforced(self) -> frozenset[Capability]:

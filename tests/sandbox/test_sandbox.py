@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.limits import Capability, Limits, Status
 from agent_rl.sandbox.sandbox import TIERS, Call, Sandbox
+from agent_rl.sandbox.server_process import ServerProcess
 from agent_rl.sandbox.session import SessionEnded
 from agent_rl.sandbox.workspace import MAX_FILE_BYTES, MAX_FILES, Workspace, WorkspaceError, validate_files
 
@@ -383,6 +384,38 @@ def test_a_killed_server_is_replaced_and_nothing_is_lost() -> None:
         os.kill(server.process.pid, signal.SIGKILL)
         assert pending.result().stdout == "done\n"
         assert sandbox.describe()["restarts"] == 1
+
+
+class FakeServer:
+    """A server of which only the hello is known."""
+
+    def __init__(self, hello: dict[str, object]) -> None:
+        self.hello, self.is_closed = hello, False
+
+    def wait_for_hello(self, timeout_s: float) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("hello", [{"unavailable": "namespaces: no space left"}, {"enforced": ["kill_tree"]}])
+def test_no_replaced_server_lowers_what_the_first_one_enforced(
+    hello: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Sandbox.open(python=sys.executable, limits=LIMITS) as sandbox:
+        before = sandbox.describe()
+        (server,) = sandbox._servers
+        os.kill(server.process.pid, signal.SIGKILL)
+        lesser = FakeServer(hello)
+        with monkeypatch.context() as patch:
+            patch.setattr(ServerProcess, "spawn", lambda *_: lesser)
+            with pytest.raises(SandboxError):
+                sandbox.run_python("print(1)")
+        assert lesser.is_closed
+        result = sandbox.run_python("print(1)")
+        assert (result.tier, result.enforced, result.stdout) == (before["tier"], set(before["enforced"]), "1\n")
+        assert sandbox.describe()["reasons"] == before["reasons"]
 
 
 def test_a_job_that_kills_its_server_twice_raises_instead_of_scoring() -> None:
