@@ -43,7 +43,8 @@ class Session:
         self.closed = False
         their_stdin, self._stdin = os.pipe()
         self._stdout, their_stdout = os.pipe()
-        os.set_blocking(self._stdin, False)
+        for fd in (self._stdin, self._stdout):
+            os.set_blocking(fd, False)
         self._files = RunFiles(call, limits, pipes={"stdin": their_stdin, "stdout": their_stdout})
         try:
             channel.send_runs([self._files])
@@ -61,21 +62,26 @@ class Session:
             try:
                 data = data[os.write(self._stdin, data) :]
             except BlockingIOError:
-                if not _is_ready(self._stdin, select.POLLOUT, deadline):
+                # A program can open its pipes once more and fill this one after each look.
+                if time.monotonic() >= deadline or not _is_ready(self._stdin, select.POLLOUT, deadline):
                     raise SessionEnded("silent", f"the program read no input within {timeout_s:g} s") from None
             except BrokenPipeError:
                 raise SessionEnded("closed", "the program ended or closed its input") from None
 
     def read_line(self, timeout_s: float) -> str:
         """The next line of the program's output, without its newline. Raises SessionEnded when none comes."""
-        deadline, num_searched = time.monotonic() + timeout_s, 0
+        deadline, num_searched, is_late = time.monotonic() + timeout_s, 0, False
         while (end := self._buffer.find(b"\n", num_searched)) < 0:
             num_searched = len(self._buffer)
             if num_searched > self._line_cap:
                 raise SessionEnded("flood", f"the program wrote a line longer than {self._line_cap} bytes")
-            if not _is_ready(self._stdout, select.POLLIN, deadline):
+            if is_late or not _is_ready(self._stdout, select.POLLIN, deadline):
                 raise SessionEnded("silent", f"no line within {timeout_s:g} s")
-            chunk = os.read(self._stdout, 65536)
+            is_late = time.monotonic() >= deadline  # what has come by then is read once, however it drips on
+            try:
+                chunk = os.read(self._stdout, 65536)
+            except BlockingIOError:  # a program can take back what it wrote, between the look and this
+                continue
             if not chunk:
                 raise SessionEnded("closed", "the program ended or closed its output")
             self._buffer += chunk

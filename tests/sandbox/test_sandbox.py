@@ -330,6 +330,34 @@ for part in (b"e", b"e", b"\\nfour"):
             session.read_line(5.0)
 
 
+def test_a_program_that_takes_its_bytes_back_or_fills_its_own_input_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at a pipe says that it is ready, and by the time of the call it is not."""
+    with (
+        open_tier(TIERS[0]) as sandbox,
+        sandbox.session("a.py", {"a.py": "import time\ntime.sleep(30)\n"}) as session,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        monkeypatch.setattr("agent_rl.sandbox.session._is_ready", lambda *_: True)
+        for talk in (lambda: session.read_line(0.2), lambda: session.write_line("x" * 200_000, 0.2)):
+            with pytest.raises(SessionEnded) as ended:
+                done = pool.submit(talk)
+                try:
+                    done.result(timeout=5.0)
+                except TimeoutError:
+                    session.close()  # lets the thread go on
+                    raise
+            assert ended.value.reason == "silent"
+
+
+def test_a_line_that_drips_on_is_late(sandbox: Sandbox) -> None:
+    source = "import os, time\nwhile True:\n    os.write(1, b'x' * 20)\n    time.sleep(0.001)\n"
+    with sandbox.session("drip.py", {"drip.py": source}) as session:
+        started = time.monotonic()
+        with pytest.raises(SessionEnded) as ended:
+            session.read_line(0.3)
+        assert ended.value.reason == "silent" and time.monotonic() - started < 1.5
+
+
 def test_every_result_lists_what_was_enforced(sandbox: Sandbox) -> None:
     result, about = sandbox.run_python("pass"), sandbox.describe()
     assert (result.tier, sorted(result.enforced)) == (about["tier"], about["enforced"])

@@ -212,7 +212,8 @@ class ForkedServer:
                 os._exit(0)
         os.close(child_in)
         os.close(child_out)
-        os.set_blocking(self._to, False)
+        for fd in (self._to, self._from):  # the child can open both once more: take back, or fill up
+            os.set_blocking(fd, False)
         self.stdin = self.stdout = self
         self._answers = _Answers()
         self.returncode: int | None = None
@@ -231,7 +232,10 @@ class ForkedServer:
     async def receive(self, max_bytes: int = 65536) -> bytes:
         while True:
             await anyio.wait_readable(self._from)
-            data = os.read(self._from, max_bytes)
+            try:
+                data = os.read(self._from, max_bytes)
+            except BlockingIOError:
+                continue
             if not data:
                 raise anyio.EndOfStream
             if lines := self._answers.replaced(data):
