@@ -70,6 +70,8 @@ class RunFiles:
         except BaseException:
             self.close()
             raise
+        self._header: Mapping[str, Any] = {}
+        self._report: dict[str, Any] = {}
         self.plan = {"job": call.job, "limits": asdict(limits), "interactive": self._is_interactive}
 
     @property
@@ -89,9 +91,13 @@ class RunFiles:
             os.close(fd)
         self._fds = {}
 
-    def result(self, header: Mapping[str, Any], tier: str, enforced: frozenset[Capability]) -> JobResult:
-        """The run as a record. Raises SandboxFailed when it was the sandbox that failed."""
-        report = self._report(header, tier)
+    def settle(self, header: Mapping[str, Any], tier: str) -> None:
+        """Take note of how the run ended. Raises SandboxFailed when it was the sandbox that failed."""
+        self._header, self._report = header, self._read_report(header, tier)
+
+    def result(self, tier: str, enforced: frozenset[Capability]) -> JobResult:
+        """The run as a record, once it is settled."""
+        header, report = self._header, self._report
         items, end, is_whole = self._messages()
         status = self._limit_status(header["cause"], report) or (None if is_whole else Status.OUTPUT_LIMIT)
         exit_code = report.get("exit_code") if status is None else None
@@ -132,7 +138,7 @@ class RunFiles:
         is_short = sum(map(self._size, names)) <= MAX_KEPT_BYTES
         return status is not Status.TIMEOUT and is_early and is_short
 
-    def _report(self, header: Mapping[str, Any], tier: str) -> dict[str, Any]:
+    def _read_report(self, header: Mapping[str, Any], tier: str) -> dict[str, Any]:
         """What the first process reported, or the server about it when it did the job itself."""
         try:
             written = json.loads(_read(self._fds["status"], 0, self._size("status")) or b"{}")

@@ -215,25 +215,27 @@ class Sandbox(Closing):
                     for run in runs:
                         run.close_theirs()
                     headers = server.channel.headers(wall_s + _GRACE_S)
-                except (OSError, EOFError, ValueError) as error:
-                    failure = repr(error)
+                    for run, header in zip(runs, headers, strict=True):
+                        run.settle(header, self._tiers[0])
+                except (OSError, EOFError, ValueError, SandboxFailed) as error:
+                    failure = str(error) if isinstance(error, SandboxFailed) else repr(error)
                     self._discard(server)
                     continue
                 except BaseException:  # for example Ctrl-C: an answer may still be on its way
                     self._discard(server)
                     raise
                 self._free.put(server)
-                try:
-                    return [self._read(run, header) for run, header in zip(runs, headers, strict=True)]
-                except SandboxFailed as error:
-                    self.on_run("failed", 0.0)
-                    failure = str(error)
+                return [self._read(run) for run in runs]
         raise SandboxError(f"the sandbox failed twice on job {calls[0].job!r}: {failure}")
 
-    def _read(self, run: RunFiles, header: dict[str, Any]) -> JobResult:
-        result = run.result(header, self._tiers[0], self.enforced)
+    def _read(self, run: RunFiles) -> JobResult:
+        result = run.result(self._tiers[0], self.enforced)
         self.on_run(result.status.value, result.wall_s)
         return result
+
+    def _read_late(self, run: RunFiles, header: dict[str, Any]) -> JobResult:
+        run.settle(header, self._tiers[0])
+        return self._read(run)
 
     def _take(self) -> ServerProcess:
         server = self._free.get()
@@ -316,7 +318,7 @@ class Sandbox(Closing):
         source = files[path]
         request = {"source": source if isinstance(source, str) else source.decode(), "argv": list(argv), "path": path}
         call = Call(job="run_python", files=validate_files(files), request=request, env=env or {})
-        return Session(self._branch(), call, limits or self.limits, self._read, keep_channel=False)
+        return Session(self._branch(), call, limits or self.limits, self._read_late, keep_channel=False)
 
     def converse(self, call: Call, talk: Callable[[Session], T], limits: Limits | None = None) -> tuple[T, JobResult]:
         """Start a job, `talk` to its standard streams, end it; (what `talk` returned, how the job ended).
@@ -327,7 +329,9 @@ class Sandbox(Closing):
         for _attempt in range(2):
             server = self._take()
             try:
-                with Session(server.channel, call, limits or self.limits, self._read, keep_channel=True) as session:
+                with Session(
+                    server.channel, call, limits or self.limits, self._read_late, keep_channel=True
+                ) as session:
                     answer = talk(session)
                     job = session.close()
             except SandboxError as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 from agent_rl.errors import SandboxError
 from agent_rl.sandbox.guest.server import HASH_SEED
-from agent_rl.sandbox.guest.trees import remove_tree
+from agent_rl.sandbox.guest.trees import remove_all
 from agent_rl.sandbox.run_files import RunFiles
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -150,10 +150,10 @@ class ServerProcess:
             _remove_when_free(scratch)
 
 
-def _remove_when_free(folder: str) -> None:
+def _remove_when_free(scratch: str) -> None:
     """In the lower tiers the last processes of a killed server may still be dying."""
     deadline = time.monotonic() + 2.0
-    while os.path.exists(folder) and time.monotonic() < deadline:
+    while os.path.exists(scratch) and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            remove_tree(folder)
+            remove_all(scratch)
         time.sleep(0.005)

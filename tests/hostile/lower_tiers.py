@@ -51,6 +51,28 @@ os.chmod("..", 0)
 os.chmod(".", 0)
 print("done")
 """
+LOCK = """
+import os
+def lock(mode):
+    for path in ("../../..", "../../1", "../..", ".."):  # a locked one hides those above it
+        try:
+            os.chmod(path, mode)
+        except OSError:
+            pass
+"""
+LOCK_OUT = (
+    LOCK
+    + """
+import threading
+def always():
+    while True:
+        lock(0)
+threading.Thread(target=always, daemon=True).start()
+def f(x):
+    return 0
+"""
+)
+"""A candidate that goes on locking while its judge is set up."""
 SESSIONS = """
 import os, time
 for n in range(12):
@@ -91,7 +113,10 @@ def main() -> None:
         scratch = Path(sandbox._hello["scratch"])
 
         def left() -> list[str]:
-            return [str(path) for home in scratch.iterdir() for path in home.iterdir()]
+            return [str(path) for path in scratch.parent.glob(f"{scratch.name}*") if path != scratch]
+
+        def is_still_well() -> bool:
+            return sandbox.run_python("print(1)").stdout == "1\n" and sandbox.describe()["restarts"] == 0
 
         split = SplitPytestGrader.record(sandbox, TESTS, RIGHT, ["solution"])
         suites = MutationGrader(
@@ -116,6 +141,13 @@ def main() -> None:
             "a program takes no share of the processors for each of many sessions": lambda: (
                 sandbox.describe()["cpu"] != "shared" or sandbox.run_python(SESSIONS).status is Status.PROCESS_LIMIT
             ),
+            "no program locks what lies above it": lambda: (
+                all(sandbox.run_python(f"{LOCK}\nlock({mode})").exit_code == 0 for mode in (0, 0o400))
+                and is_still_well()
+            ),
+            "no candidate locks its judge out": lambda: (
+                split.grade(sandbox, {"solution.py": LOCK_OUT}).passed == 0 and is_still_well()
+            ),
             "the server was never replaced": lambda: sandbox.describe()["restarts"] == 0,
         }
         held = {name: bool(fact()) for name, fact in facts.items()}
@@ -124,7 +156,7 @@ def main() -> None:
         if is_left := folder.exists():
             break
     with Sandbox.open(python=sys.executable, tier=tier) as sandbox:
-        held["what a killed host left is removed"] = is_left and not folder.exists()
+        held["what a killed host left is removed"] = is_left and not list(folder.parent.glob(f"{folder.name}*"))
         held["what a living one uses is not"] = Path(sandbox._hello["scratch"]).exists()
     print(json.dumps({"uid": os.getuid(), "held": held}))
 

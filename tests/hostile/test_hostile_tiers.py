@@ -25,6 +25,8 @@ FACTS = (
     "a tree 20,000 deep",
     "locked folders",
     "a program takes no share of the processors for each of many sessions",
+    "no program locks what lies above it",
+    "no candidate locks its judge out",
     "the server was never replaced",
     "what a killed host left is removed",
     "what a living one uses is not",

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from agent_rl.errors import SandboxError, UserError
 from agent_rl.sandbox.limits import Capability, Limits, Status
+from agent_rl.sandbox.run_files import RunFiles, SandboxFailed
 from agent_rl.sandbox.sandbox import TIERS, Call, Sandbox
 from agent_rl.sandbox.server_process import ServerProcess
 from agent_rl.sandbox.session import SessionEnded
@@ -414,6 +415,21 @@ def test_a_killed_server_is_replaced_and_nothing_is_lost() -> None:
         assert sandbox.describe()["restarts"] == 1
 
 
+def test_a_server_on_which_a_run_could_not_be_set_up_gets_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Sandbox.open(python=sys.executable, limits=LIMITS) as sandbox:
+        (broken,) = sandbox._servers
+        settle = RunFiles.settle
+
+        def fail_once(self: RunFiles, header: dict[str, object], tier: str) -> None:
+            monkeypatch.setattr(RunFiles, "settle", settle)
+            raise SandboxFailed("PermissionError: work")
+
+        monkeypatch.setattr(RunFiles, "settle", fail_once)
+        assert sandbox.run_python("print(1)").stdout == "1\n"
+        assert sandbox.describe()["restarts"] == 1
+        assert not is_running(broken.process.pid)
+
+
 class FakeServer:
     """A server of which only the hello is known."""
 
@@ -475,7 +491,7 @@ def test_a_lower_tier_leaves_no_file_behind() -> None:
         scratch = Path(sandbox._hello["scratch"])
         for _ in range(20):
             sandbox.run_python("open('x', 'w').write('x')")
-        assert [path for home in scratch.iterdir() for path in home.iterdir()] == []
+        assert list(scratch.parent.glob(f"{scratch.name}*")) == [scratch]
     assert not scratch.exists()
 
 

@@ -35,9 +35,9 @@ class Stage:
     """What a run needs: the tier, the job, limits and descriptors. Not what it is about: that is in the spec's file."""
 
     def __init__(
-        self, tier: Tier, job: Job, limits: dict[str, Any], descriptors: Sequence[int], base_memory: int, number: int
+        self, tier: Tier, job: Job, limits: dict[str, Any], descriptors: Sequence[int], base_memory: int
     ) -> None:
-        self.tier, self.job, self.limits, self.base_memory, self.number = tier, job, limits, base_memory, number
+        self.tier, self.job, self.limits, self.base_memory = tier, job, limits, base_memory
         self.spec, self.stdin, self.stdout, self.stderr, self.result, self.status = descriptors
         self.links: list[int] = []
         self.is_direct = bool(getattr(job, "direct", False))
@@ -62,7 +62,7 @@ def first_process(stage: Stage) -> NoReturn:
         linux.prctl(linux.PR_SET_DUMPABLE, 1)  # else /proc/self belongs to root
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")  # before the server, should the group be full
-        stage.tier.enter_run(stage.limits, stage.number)
+        stage.tier.enter_run(stage.limits)
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
         os.chdir(stage.tier.workdir)
     except OSError as error:

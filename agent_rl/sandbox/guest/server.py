@@ -82,7 +82,7 @@ class Server:
         count = len(DESCRIPTORS)
         shares = [descriptors[start : start + count] for start in range(0, len(descriptors), count)]
         if len(plans) == 1:
-            runs = [self.start(0, plans[0], shares[0])]
+            runs = [self.start(plans[0], shares[0])]
             supervisor.drive(runs, until=runs[0])
             if plans[0]["interactive"]:
                 supervisor.await_stop()
@@ -97,15 +97,14 @@ class Server:
         """The first is connected with each of the others, which run one after the other, until one has to be killed:
         then nothing is expected of those left, and they end for its reason without having started."""
         pairs = [socket.socketpair() for _ in plans[1:]]
-        hub = self.start(0, plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
+        hub = self.start(plans[0], shares[0], [ours.fileno() for ours, _ in pairs])
         for ours, _ in pairs:
             ours.close()
         runs: list[SupervisedRun | NotRun] = [hub]
         cause = "ended"
-        for number, (_, theirs) in enumerate(pairs, 1):
-            plan, share = plans[number], shares[number]
+        for (_, theirs), plan, share in zip(pairs, plans[1:], shares[1:], strict=True):
             if cause == "ended":
-                client = self.start(number, plan, share, [theirs.fileno()])
+                client = self.start(plan, share, [theirs.fileno()])
                 runs.append(client)
                 supervisor.drive([hub, client], until=client)
                 cause = client.cause
@@ -116,13 +115,11 @@ class Server:
         supervisor.drive([hub], until=hub)
         return runs
 
-    def start(
-        self, number: int, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()
-    ) -> SupervisedRun:
+    def start(self, plan: dict[str, Any], descriptors: list[int], links: Sequence[int] = ()) -> SupervisedRun:
         if self.group and self.group.bounds_memory:
             self.group.set_limit(plan["limits"]["memory_mb"] + 16)  # what the server itself may still need
         job = self.jobs.get(plan["job"], _no_such_job)
-        return SupervisedRun(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group, number)
+        return SupervisedRun(self.tier, job, plan["limits"], descriptors, links, self.base_memory, self.group)
 
     def branch(self, channel: socket.socket) -> None:
         """Fork a server with a channel of its own: warm at once, for one session."""
@@ -137,7 +134,7 @@ class Server:
             self.channel, self.branches = channel, {}
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
             linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-            self.tier.make_box()
+            self.tier.name_boxes()
             self.group = self._bases.enter(group_name)
             self.serve()
             self.tier.leave()
@@ -226,7 +223,7 @@ def main(tier_name: str, jobs_names: Sequence[str], groups: str) -> None:
     enforced = [*tier.enforced, "mem_total"]
     about = {key: value for module in modules for key, value in getattr(module, "ABOUT", {}).items()}
     hello = {"enforced": enforced, "about": about, "python": sys.version.split()[0]}
-    hello |= {"scratch": getattr(tier, "scratch", None)} | bases.about(server.group)
+    hello |= {"scratch": tier.scratch} | bases.about(server.group)
     tidy_memory()
     send_frame(channel, json.dumps(hello).encode())
     server.serve()

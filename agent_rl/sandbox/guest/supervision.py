@@ -40,7 +40,6 @@ class SupervisedRun:
         links: Sequence[int],
         base_memory: int,
         group: ControlGroup | None,
-        number: int,
     ) -> None:
         self.limits = limits
         self._group = group
@@ -48,7 +47,7 @@ class SupervisedRun:
         self._full, self._kills = group.times_full() if group else 0, linux.num_oom_kills()
         self.started = time.monotonic()
         self.deadline = self.started + limits["wall_s"]
-        stage = Stage(tier, job, limits, descriptors, base_memory, number)
+        stage = Stage(tier, job, limits, descriptors, base_memory)
         stage.links = list(links)
         self._is_direct = stage.is_direct
         self.pid = tier.fork()

@@ -41,6 +41,8 @@ class Tier:
         self.enforced = ["mem_per_process"]
         self.box = ""
         """Everything a run may write lies below; deleted with the run."""
+        self.scratch: str | None = None
+        """What the names of all boxes of a server begin with, where they lie in a file system of the host's."""
 
     def enter(self, load: Callable[[], None], loaded_from: Sequence[str]) -> None:
         """Isolate this process, calling `load` in the working folder, where `loaded_from` can still be read."""
@@ -48,13 +50,10 @@ class Tier:
         if hidden:
             raise OSError(f"work never runs as user 0, and user {UNPRIVILEGED} cannot read {hidden[0]}")
         self.scratch = trees.make_scratch(os.getppid())
-        self.make_box()
-        self.make_folders()
+        self.name_boxes()
+        self._make_box()
         self._load(load)
         trees.remove_tree(self.box)
-        if os.getuid() == 0:
-            for folder in (self.scratch, self._home):
-                os.chown(folder, UNPRIVILEGED, UNPRIVILEGED)
         _leave_root()
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
         linux.drop_capabilities()
@@ -73,11 +72,16 @@ class Tier:
             self.program = filters.seccomp_program(filters.filter_families(network=self.networked))
             self.enforced.append("syscall_filter")
 
-    def make_box(self) -> None:
-        """Make a folder of this server's own, in which each of its runs has one."""
-        self._home = os.path.join(self.scratch, f"server_{os.getpid()}")
-        os.mkdir(self._home, 0o700)
-        self.box = os.path.join(self._home, "0")
+    def name_boxes(self) -> None:
+        """Tell the boxes of this server from those of the one it was forked from."""
+        self._prefix = f"{self.scratch}_{os.getpid()}_"
+
+    def _make_box(self) -> None:
+        """Nothing of ours above it but folders of the system, and a name that no other run knows: whoever runs with the
+        same user could lock what is above it, or the box itself."""
+        self.box = f"{self._prefix}{os.urandom(8).hex()}"
+        os.mkdir(self.box, 0o700)
+        self.make_folders()
 
     @property
     def workdir(self) -> str:
@@ -88,21 +92,20 @@ class Tier:
         return os.path.join(self.box, "tmp")
 
     def make_folders(self) -> None:
-        for folder in (self.box, self.workdir, self.temporary):
+        for folder in (self.workdir, self.temporary):
             os.mkdir(folder, 0o700)
 
     def fork(self) -> int:
         """Start the first process of a run."""
         return os.fork()
 
-    def enter_run(self, limits: dict[str, Any], number: int) -> None:
+    def enter_run(self, limits: dict[str, Any]) -> None:
         """In the run's first process: make its folders. What it writes later is gone with it.
 
-        Linked runs live at the same time and have different numbers: what judges is out of reach of what is judged.
+        Linked runs live at the same time: what judges is out of reach of what is judged, which knows not even where.
         """
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-        self.box = os.path.join(self._home, str(number))
-        self.make_folders()
+        self._make_box()
 
     def confine(self) -> None:
         """In the process that runs the job: the filters, for good."""
@@ -117,15 +120,13 @@ class Tier:
         """In the server: leave no process and no file of the run; `others` are servers forked from this one."""
         _kill_all_below(os.getpid(), others)
         try:
-            for name in os.listdir(self._home):
-                trees.remove_tree(os.path.join(self._home, name))
+            trees.remove_all(self._prefix)
         except OSError:  # the next run must not find it: the host starts a fresh server
             os._exit(1)
 
     def leave(self) -> None:
         """At the end of a server that was forked from another."""
         self.after_run(set())
-        os.rmdir(self._home)
 
 
 class LandlockTier(Tier):
@@ -179,7 +180,7 @@ class NamespacesTier(Tier):
         self.enforced += ["proc_limit", "disk_quota"]
         self._prepare_filter()
 
-    def make_box(self) -> None:
+    def name_boxes(self) -> None:
         """Every run has its own view of the one path."""
 
     def make_folders(self) -> None:
@@ -190,7 +191,7 @@ class NamespacesTier(Tier):
         namespaces = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNS | linux.CLONE_NEWIPC
         return linux.clone(namespaces | linux.CLONE_NEWNET | linux.CLONE_NEWUTS)
 
-    def enter_run(self, limits: dict[str, Any], number: int) -> None:
+    def enter_run(self, limits: dict[str, Any]) -> None:
         linux.map_ids(self.ids, (USER_INSIDE, USER_INSIDE))
         linux.bound_tcp_buffers()  # while the server's /proc is here, which has the run's settings
         quota = f"size={limits['disk_mb']}m,nr_inodes={limits['inodes']},mode=755"

@@ -11,7 +11,8 @@ import re
 import tempfile
 
 _BATCH = 1000
-_SCRATCH = re.compile(r"agent_rl_[0-9]+_[a-z0-9_]{8}(\.[0-9]+)?")
+_SCRATCH = re.compile(r"(agent_rl_[0-9]+_[a-z0-9_]{8})(_[0-9]+_[0-9a-f]{16})?(\.[0-9]+)*")
+"""The folder that a server locks, the boxes of its runs beside it, and what `remove_tree` moved up beside either."""
 
 
 def remove_tree(path: str) -> None:
@@ -20,8 +21,6 @@ def remove_tree(path: str) -> None:
     Neither by recursion nor by path: every folder found is moved up beside `path`, so that names stay short and two
     descriptors are open at most, however deep the tree was. Makes nothing, so it works on a full file system.
     """
-    if not os.path.lexists(path):
-        return
     parent, name = os.path.split(path)
     top = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -47,14 +46,22 @@ def remove_tree(path: str) -> None:
         os.close(top)
 
 
+def remove_all(prefix: str) -> None:
+    """Remove all folders whose paths begin so, the longest names first."""
+    parent, beginning = os.path.split(prefix)
+    for name in sorted(filter(lambda name: name.startswith(beginning), os.listdir(parent)), reverse=True):
+        remove_tree(os.path.join(parent, name))
+
+
 def _some_entries(handle: int) -> list[os.DirEntry[str]]:
     with os.scandir(handle) as entries:
         return list(itertools.islice(entries, _BATCH))
 
 
 def make_scratch(owner: int) -> str:
-    """A folder for the runs of a server whose host is process `owner`, in memory where that can be.
+    """An empty folder of a server whose host is process `owner`, in memory where that can be.
 
+    The boxes of its runs lie beside it and have names that begin as its own.
     It is locked as long as this process and what it forks live, so that others can tell it from one left behind.
     """
     while True:
@@ -67,19 +74,24 @@ def make_scratch(owner: int) -> str:
 
 
 def remove_stale() -> None:
-    """Remove the folders of servers that are gone, as far as they are ours to remove."""
-    with contextlib.suppress(OSError), os.scandir(_parent()) as entries:
-        for entry in entries:
-            if _SCRATCH.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(OSError):  # its server lives, or somebody else removes it
-                    _remove_unlocked(entry.path)
+    """Remove what servers that are gone left, as far as it is ours to remove."""
+    parent = _parent()
+    with contextlib.suppress(OSError):
+        found = [match for match in map(_SCRATCH.fullmatch, os.listdir(parent)) if match]
+        for name in {match[1] for match in found}:
+            with contextlib.suppress(OSError):  # its server lives, or somebody else removes it
+                _remove_unlocked(os.path.join(parent, name))
 
 
-def _remove_unlocked(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+def _remove_unlocked(scratch: str) -> None:
+    try:
+        handle = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:  # it goes last, so nobody uses what lies beside it
+        remove_all(scratch)
+        return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        remove_tree(path)
+        remove_all(scratch)
     finally:
         os.close(handle)
 
