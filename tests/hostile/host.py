@@ -38,7 +38,9 @@ class Host:
         self._sockets.append(self._listen(socket.AF_UNIX, socket.SOCK_STREAM, f"\0hostile{self.token}"))
         self._sockets.append(self._listen(socket.AF_UNIX, socket.SOCK_DGRAM, f"\0hostile{self.token}d"))
         self._sockets.append(self._listen(socket.AF_UNIX, socket.SOCK_STREAM, str(self._folder / "socket")))
-        (self._folder / "socket").chmod(0o777)
+        self._sockets.append(self._listen(socket.AF_UNIX, socket.SOCK_DGRAM, str(self._folder / "socketd")))
+        for name in ("socket", "socketd"):
+            (self._folder / name).chmod(0o777)
         self._shared = Path(f"/dev/shm/outside{self.token}")
         self._shared.write_text(SECRET)
         self._shared.chmod(0o666)

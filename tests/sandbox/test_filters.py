@@ -11,10 +11,10 @@ from agent_rl.sandbox.guest import filters
 ALLOWED, KILLED = "allowed", "killed"
 
 
-def answer(machine: str, number: int, *arguments: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def answer(machine: str, number: int, *arguments: int, monkeypatch: pytest.MonkeyPatch, network: bool = True) -> str:
     """What the filter says of one system call: allowed, killed or the name of an error, `0` for no effect."""
     monkeypatch.setattr(filters, "MACHINE", machine)
-    program = filters.seccomp_program(filters.filter_families(network=True))
+    program = filters.seccomp_program(filters.filter_families(network=network))
     code = list(struct.iter_unpack("HBBI", program))
     values = [argument & (2**64 - 1) for argument in (*arguments, *[0] * (6 - len(arguments)))]
     arch = filters._AUDIT_ARCH[filters._MACHINES[machine]]
@@ -76,6 +76,31 @@ def test_sizes_of_socket_buffers_stay_and_other_options_can_be_set(
     for option in sizes:
         assert answer(machine, setsockopt, 3, whole_socket, option, monkeypatch=monkeypatch) == "0"
     assert answer(machine, setsockopt, 3, whole_socket, reuse_address, monkeypatch=monkeypatch) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", filters._MACHINES)
+def test_pairs_of_sockets_are_of_one_family_and_reach_no_address(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    socketpair = {"x86_64": 53, "aarch64": 199}[machine]
+    unix, stream, datagram, raw, packets, close_on_exec = 1, 1, 2, 3, 5, 0o2000000
+    for network in (True, False):
+        for kind in (stream, packets, stream | close_on_exec):
+            assert answer(machine, socketpair, unix, kind, monkeypatch=monkeypatch, network=network) == ALLOWED
+        for family in set(range(46)) - {unix}:
+            for kind in (stream, datagram):
+                refused = answer(machine, socketpair, family, kind, monkeypatch=monkeypatch, network=network)
+                assert refused == "EAFNOSUPPORT", family
+    for kind in (datagram, raw, datagram | close_on_exec, 4, 0):
+        assert answer(machine, socketpair, unix, kind, monkeypatch=monkeypatch, network=False) == "ESOCKTNOSUPPORT"
+    assert answer(machine, socketpair, unix, datagram, monkeypatch=monkeypatch, network=True) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", filters._MACHINES)
+def test_a_process_is_made_below_its_maker_and_not_beside_it(machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clone = {"x86_64": 56, "aarch64": 220}[machine]
+    fork, vfork, thread, parent = 17, 0x4000 | 0x100 | 17, 0x3D0F00, 0x8000
+    for flags in (fork, vfork, thread):
+        assert answer(machine, clone, flags, monkeypatch=monkeypatch) == ALLOWED
+        assert answer(machine, clone, flags | parent, monkeypatch=monkeypatch) == "EPERM"
 
 
 def test_the_filter_of_this_machine_has_the_numbers_of_its_kernel() -> None:

@@ -134,8 +134,11 @@ _OWN_ONLY = {  # name: (x86_64, aarch64, which argument names a process); refuse
 """With these a program could starve the process that takes its run down, which has the same user."""
 _MACHINES = {"x86_64": 0, "aarch64": 1}
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
-_CLONE, _CLONE3, _IOCTL, _SOCKET, _SECCOMP = (56, 220), (435, 435), (16, 29), (41, 198), (317, 277)
+_CLONE, _CLONE3, _IOCTL, _SECCOMP = (56, 220), (435, 435), (16, 29), (317, 277)
+_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _NEW_NAMESPACE = 0x7E020080  # every CLONE_NEW* flag
+_AS_SIBLING = 0x8000  # CLONE_PARENT: beside the run instead of below it, where nothing would count it
+_SOCKET_KIND = 0xF
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _IOCTL_KIND, _OF_FILE_SYSTEMS = 0xFF00, 0x6600  # some leave marks in a file's inode
 
@@ -145,6 +148,12 @@ _KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x50000
 
 def _deny_if(operation: int, value: int, error: int) -> list[tuple[int, int, int, int]]:
     return [(operation, 0, 1, value), (_RETURN, 0, 0, _ERRNO | error)]
+
+
+def _allow_only(values: tuple[int, ...], error: int) -> list[tuple[int, int, int, int]]:
+    """Go on behind these rules with one of `values`, else refuse."""
+    allowed = [(_EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
+    return [*allowed, (_RETURN, 0, 0, _ERRNO | error)]
 
 
 def _if_argument(number: int, argument: int, rules: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
@@ -181,19 +190,24 @@ def seccomp_program(families: tuple[int, ...]) -> bytes:
     code += _deny_if(_AT_LEAST, _NEWEST + 1, errno.ENOSYS)
     code += _deny_if(_EQUAL, _FUTEX_WAITV, errno.ENOSYS)  # the other calls of its kind are later ones
     code += _deny_if(_EQUAL, _CLONE3[column], errno.ENOSYS)  # its flags lie in memory; libc falls back to clone
-    code += _if_argument(_CLONE[column], 0, _deny_if(_ANY_BIT, _NEW_NAMESPACE, errno.EPERM))
+    code += _if_argument(_CLONE[column], 0, _deny_if(_ANY_BIT, _NEW_NAMESPACE | _AS_SIBLING, errno.EPERM))
     terminal = [*_deny_if(_EQUAL, _TIOCSTI, errno.EPERM), *_deny_if(_EQUAL, _TIOCLINUX, errno.EPERM)]
     files = [(_AND, 0, 0, _IOCTL_KIND), *_deny_if(_EQUAL, _OF_FILE_SYSTEMS, errno.ENOTTY)]
     code += _if_argument(_IOCTL[column], 1, [*terminal, *files])
-    allowed = [(_EQUAL, len(families) - i, 0, family) for i, family in enumerate(families)]
-    refuse = [(_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]
-    code += _if_argument(_SOCKET[column], 0, [*allowed, *refuse])
+    code += _if_argument(_SOCKET[column], 0, _allow_only(families, errno.EAFNOSUPPORT))
+    code += _if_argument(_SOCKETPAIR[column], 0, _allow_only((socket.AF_UNIX,), errno.EAFNOSUPPORT))
+    if not families:  # others could send to any address: the kernel takes a raw one for one of datagrams
+        connected = _allow_only((socket.SOCK_STREAM, socket.SOCK_SEQPACKET), errno.ESOCKTNOSUPPORT)
+        code += _if_argument(_SOCKETPAIR[column], 1, [(_AND, 0, 0, _SOCKET_KIND), *connected])
     code += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
 def filter_families(*, network: bool) -> tuple[int, ...]:
-    """Families a program may open: none where no namespace confines them (`socketpair` always works)."""
+    """Families a program may open: none where no namespace confines them.
+
+    Connected pairs of AF_UNIX always work, pairs of datagram sockets only where some family may be opened.
+    """
     return (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6) if network else ()
 
 
