@@ -8,6 +8,7 @@ import fcntl
 import itertools
 import os
 import re
+import stat
 import tempfile
 
 _BATCH = 1000
@@ -18,8 +19,9 @@ _SCRATCH = re.compile(r"(agent_rl_[0-9]+_[a-z0-9_]{8})(_[0-9]+_[0-9a-f]{16})?(\.
 def remove_tree(path: str) -> None:
     """Remove a folder and all below it. Raises OSError where the kernel refuses.
 
-    Neither by recursion nor by path: every folder found is moved up beside `path`, so that names stay short and two
-    descriptors are open at most, however deep the tree was. Makes nothing, so it works on a full file system.
+    Neither by recursion nor by path: every folder found is moved up beside `path`, so that names stay short and few
+    descriptors are open, however deep the tree was. Makes nothing, so it works on a full file system. Follows no link,
+    also not one that takes the place of a folder meanwhile.
     """
     parent, name = os.path.split(path)
     top = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -28,13 +30,12 @@ def remove_tree(path: str) -> None:
         folders = [name]
         while folders:
             folder = folders.pop()
-            os.chmod(folder, 0o700, dir_fd=top)
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
+            handle = _open_unlocked(folder, top)
             try:
                 while entries := _some_entries(handle):
                     for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
-                            os.chmod(entry.name, 0o700, dir_fd=handle)  # else its parent cannot change
+                            os.close(_open_unlocked(entry.name, handle))  # else its parent cannot change
                             folders.append(f"{name}.{next(numbers)}")
                             os.rename(entry.name, folders[-1], src_dir_fd=handle, dst_dir_fd=top)
                         else:
@@ -46,11 +47,25 @@ def remove_tree(path: str) -> None:
         os.close(top)
 
 
+def _open_unlocked(name: str, folder: int | None = None) -> int:
+    """Open a folder, and no link to one, after giving its owner all rights to it."""
+    mere_handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        os.chmod(f"/proc/self/fd/{mere_handle}", 0o700)  # needs no right to read it, as fchmod would
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=mere_handle)
+    finally:
+        os.close(mere_handle)
+
+
 def remove_all(prefix: str) -> None:
-    """Remove all folders whose paths begin so, the longest names first."""
+    """Remove all folders whose paths begin so, and what else does, the longest names first."""
     parent, beginning = os.path.split(prefix)
     for name in sorted(filter(lambda name: name.startswith(beginning), os.listdir(parent)), reverse=True):
-        remove_tree(os.path.join(parent, name))
+        path = os.path.join(parent, name)
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            remove_tree(path)
+        else:
+            os.unlink(path)
 
 
 def _some_entries(handle: int) -> list[os.DirEntry[str]]:
@@ -85,8 +100,8 @@ def remove_stale() -> None:
 
 def _remove_unlocked(scratch: str) -> None:
     try:
-        handle = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:  # it goes last, so nobody uses what lies beside it
+        handle = _open_unlocked(scratch)
+    except (FileNotFoundError, NotADirectoryError):  # it goes last, so nobody uses what lies beside it
         remove_all(scratch)
         return
     try:
