@@ -19,6 +19,7 @@ from agent_rl.sandbox.run_files import RunFiles
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SEND_S = 10.0
+_GUARD_S = 5.0
 _PROGRAM = """import sys
 sys.path.insert(0, sys.argv[1])
 from agent_rl.sandbox.guest.server import main
@@ -143,10 +144,15 @@ class ServerProcess:
     def close(self) -> None:
         """Kill the server; whatever it was running dies with it."""
         self.channel.close()
+        scratch = self.hello.get("scratch")
+        if scratch:  # a lower tier: our child is the guard of the server, which kills all below it
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GUARD_S)
         self.process.kill()
         self.process.wait()
         self._log.close()
-        if scratch := self.hello.get("scratch"):
+        if scratch:
             _remove_when_free(scratch)
 
 

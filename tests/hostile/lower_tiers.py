@@ -1,12 +1,17 @@
 """Judge linked runs and plain ones in a lower tier and print what held as JSON: `python lower_tiers.py TIER [UID]`."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from host import processes_named
 
 TESTS = {"test_a.py": "from solution import f\ndef test_a():\n    assert f(1) == 7_310\n"}
 RIGHT = {"solution.py": "def f(x):\n    return 7_310\n"}
@@ -82,24 +87,86 @@ for n in range(12):
             pass
 time.sleep(10)
 """
+DAEMON = """
+import ctypes, os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(15, b"TOKEN", 0, 0, 0)
+        for n in range(8):
+            try:
+                os.close(n)
+            except OSError:
+                pass
+        time.sleep(60)
+    os._exit(0)
+open("x", "w").write("x")
+time.sleep(SECONDS)
+"""
 KILLED = """
-import sys, time
+import os, sys
 from agent_rl.sandbox.sandbox import Sandbox
 with Sandbox.open(python=sys.executable, tier=sys.argv[1], size=2) as sandbox:
     print(sandbox._hello["scratch"], flush=True)
-    sandbox.run_python("open('x', 'w').write('x'); import time; time.sleep(60)")
+    sandbox.run_python(os.environ['PROGRAM'])
 """
 
 
-def left_by_a_killed_host(tier: str) -> Path:
-    """The scratch folder of a host that was killed a second ago."""
-    host = subprocess.Popen([sys.executable, "-c", KILLED, tier], stdout=subprocess.PIPE, text=True)
+def boxes_of(scratch: Path) -> list[str]:
+    """What the runs of a server have in the file system."""
+    return [str(path) for path in scratch.parent.glob(f"{scratch.name}*") if path != scratch]
+
+
+def outlives(token: str, end: Callable[[], object]) -> bool:
+    """Whether the daemon of that name, once it is there, is still there a while after `end`."""
+    _wait_until(lambda: processes_named(token), 20.0)
+    end()
+    return not _wait_until(lambda: not processes_named(token), 5.0)
+
+
+def _wait_until(is_so: Callable[[], object], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not (holds := bool(is_so())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holds
+
+
+def ends_of_daemons(tier: str) -> dict[str, bool]:
+    """Whether the daemon of a run ends with its sandbox, and with a server that is killed."""
+    from agent_rl.errors import SandboxError
+    from agent_rl.sandbox.sandbox import Sandbox
+
+    def close() -> None:
+        sandbox.close()
+
+    def kill_server() -> None:
+        (guard,) = (server.process.pid for server in sandbox._servers)
+        for child in Path(f"/proc/{guard}/task/{guard}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+
+    held = {}
+    for name, end in (("a closed sandbox", close), ("a killed server", kill_server)):
+        token = f"daemon{time.monotonic_ns() % 10**8}"
+        with Sandbox.open(python=sys.executable, tier=tier) as sandbox, ThreadPoolExecutor(1) as pool:
+            run = pool.submit(sandbox.run_python, DAEMON.replace("TOKEN", token).replace("SECONDS", "2"))
+            held[f"a daemon ends with {name}"] = not outlives(token, end)
+            with contextlib.suppress(SandboxError):
+                run.result()
+    return held
+
+
+def left_by_a_killed_host(tier: str) -> tuple[Path, bool]:
+    """The scratch folder of a host that was killed a second ago, and whether the daemon of its run lived on."""
+    token = f"daemon{time.monotonic_ns() % 10**8}"
+    program = DAEMON.replace("TOKEN", token).replace("SECONDS", "60")
+    environment = os.environ | {"PROGRAM": program}  # among its arguments it would have the name of the daemon
+    command = [sys.executable, "-c", KILLED, tier]
+    host = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert host.stdout is not None
     folder = Path(host.stdout.readline().strip())
-    host.kill()
-    host.wait()
+    lives_on = outlives(token, lambda: (host.kill(), host.wait()))
     time.sleep(1.0)
-    return folder
+    return folder, lives_on
 
 
 def main() -> None:
@@ -113,7 +180,7 @@ def main() -> None:
         scratch = Path(sandbox._hello["scratch"])
 
         def left() -> list[str]:
-            return [str(path) for path in scratch.parent.glob(f"{scratch.name}*") if path != scratch]
+            return boxes_of(scratch)
 
         def is_still_well() -> bool:
             return sandbox.run_python("print(1)").stdout == "1\n" and sandbox.describe()["restarts"] == 0
@@ -152,12 +219,13 @@ def main() -> None:
         }
         held = {name: bool(fact()) for name, fact in facts.items()}
     for _ in range(5):  # a sandbox of another test may remove it first
-        folder = left_by_a_killed_host(tier)
+        folder, lives_on = left_by_a_killed_host(tier)
         if is_left := folder.exists():
             break
     with Sandbox.open(python=sys.executable, tier=tier) as sandbox:
         held["what a killed host left is removed"] = is_left and not list(folder.parent.glob(f"{folder.name}*"))
         held["what a living one uses is not"] = Path(sandbox._hello["scratch"]).exists()
+    held |= {"a daemon ends with a killed host": not lives_on} | ends_of_daemons(tier)
     print(json.dumps({"uid": os.getuid(), "held": held}))
 
 

@@ -30,6 +30,9 @@ FACTS = (
     "the server was never replaced",
     "what a killed host left is removed",
     "what a living one uses is not",
+    "a daemon ends with a killed host",
+    "a daemon ends with a closed sandbox",
+    "a daemon ends with a killed server",
 )
 NOT_PROMISED = {"rlimits": {"tests are out of the candidate's reach"}}
 

@@ -8,6 +8,7 @@ Where no folder can be made the caller watches the tree's memory instead (`serve
 import contextlib
 import json
 import os
+import signal
 import time
 from dataclasses import dataclass
 
@@ -70,9 +71,20 @@ def make_bases(name: str, *, num_servers: int) -> str:
 
 
 def remove_bases(described: str) -> None:
-    """Remove the groups of a sandbox whose processes were killed."""
+    """Remove the groups of a sandbox whose servers were killed, and kill what is left in them."""
     for path in {path for _, path in json.loads(described or "{}").get("bases", {}).values()}:
+        _kill_members(path)
         _remove_base(path)
+
+
+def _kill_members(base: str) -> None:
+    """Of the groups of a sandbox that is our own: another's may be alive where we cannot see its host."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(base):
+            with contextlib.suppress(OSError), open(os.path.join(base, name, "cgroup.procs")) as file:
+                for pid in filter(None, map(int, file)):  # 0: a process that cannot be seen from here
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, signal.SIGKILL)
 
 
 def _remove_base(base: str) -> None:

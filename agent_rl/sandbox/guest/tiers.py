@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent_rl.sandbox.guest import filters, linux, trees
+from agent_rl.sandbox.guest import filters, guard, linux, trees
 from agent_rl.sandbox.guest.linux import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC
 
 UNPRIVILEGED = 65534
@@ -49,7 +49,9 @@ class Tier:
         hidden = [path for path in self.visible if os.getuid() == 0 and not _readable_by_anybody(path)]
         if hidden:
             raise OSError(f"work never runs as user 0, and user {UNPRIVILEGED} cannot read {hidden[0]}")
-        self.scratch = trees.make_scratch(os.getppid())
+        host = os.getppid()
+        guard.go_on_below_guard()
+        self.scratch = trees.make_scratch(host)
         self.name_boxes()
         self._make_box()
         self._load(load)
@@ -114,11 +116,11 @@ class Tier:
 
     def kill_rest(self) -> None:
         """In the run's first process, when the job has ended: kill and reap everything else of the run."""
-        _kill_all_below(os.getpid(), ())
+        guard.kill_all_below(os.getpid())
 
     def after_run(self, others: set[int]) -> None:
         """In the server: leave no process and no file of the run; `others` are servers forked from this one."""
-        _kill_all_below(os.getpid(), others)
+        guard.kill_all_below(os.getpid(), others)
         try:
             trees.remove_all(self._prefix)
         except OSError:  # the next run must not find it: the host starts a fresh server
@@ -348,18 +350,3 @@ def _reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
-
-
-def _kill_all_below(root: int, others: Sequence[int] | set[int]) -> None:
-    """Kill the tree below `root` until nothing is left; orphans come back to us, who are their reaper."""
-    for _ in range(1000):
-        found = linux.descendants(root, without=set(others))
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
-        for pid in found:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-    os._exit(1)  # something cannot be killed: the host starts a fresh server
