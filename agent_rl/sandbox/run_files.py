@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from agent_rl.errors import SandboxError
 from agent_rl.sandbox.guest.bounded_json import read_json_lines
 from agent_rl.sandbox.guest.run import DESCRIPTORS
 from agent_rl.sandbox.limits import MAX_KEPT_BYTES, Capability, JobResult, Limits, RunResult, Status
@@ -52,14 +53,15 @@ class SandboxFailed(Exception):
 
 
 class RunFiles:
-    """The descriptors of one run. `close` them when it is over; with `pipes` its streams are pipes of the caller's."""
+    """The descriptors of one run. `close` them when it is over; with `pipes` of the caller's its streams are these, and
+    are closed with the rest. Raises WorkspaceError, and SandboxError where this process may open no more files."""
 
     def __init__(self, call: Call, limits: Limits, *, pipes: Mapping[str, int] | None = None) -> None:
         self._limits, self._is_interactive = limits, pipes is not None
-        spec = call.spec()
         self._fds: dict[str, int] = {}
         self._theirs = dict(pipes or {})
         try:
+            spec = call.spec()
             for name in DESCRIPTORS:
                 if name not in self._theirs:
                     self._fds[name] = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -67,8 +69,10 @@ class RunFiles:
             _fill(self._fds["spec"], spec)
             if pipes is None:
                 _fill(self._fds["stdin"], call.stdin.encode("utf-8", "surrogateescape"))
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise SandboxError(f"the files of a run cannot be opened: {error!r}; see `ulimit -n`") from error
             raise
         self._header: Mapping[str, Any] = {}
         self._report: dict[str, Any] = {}

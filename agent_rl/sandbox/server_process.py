@@ -103,25 +103,25 @@ class ServerProcess:
 
         Servers with the same `hash_seed` have sets of texts in the same order.
         """
-        ours, theirs = socket.socketpair()
-        log = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
         command = [str(python), "-s", "-P", "-B", "-c", _PROGRAM, str(_PACKAGE.parent), tier, groups, *jobs]
-        try:
-            process = subprocess.Popen(
-                command,
-                stdin=theirs,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env={**_ENVIRONMENT, HASH_SEED: str(hash_seed)},
-                cwd="/",
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            log.close()
-            raise SandboxError(f"cannot start {python}: {error}") from error
-        finally:
-            theirs.close()
+        with contextlib.ExitStack() as held:
+            try:
+                ours, theirs = socket.socketpair()
+                held.callback(ours.close)
+                with theirs:
+                    log = held.enter_context(tempfile.TemporaryFile())
+                    process = subprocess.Popen(
+                        command,
+                        stdin=theirs,
+                        stdout=subprocess.DEVNULL,
+                        stderr=log,
+                        env={**_ENVIRONMENT, HASH_SEED: str(hash_seed)},
+                        cwd="/",
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise SandboxError(f"cannot start {python}: {error}") from error
+            held.pop_all()  # they live as long as the server
         return cls(process, Channel(ours), log)
 
     def wait_for_hello(self, timeout_s: float) -> None:

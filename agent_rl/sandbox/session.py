@@ -8,6 +8,7 @@ import os
 import select
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from agent_rl.errors import SandboxError
@@ -36,22 +37,21 @@ class Session:
         *,
         keep_channel: bool,
     ) -> None:
-        self._channel, self._keep_channel, self._read = channel, keep_channel, read
+        self._channel, self._read = channel, read
         self._line_cap = limits.output_hard_kb * 1024
         self._buffer = bytearray()
         self._result: JobResult | None = None
         self.closed = False
-        their_stdin, self._stdin = os.pipe()
-        self._stdout, their_stdout = os.pipe()
-        for fd in (self._stdin, self._stdout):
-            os.set_blocking(fd, False)
-        self._files = RunFiles(call, limits, pipes={"stdin": their_stdin, "stdout": their_stdout})
-        try:
-            channel.send_runs([self._files])
-        except OSError as error:
-            self._release()
-            raise SandboxError(f"the server of this session is gone: {error!r}") from error
-        self._files.close_theirs()
+        with ExitStack() as held:
+            if not keep_channel:
+                held.callback(channel.close)
+            self._stdin, self._stdout, self._files = _open_files(call, limits, held)
+            try:
+                channel.send_runs([self._files])
+            except OSError as error:
+                raise SandboxError(f"the server of this session is gone: {error!r}") from error
+            self._files.close_theirs()
+            self._held = held.pop_all()
 
     def write_line(self, text: str, timeout_s: float = 2.0) -> None:
         """Send one line. Raises SessionEnded when the program does not take it within `timeout_s`."""
@@ -112,11 +112,7 @@ class Session:
 
     def _release(self) -> None:
         self.closed = True
-        self._files.close()
-        for fd in (self._stdin, self._stdout):
-            os.close(fd)
-        if not self._keep_channel:
-            self._channel.close()
+        self._held.close()
 
     def __enter__(self) -> "Session":
         return self
@@ -124,6 +120,26 @@ class Session:
     def __exit__(self, *_: object) -> None:
         if not self.closed:
             self.close()
+
+
+def _open_files(call: Call, limits: Limits, held: ExitStack) -> tuple[int, int, RunFiles]:
+    """Our ends of the standard streams and the files of the run, which `held` closes."""
+    with ExitStack() as theirs:
+        try:
+            their_stdin, stdin = os.pipe()
+            held.callback(os.close, stdin)
+            theirs.callback(os.close, their_stdin)
+            stdout, their_stdout = os.pipe()
+            held.callback(os.close, stdout)
+            theirs.callback(os.close, their_stdout)
+        except OSError as error:
+            raise SandboxError(f"the pipes of a session cannot be opened: {error!r}; see `ulimit -n`") from error
+        theirs.pop_all()  # the files close them, also where they fail
+    for fd in (stdin, stdout):
+        os.set_blocking(fd, False)
+    files = RunFiles(call, limits, pipes={"stdin": their_stdin, "stdout": their_stdout})
+    held.callback(files.close)
+    return stdin, stdout, files
 
 
 def _is_ready(fd: int, event: int, deadline: float) -> bool:

@@ -1,5 +1,6 @@
 """The sandbox with its own jobs, run by the interpreter that runs these tests."""
 
+import contextlib
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_rl.errors import SandboxError, UserError
+from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.limits import Capability, Limits, Status
 from agent_rl.sandbox.run_files import RunFiles, SandboxFailed
 from agent_rl.sandbox.sandbox import TIERS, Call, Sandbox
@@ -670,6 +672,46 @@ def test_a_session_works_beside_more_than_a_thousand_open_descriptors(sandbox: S
         for fd in others:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def num_open() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_session_that_cannot_start_keeps_nothing_open(sandbox: Sandbox) -> None:
+    (server,) = sandbox._servers
+    before, below = num_open(), len(linux.descendants(server.process.pid))
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            sandbox.session("a.py", {"a.py": "pass"}, argv=[object()])  # type: ignore[list-item]
+    assert num_open() == before
+    deadline = time.monotonic() + 5.0
+    while (now := len(linux.descendants(server.process.pid))) > below and time.monotonic() < deadline:
+        time.sleep(0.05)
+        sandbox.run_python("pass")  # ended ones are noticed with the next request
+    assert now <= below
+
+
+@pytest.mark.parametrize("num_free", [1, 5, 9, 13])
+def test_what_cannot_be_opened_is_a_failure_of_the_sandbox_and_keeps_nothing(num_free: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open_tier(TIERS[0]) as sandbox:
+        before = num_open()
+        for work in (
+            lambda: sandbox.session("a.py", {"a.py": "pass"}).close(),
+            lambda: sandbox.run_python("print(1)"),
+        ):
+            free = [os.dup(0) for _ in range(num_free)]  # the lowest numbers that are not in use
+            for fd in free:
+                os.close(fd)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
+            try:
+                with contextlib.suppress(SandboxError):
+                    work()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert num_open() <= before
+        assert sandbox.run_python("print(1)").stdout == "1\n"
 
 
 def test_calls_that_wait_for_a_server_hold_no_descriptors() -> None:
