@@ -35,6 +35,8 @@ BASE_JOBS = tuple(f"agent_rl.sandbox.guest.{name}" for name in ("base_jobs", "gr
 """Running Python and pytest, reading texts, grading; needs pytest and PyYAML in the interpreter."""
 _GRACE_S = 10.0
 """The server enforces `wall_s` itself; only a server that is late by this much is taken for dead."""
+_TIDY_S = 30.0
+"""For removing what a run left in a lower tier; a server that takes longer is replaced."""
 _names = itertools.count()
 T = TypeVar("T")
 
@@ -205,8 +207,8 @@ class Sandbox(Closing):
             server = self._take()
             with ExitStack() as stack:
                 try:
-                    runs = [stack.enter_context(closing(RunFiles(calls[0], replace(limits, wall_s=wall_s))))]
-                    runs += [stack.enter_context(closing(RunFiles(call, limits))) for call in calls[1:]]
+                    bounds = [replace(limits, wall_s=wall_s), *[limits] * (len(calls) - 1)]
+                    runs = [stack.enter_context(closing(RunFiles(*each))) for each in zip(calls, bounds, strict=True)]
                 except BaseException:
                     self._free.put(server)
                     raise
@@ -224,7 +226,7 @@ class Sandbox(Closing):
                 except BaseException:  # for example Ctrl-C: an answer may still be on its way
                     self._discard(server)
                     raise
-                self._free.put(server)
+                self._give_back(server)
                 return [self._read(run) for run in runs]
         raise SandboxError(f"the sandbox failed twice on job {calls[0].job!r}: {failure}")
 
@@ -252,11 +254,23 @@ class Sandbox(Closing):
         self._num_restarts += 1
         return started
 
-    def _discard(self, server: ServerProcess) -> None:
+    def _give_back(self, server: ServerProcess) -> None:
+        """For the next run. That it takes long to tidy up after the last one is no failure of either."""
+        is_tidy = False
+        try:
+            is_tidy = server.is_tidy(_TIDY_S)
+        finally:
+            if is_tidy:
+                self._free.put(server)
+            else:
+                self._discard(server, has_failed=False)
+
+    def _discard(self, server: ServerProcess, *, has_failed: bool = True) -> None:
         with self._lock:
             self._servers.discard(server)
         server.close()
-        self.on_run("failed", 0.0)
+        if has_failed:
+            self.on_run("failed", 0.0)
         self._free.put(None)  # a place to start a fresh one in
 
     def run_python(
@@ -286,14 +300,8 @@ class Sandbox(Closing):
         limits: Limits | None = None,
     ) -> RunResult:
         """Run a program that can be seen in the sandbox (`/usr`, the interpreter) instead of the warm interpreter."""
-        call = Call(
-            job="run_command",
-            files=files or {},
-            request={"argv": list(argv)},
-            stdin=stdin,
-            env=env or {},
-            collect=collect,
-        )
+        request = {"argv": list(argv)}
+        call = Call(job="run_command", files=files or {}, request=request, stdin=stdin, env=env or {}, collect=collect)
         return run_result(self.run(call, limits))
 
     def run_pytest(
@@ -341,7 +349,7 @@ class Sandbox(Closing):
             except BaseException:
                 self._discard(server)
                 raise
-            self._free.put(server)
+            self._give_back(server)
             return answer, job
         raise failure
 

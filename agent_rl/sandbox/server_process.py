@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_rl.errors import SandboxError
-from agent_rl.sandbox.guest.server import HASH_SEED
+from agent_rl.sandbox.guest.server import HASH_SEED, TIDY
 from agent_rl.sandbox.guest.trees import remove_all
 from agent_rl.sandbox.run_files import RunFiles
 
@@ -132,6 +132,14 @@ class ServerProcess:
             self._log.seek(0)
             log = self._log.read()[-500:].decode("utf-8", "replace")
             raise SandboxError(f"the fork server did not start: {error!r}; it printed: {log!r}") from None
+
+    def is_tidy(self, timeout_s: float) -> bool:
+        """Wait until nothing of the run that has ended is left; False where the server does not get there."""
+        if not self.hello.get("scratch"):
+            return True
+        with contextlib.suppress(OSError, EOFError):
+            return self.channel.receive(time.monotonic() + timeout_s) == TIDY
+        return False
 
     def branch(self) -> Channel:
         """A fork of this server with a channel of its own."""

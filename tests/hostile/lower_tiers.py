@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from host import processes_named
 
@@ -155,6 +157,38 @@ def ends_of_daemons(tier: str) -> dict[str, bool]:
     return held
 
 
+SLOW = """
+import time
+from agent_rl.sandbox.guest import trees
+remove_all = trees.remove_all
+def slow(prefix):
+    time.sleep(1.5)
+    remove_all(prefix)
+trees.remove_all = slow
+JOBS = {"leave": lambda request, workdir: 7}
+"""
+"""As though each run left as many files as take that long to remove."""
+
+
+def waits_for_what_runs_leave(tier: str) -> bool:
+    """Whether a run is not late for what it leaves; whether its server is replaced shows in `restarts`."""
+    from agent_rl.sandbox import sandbox as module
+    from agent_rl.sandbox.limits import Limits
+
+    counts = []
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = Path(folder, "jobs.py")
+        jobs.write_text(SLOW)
+        Path(folder).chmod(0o755)
+        options: dict[str, Any] = {"tier": tier, "jobs": [str(jobs)], "limits": Limits(wall_s=0.5)}
+        with module.Sandbox.open(python=sys.executable, **options) as sandbox:
+            module._GRACE_S = 0.5
+            for module._TIDY_S in (30.0, 0.2, 30.0):
+                counts.append((sandbox.call("leave").result, sandbox.describe()["restarts"]))
+    module._GRACE_S = 10.0
+    return counts == [(7, 0), (7, 0), (7, 1)]
+
+
 def left_by_a_killed_host(tier: str) -> tuple[Path, bool]:
     """The scratch folder of a host that was killed a second ago, and whether the daemon of its run lived on."""
     token = f"daemon{time.monotonic_ns() % 10**8}"
@@ -225,6 +259,7 @@ def main() -> None:
     with Sandbox.open(python=sys.executable, tier=tier) as sandbox:
         held["what a killed host left is removed"] = is_left and not list(folder.parent.glob(f"{folder.name}*"))
         held["what a living one uses is not"] = Path(sandbox._hello["scratch"]).exists()
+    held["no run is late for what it leaves"] = waits_for_what_runs_leave(tier)
     held |= {"a daemon ends with a killed host": not lives_on} | ends_of_daemons(tier)
     print(json.dumps({"uid": os.getuid(), "held": held}))
 

@@ -30,6 +30,7 @@ FACTS = (
     "the server was never replaced",
     "what a killed host left is removed",
     "what a living one uses is not",
+    "no run is late for what it leaves",
     "a daemon ends with a killed host",
     "a daemon ends with a closed sandbox",
     "a daemon ends with a killed server",

@@ -29,6 +29,8 @@ from agent_rl.sandbox.guest.tiers import TIERS, UNPRIVILEGED, Tier
 
 MOST_DESCRIPTORS = 253
 HASH_SEED = "PYTHONHASHSEED"
+TIDY = b"tidy"
+"""Sent after the headers in the lower tiers, where files of a run may take long to remove: ready for the next one."""
 HUGE_PAGE, MADV_COLLAPSE = 2**21, 25
 PACKAGE = os.path.abspath(__file__).rpartition("/sandbox/")[0]
 
@@ -67,7 +69,7 @@ class Server:
             self.base_memory = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
     def serve(self) -> None:
-        with contextlib.suppress(HostGone):
+        with contextlib.suppress(HostGone, ConnectionError):
             while (received := receive_frame(self.channel)) is not None:
                 request, descriptors = received
                 self.reap_branches()
@@ -90,6 +92,10 @@ class Server:
             runs = self.linked(supervisor, plans, shares)
         self.tier.after_run(set(self.branches))
         send_frame(self.channel, json.dumps([run.header() for run in runs]).encode())
+        if self.tier.scratch:
+            self.tier.tidy_up()
+            with contextlib.suppress(ConnectionError):  # the host of a session waits for its end alone
+                send_frame(self.channel, TIDY)
 
     def linked(
         self, supervisor: Supervisor, plans: list[dict[str, Any]], shares: list[list[int]]

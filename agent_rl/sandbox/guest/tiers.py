@@ -119,8 +119,11 @@ class Tier:
         guard.kill_all_below(os.getpid())
 
     def after_run(self, others: set[int]) -> None:
-        """In the server: leave no process and no file of the run; `others` are servers forked from this one."""
+        """In the server: leave no process of the run; `others` are servers forked from this one."""
         guard.kill_all_below(os.getpid(), others)
+
+    def tidy_up(self) -> None:
+        """In the server, when the run's end was told: leave no file of it. A run can make this last long."""
         try:
             trees.remove_all(self._prefix)
         except OSError:  # the next run must not find it: the host starts a fresh server
@@ -129,6 +132,7 @@ class Tier:
     def leave(self) -> None:
         """At the end of a server that was forked from another."""
         self.after_run(set())
+        self.tidy_up()
 
 
 class LandlockTier(Tier):
@@ -221,6 +225,9 @@ class NamespacesTier(Tier):
 
     def after_run(self, others: set[int]) -> None:
         """The kernel took everything down with the run's first process."""
+
+    def tidy_up(self) -> None:
+        """Nor does a file of it remain."""
 
     def leave(self) -> None:
         """Nothing of it is outside of its namespaces."""
