@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -157,6 +158,42 @@ def ends_of_daemons(tier: str) -> dict[str, bool]:
     return held
 
 
+READ = """
+import os, sys, sysconfig
+packages = sysconfig.get_paths()["purelib"]
+def can_read(path):
+    try:
+        return open(path).read() != ""
+    except OSError:
+        return False
+def look(request, workdir):
+    import colorsys, beside
+    names = sorted(os.listdir(packages))
+    return [can_read(os.path.join(packages, "agent_rl", "oracle.py")), can_read(os.path.join(sys.prefix, "pip.conf")),
+            can_read(os.path.join(packages, "beside.py")), "beside.py" in names, beside.x]
+JOBS = {"look": look}
+"""
+
+
+def hides_what_is_installed(tier: str) -> bool:
+    """Whether a package of ours and keys in the interpreter's folder cannot be read, and what lies beside them can."""
+    from agent_rl.sandbox.sandbox import Sandbox
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        venv.create(Path(folder, "venv"), symlinks=True)
+        (packages,) = Path(folder, "venv").glob("lib/python3*/site-packages")
+        (packages / "agent_rl").mkdir()
+        (packages / "agent_rl" / "oracle.py").write_text("answer = 7_310\n")
+        (packages / "beside.py").write_text("x = 5\n")
+        Path(folder, "venv", "pip.conf").write_text("key")
+        Path(folder, "jobs").mkdir()
+        Path(folder, "jobs", "jobs.py").write_text(READ)
+        options: dict[str, Any] = {"tier": tier, "jobs": [str(Path(folder, "jobs", "jobs.py"))]}
+        with Sandbox.open(python=Path(folder, "venv", "bin", "python"), **options) as sandbox:
+            return bool(sandbox.call("look").result == [False, False, True, True, 5])
+
+
 SLOW = """
 import time
 from agent_rl.sandbox.guest import trees
@@ -259,6 +296,7 @@ def main() -> None:
     with Sandbox.open(python=sys.executable, tier=tier) as sandbox:
         held["what a killed host left is removed"] = is_left and not list(folder.parent.glob(f"{folder.name}*"))
         held["what a living one uses is not"] = Path(sandbox._hello["scratch"]).exists()
+    held["an installed package of ours is hidden"] = hides_what_is_installed(tier)
     held["no run is late for what it leaves"] = waits_for_what_runs_leave(tier)
     held |= {"a daemon ends with a killed host": not lives_on} | ends_of_daemons(tier)
     print(json.dumps({"uid": os.getuid(), "held": held}))

@@ -3,6 +3,7 @@
 import errno
 import os
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,22 @@ def test_a_process_is_made_below_its_maker_and_not_beside_it(machine: str, monke
     for flags in (fork, vfork, thread):
         assert answer(machine, clone, flags, monkeypatch=monkeypatch) == ALLOWED
         assert answer(machine, clone, flags | parent, monkeypatch=monkeypatch) == "EPERM"
+
+
+def test_what_is_hidden_is_left_out_and_all_beside_it_is_not(tmp_path: Path) -> None:
+    """Folders that hold something hidden show their names alone."""
+    packages = tmp_path / "lib" / "packages"
+    for name in ("ours/deep", "theirs"):
+        (packages / name).mkdir(parents=True)
+    for path in (packages / "single.py", tmp_path / "keys.conf", tmp_path / "read_me"):
+        path.write_text("")
+    (tmp_path / "lib64").symlink_to(tmp_path / "lib")
+    (packages / "also_ours").symlink_to(packages / "ours")
+    hidden = {str(packages / "ours"), str(tmp_path / "keys.conf")}
+    readable, listable = filters.all_but(hidden, [str(tmp_path), str(tmp_path / "lib64"), "/proc"])
+    shown = {packages / "theirs", packages / "single.py", tmp_path / "read_me", Path("/proc")}
+    assert (set(map(Path, readable)), set(map(Path, listable))) == (shown, {tmp_path, tmp_path / "lib", packages})
+    assert filters.all_but({"/nowhere"}, [str(tmp_path)]) == ([str(tmp_path)], [])
 
 
 def test_the_filter_of_this_machine_has_the_numbers_of_its_kernel() -> None:

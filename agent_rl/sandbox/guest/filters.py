@@ -5,11 +5,13 @@ mark on a file that other runs see too. Calls that this list was not written for
 known for x86_64 and aarch64; on other machines nothing is filtered and `syscall_filter` is not reported.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
 import socket
 import struct
+from collections.abc import Collection, Iterable
 
 from agent_rl.sandbox.guest.linux import MACHINE, PR_SET_NO_NEW_PRIVS, checked, libc, prctl
 
@@ -234,8 +236,29 @@ def landlock_abi() -> int:
     return max(0, libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
 
 
-def install_landlock(readable: list[str], writable: list[str]) -> None:
-    """Allow reading `readable` and everything in `writable`; no TCP (ABI 4), no signals out of the domain (ABI 6)."""
+def all_but(hidden: Collection[str], paths: Iterable[str]) -> tuple[list[str], list[str]]:
+    """(What to make readable, folders to make listable) so that `paths` are, but for what is `hidden` below them.
+
+    Rules of Landlock take nothing back, so all that lies beside the way to a hidden thing is allowed one by one. Links
+    there are not: what they lead to is allowed in its own place or not at all. Names of hidden files can be listed.
+    """
+    readable: list[str] = []
+    listable: list[str] = []
+    queue = [os.path.realpath(path) for path in paths]
+    while queue:
+        path = queue.pop()
+        if not any(f"{other}/".startswith(f"{path}/") for other in hidden):
+            readable.append(path)
+        elif path not in hidden:
+            listable.append(path)
+            with contextlib.suppress(OSError), os.scandir(path) as entries:
+                queue += [entry.path for entry in entries if not entry.is_symlink()]
+    return list(dict.fromkeys(readable)), list(dict.fromkeys(listable))
+
+
+def install_landlock(readable: list[str], listable: list[str], writable: list[str]) -> None:
+    """Allow reading `readable`, the names in `listable` and everything in `writable`; no TCP (ABI 4), no signals out of
+    the domain (ABI 6)."""
     abi = landlock_abi()
     if abi < 1:
         raise OSError("this kernel has no Landlock")
@@ -244,7 +267,8 @@ def install_landlock(readable: list[str], writable: list[str]) -> None:
     size = ctypes.c_size_t(len(attributes))
     ruleset = checked("landlock", libc.syscall(_CREATE_RULESET, attributes, size, 0))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    for paths, rights in ((readable, _EXECUTE | _READ_FILE | _READ_DIR), (writable, files)):
+    read = _EXECUTE | _READ_FILE | _READ_DIR
+    for paths, rights in ((readable, read), (listable, _READ_DIR), (writable, files)):
         for path in paths:
             if not os.path.exists(path):
                 continue

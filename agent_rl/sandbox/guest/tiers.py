@@ -7,10 +7,10 @@ on the kernel itself.
 """
 
 import contextlib
+import glob
 import os
 import resource
 import signal
-import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -147,10 +147,13 @@ class LandlockTier(Tier):
             raise OSError("without a system call filter the network would be open")
         # Contents outside cannot be changed either, but modes and times of the user's own files can: not readonly_host.
         self.enforced += ["hide_files", "no_network"]
-        self.system = [path for path in (*SYSTEM_FOLDERS, *SYSTEM_LINKS, "/proc") if os.path.exists(path)]
+        shown = [*self.visible, *filter(os.path.exists, (*SYSTEM_FOLDERS, *SYSTEM_LINKS, "/proc"))]
+        settings = [os.path.join(folder, name) for folder in self.visible for name in SETTINGS]
+        hidden = map(os.path.realpath, (*loaded_from, *_installed(self.visible), *settings))
+        self.readable, self.listable = filters.all_but(set(filter(os.path.exists, hidden)), shown)
 
     def confine(self) -> None:
-        filters.install_landlock([*self.visible, *self.system], [self.box, *DEVICES])
+        filters.install_landlock(self.readable, self.listable, [self.box, *DEVICES])
         super().confine()
 
 
@@ -173,8 +176,8 @@ class NamespacesTier(Tier):
         self.make_folders()
         self._load(load)
         linux.unmount(self.box)
-        installed = os.path.join(sysconfig.get_paths()["purelib"], "agent_rl")
-        for path in filter(os.path.isdir, (*loaded_from, installed)):  # reference solutions lie beside what we loaded
+        # Reference solutions lie beside what we loaded.
+        for path in filter(os.path.isdir, (*loaded_from, *_installed(self.visible))):
             linux.mount("tmpfs", path, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "size=4k,nr_inodes=1")
         self._in_tmp = _second_places(self.visible)
         linux.set_mount_attributes("/", linux.MOUNT_ATTR_RDONLY | linux.MOUNT_ATTR_NOSUID, recursive=False)
@@ -263,6 +266,12 @@ def _leave_root() -> None:
         os.setresgid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
         os.setresuid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _installed(visible: Sequence[str]) -> list[str]:
+    """Where this package is installed for an interpreter that programs may see."""
+    places = (f"{prefix}/lib*/python3*/*-packages/agent_rl" for prefix in (*visible, "/usr", "/usr/local"))
+    return sorted({os.path.realpath(path) for place in places for path in glob.glob(place)})
 
 
 def _readable_by_anybody(path: str) -> bool:
