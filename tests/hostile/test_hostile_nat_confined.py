@@ -38,6 +38,11 @@ ATTEMPTS = {
     ),
     "a class of the toolkit as an argument": ("def put(each, v):\n    each.description = v", "put(FunctionInfo, 1)"),
     "a class of the toolkit, deleted from": ("def drop(each):\n    del each.create", "drop(FunctionInfo)"),
+    "a builtin of a module": ("def put(each, v):\n    each.isinstance = v", "put(logic, 1)"),
+    "a class of others in a module": (
+        "from enum import Enum\ndef put(each, v):\n    each.Enum = v",
+        "put(logic, scale)",
+    ),
     "a loop over the toolkit": ("def put(each):\n    for each.extra in [1]: ...", "put(Builder)"),
     "a logger of the toolkit": (
         "from logging import getLogger\ndef put(each):\n    each.info = print",

@@ -94,6 +94,13 @@ ESCAPES = {
     "hints read": "from typing_extensions import get_type_hints",
     "a logger that writes": "from logging import FileHandler",
     "a module with a level": "from .. import os",
+    "isinstance of its own": "def isinstance(each, kind):\n    return kind\nisinstance(0, type)",
+    "isinstance as an argument": "def f(isinstance):\n    return isinstance(0, type)",
+    "isinstance of its own with an enumeration": "from enum import Enum\n"
+    "def isinstance(each, kind):\n    return kind\nisinstance(0, Enum)",
+    "isinstance by import": "from logic import pair as isinstance\nisinstance(0, type)",
+    "super of its own": "def super():\n    return print\nsuper().__init__",
+    "auto of its own": "from enum import Enum\ndef auto():\n    return print\nclass E(Enum):\n    a = auto()",
 }
 
 

@@ -53,10 +53,16 @@ def _is_own_function(each: object) -> bool:
 def own_of_project(target: Any, name: str) -> Any:
     """The object, of which an attribute is set or deleted. Raises AttributeError when it is not the project's own."""
     kind = target if isinstance(target, type) else type(target)
-    is_module = kind is ModuleType and target.__name__ in _own_modules
+    is_module = kind is ModuleType and target.__name__ in _own_modules and not _is_of_others(target, name)
     if _is_own_class(kind) or is_module or _is_own_function(target) or name in _SETTABLE.get(type(target), ()):
         return target
     raise AttributeError(f"a project may not change {name!r} of a {kind.__name__}, which is not its own")
+
+
+def _is_of_others(module: ModuleType, name: str) -> bool:
+    """Whether a name stands in a module's code for a builtin, a module or a class that is not the project's."""
+    held = vars(module).get(name)
+    return name in _BUILTINS or type(held) is Facade or (isinstance(held, type) and not _is_own_class(held))
 
 
 def open_to_project(target: Any, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeGuard
 
 _CLIMBS = re.compile(r"\{[^{}:]*\.[^\W\d]")
@@ -44,11 +44,11 @@ def is_annotated(node: ast.stmt) -> TypeGuard[ast.AnnAssign]:
     return isinstance(node, ast.AnnAssign)
 
 
-def is_member(value: ast.expr) -> bool:
+def is_member(value: ast.expr, origin: Callable[[ast.expr], str | None]) -> bool:
+    """Whether a value makes a member of an enumeration; `origin` tells what a called name stands for."""
     if isinstance(value, ast.Tuple):
-        return all(map(is_member, value.elts))
-    is_auto = isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] == "auto"
-    return isinstance(value, ast.Constant) or is_auto
+        return all(is_member(each, origin) for each in value.elts)
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and origin(value.func) == "auto")
 
 
 def is_plain_format(node: ast.expr) -> bool:

@@ -49,6 +49,8 @@ _FORMATS = {"format", "format_map"}
 _OF_ENUMS = {"_missing_", "_value_", *names.DUNDER_METHODS}
 _ALONE = {"super", "type", "getattr", "hasattr"}
 """Builtins that may stand in a few places only."""
+_TRUSTED = _ALONE - {"type"} | {"isinstance"}
+"""What they are handed, or give, is taken for harmless, so a project may have nothing else of that name."""
 
 Found = list[dict[str, Any]]
 
@@ -136,6 +138,10 @@ class _Visitor(ast.NodeVisitor):
             return isinstance(above, ast.Attribute) and above.attr in ("__name__", "__qualname__")
         return name in names.DUNDER_ATTRIBUTES or (is_super(node.value) and name in names.DUNDER_METHODS)
 
+    def visit_Module(self, node: ast.Module) -> None:
+        for name in sorted(_TRUSTED & self._here.bound):
+            self._note(node, f"has a {name} of its own")
+
     # ------------------------------------------------------------ imports
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -185,7 +191,7 @@ class _Visitor(ast.NodeVisitor):
             if is_called and isinstance(above, ast.Call):
                 return len(above.args) == 1 and not above.keywords and self._is_plain_use_of_type(above)
             around = self._parent(2) if isinstance(above, ast.Tuple) else above
-            return isinstance(around, ast.Call) and around.func is not node and ast.unparse(around.func) == "isinstance"
+            return isinstance(around, ast.Call) and around.func is not node and self._is_isinstance(around.func)
         if not is_called or not isinstance(above, ast.Call) or above.keywords:
             return False
         if node.id == "super":
@@ -193,6 +199,9 @@ class _Visitor(ast.NodeVisitor):
         second = above.args[1] if 2 <= len(above.args) <= 3 - (node.id == "hasattr") else None
         text = second.value if isinstance(second, ast.Constant) else None
         return isinstance(text, str) and text.isidentifier() and self._is_open(text, above.args[0])
+
+    def _is_isinstance(self, function: ast.expr) -> bool:
+        return isinstance(function, ast.Name) and self._here.origin(function) == "isinstance"
 
     def _is_plain_use_of_type(self, call: ast.Call) -> bool:
         """`type(x).__name__`, `f"{type(x)}"`, and `type(x)` beside nothing but types."""
@@ -213,7 +222,7 @@ class _Visitor(ast.NodeVisitor):
     def _judge_only_base(self, node: ast.expr) -> None:
         above = self._parent()
         is_base = isinstance(above, ast.ClassDef | ast.Subscript | ast.arg)
-        is_checked = isinstance(above, ast.Call) and above.func is not node and ast.unparse(above.func) == "isinstance"
+        is_checked = isinstance(above, ast.Call) and above.func is not node and self._is_isinstance(above.func)
         if not is_base and not is_checked:
             self._note(node, f"uses {ast.unparse(node)} for more than a base class")
 
@@ -317,7 +326,7 @@ class _Visitor(ast.NodeVisitor):
                 given.add(each.name)
             if any(name.startswith("_") and name.endswith("_") and name not in _OF_ENUMS for name in given):
                 self._note(each, "changes how an enumeration is made")
-            is_full |= bool(given) and isinstance(each, ast.Assign) and is_member(each.value)
+            is_full |= bool(given) and isinstance(each, ast.Assign) and is_member(each.value, self._here.origin)
         if not is_full:
             self._note(node, "makes an enumeration without members")
 
