@@ -25,11 +25,10 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import pydantic
-
 from agent_rl.envs.nat.judge.worker import hint_texts
 from agent_rl.envs.nat.judge.worker import reach_names as names
 from agent_rl.envs.nat.judge.worker.guard import OPEN, OWN, Guard, hints_as_texts
+from agent_rl.envs.nat.judge.worker.held import models
 
 _SETTABLE = {decimal.Context: {"prec", "rounding"}, logging.Logger: {"propagate", "level", "disabled"}}
 _own_modules: set[str] = set()
@@ -208,18 +207,10 @@ def _facade(module: str) -> Facade:
     return facade
 
 
-@functools.cache
-def _close_models() -> None:
-    """From now on no model is made of an object's attributes: their names would be aliases, which are texts."""
-    validate = pydantic.BaseModel.model_validate.__func__  # type: ignore[attr-defined]
-
-    @functools.wraps(validate)
-    def model_validate(kind: Any, obj: Any, **how: Any) -> Any:
-        if how.get("from_attributes"):
-            raise TypeError("a project may not make a model of an object's attributes")
-        return validate(kind, obj, **how)
-
-    pydantic.BaseModel.model_validate = classmethod(model_validate)  # type: ignore[method-assign,assignment]
+def let_go() -> None:
+    """Undo what `Confined` holds, for a process that other projects start from, or that a project has for itself."""
+    models.let_go()
+    hint_texts.let_go()
 
 
 # ---------------------------------------------------------------- the code
@@ -229,7 +220,7 @@ class Confined:
     """The modules of one project: their code now, the modules themselves when they are imported."""
 
     def __init__(self, folder: str) -> None:
-        _close_models()
+        models.hold()
         self._code: dict[str, CodeType] = {}
         written = {}
         self._packages: dict[str, str] = {}

@@ -29,8 +29,7 @@ from nat.runtime.loader import PluginTypes, discover_and_register_plugins
 from nat.utils.data_models.schema_validator import validate_schema
 from nat.utils.io.yaml_tools import yaml_load
 
-from agent_rl.envs.nat.judge.worker import exchanges, hint_texts, mock_tools
-from agent_rl.envs.nat.judge.worker.confined import Confined
+from agent_rl.envs.nat.judge.worker import confined, exchanges, mock_tools
 from agent_rl.envs.nat.judge.worker.talk import Talk
 from agent_rl.sandbox.guest import linux
 from agent_rl.sandbox.guest.base_jobs import outcomes_of_tests
@@ -72,9 +71,9 @@ def run_agent(request: dict[str, Any], workdir: str) -> dict[str, Any]:
     return {}
 
 
-def _import(modules: list[str], confined: str | bool) -> None:
+def _import(modules: list[str], folder: str | bool) -> None:
     """Import modules, confined ones from the folder of that name."""
-    load = Confined(os.path.abspath(str(confined))).load if confined else importlib.import_module
+    load = confined.Confined(os.path.abspath(str(folder))).load if folder else importlib.import_module
     with GlobalTypeRegistry.get().pause_registration_changed_hooks():
         for module in modules:
             load(module)
@@ -274,7 +273,7 @@ def warm_up(workdir: str, workflow: str, run: dict[str, Any]) -> None:
     with GlobalTypeRegistry.push():
         _import([f"{_WARM_UP_PACKAGE}.register"], "src")
         asyncio.run(_all_runs({"num_runs": 1, "schemas": ["tool"]}, talk, _Configs(workdir)))
-    hint_texts.let_go()
+    confined.let_go()
     os.chdir(here)
     for name in [name for name in sys.modules if name.startswith(_WARM_UP_PACKAGE)]:
         del sys.modules[name]
