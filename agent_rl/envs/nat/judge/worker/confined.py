@@ -220,7 +220,7 @@ class Confined:
     """The modules of one project: their code now, the modules themselves when they are imported."""
 
     def __init__(self, folder: str) -> None:
-        models.hold()
+        models.hold(_own_modules.__contains__)
         self._code: dict[str, CodeType] = {}
         written = {}
         self._packages: dict[str, str] = {}
