@@ -5,10 +5,13 @@ from test_hostile_nat_confined import in_a_run
 from test_hostile_nat_hints import confined_answer
 
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.judge.worker.read_reach import reaches
 
 HEAD = """
 from dataclasses import dataclass
-from typing import Annotated, Any
+from enum import Enum
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, RootModel
 class M(BaseModel):
     y: int = 1
@@ -41,8 +44,8 @@ HELD = {
     "class P(BaseModel):\n    x: K = 1",
     "a schema of a dataclass": "@dataclass\nclass K:\n    y: int = 1\n"
     "    __pydantic_core_schema__ = {'type': 'any'}\nclass P(BaseModel):\n    x: K = None",
-    "a schema for JSON": "class K(BaseModel):\n    @classmethod\n    def __get_pydantic_json_schema__(*_):\n        return {}\n"
-    "class P(BaseModel):\n    x: K = K()\nP.model_json_schema()",
+    "a schema for JSON": "class K(BaseModel):\n    @classmethod\n"
+    "    def __get_pydantic_json_schema__(*_):\n        return {}\nclass P(BaseModel):\n    x: K = K()\nP.model_json_schema()",
     "a validator by a class": "class K:\n    def __get_validators__():\n        yield str\n"
     "class P(BaseModel):\n    x: K = 1",
     "an attribute by a copy of an open model": "return Open().model_copy(update={'__any' + '__': 1})",
@@ -58,6 +61,64 @@ def answer_of(toolkit: NatToolkit, body: str) -> str:
 def test_pydantic_does_not_do_it_for_a_project(nat_toolkit: NatToolkit, name: str) -> None:
     answer = answer_of(nat_toolkit, HELD[name])
     assert answer.startswith("held: "), answer
+
+
+EQ = "    def __eq__(self, other):\n        return True\n"
+HASHED = {
+    "a hash of its own": f"class K:\n{EQ}    def __hash__(self):\n        return 1",
+    "a hash of a dataclass": f"@dataclass(frozen=True)\nclass K:\n    y: int\n{EQ}",
+    "a hash that is asked for": f"@dataclass(**{{'unsafe_' + 'hash': True}})\nclass K:\n    y: int\n{EQ}",
+    "a hash of a model": f"class K(BaseModel, frozen=True):\n    y: int\n{EQ}",
+    "a hash of a model above": f"class B(BaseModel, frozen=True):\n    y: int\nclass K(B):\n{EQ}    z: int = 1",
+    "a hash of a model below": f"class B(BaseModel):\n{EQ}    y: int\nclass K(B, frozen=True): ...",
+    "a hash of a named tuple": f"class K(NamedTuple):\n    y: int\n{EQ}",
+    "a hash of one base": "@dataclass(eq=False, unsafe_hash=True)\nclass A:\n    y: int\n"
+    f"class B:\n{EQ}class K(A, B): ...",
+    "a partial": "def same(*_):\n    return True\n"
+    "class K:\n    __eq__ = partial(same)\n    def __hash__(self):\n        return 1",
+}
+
+
+@pytest.mark.parametrize("name", HASHED)
+def test_what_says_it_equals_another_has_no_hash(nat_toolkit: NatToolkit, name: str) -> None:
+    answer = answer_of(nat_toolkit, HASHED[name])
+    assert answer.startswith("held: "), answer
+
+
+@pytest.mark.parametrize("hash_", ["def __hash__(self):\n        return 1", "__hash__ = int.__hash__", "del __hash__"])
+def test_a_hash_that_is_written_is_named(hash_: str) -> None:
+    assert reaches(f"class K:\n    {hash_}\n")
+    assert reaches("class K:\n    __hash__ = None\n") == []
+
+
+EQUAL = f"""
+class A:
+{EQ.rstrip()}
+    __hash__ = None
+class C(A): ...
+@dataclass(frozen=True)
+class D:
+    y: int
+class E(D): ...
+class F(BaseModel, frozen=True):
+    y: int = 1
+class G(NamedTuple):
+    y: int
+class H(BaseModel):
+{EQ.rstrip()}
+    y: int = 1
+class I(str, Enum):
+    a = "a"
+@dataclass
+class J:
+    y: int
+{EQ.rstrip()}
+return A() == C(), len({{D(1), D(1), E(1)}}), len({{F(), F()}}), {{G(1): 2}}[(1,)], H() == 1, {{I.a: 3}}["a"], J(1) == 2
+"""
+
+
+def test_ordinary_classes_are_equal_and_have_hashes(nat_toolkit: NatToolkit) -> None:
+    assert answer_of(nat_toolkit, EQUAL) == "ran: (True, 2, 1, 2, True, 3, True)"
 
 
 COPIES = """

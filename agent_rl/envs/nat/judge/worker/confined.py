@@ -161,6 +161,25 @@ def _of_own(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _with_plain_hash(kind: Any) -> Any:
+    """The class. Raises TypeError where it has a hash beside an `__eq__` that is written: caches of others, which would
+    hold it beside their own keys, would hand these to it."""
+    giver = (
+        next((each for each in type.mro(kind) if "__eq__" in vars(each)), object) if isinstance(kind, type) else object
+    )
+    given = vars(giver)["__eq__"]
+    is_made = _is_own_function(given) and given.__code__.co_filename == "<string>"  # by dataclasses
+    if _is_own_class(giver) and not is_made and kind.__hash__ is not None:
+        raise TypeError(
+            f"{kind.__name__} may not have an __eq__ of its own and a hash: leave out one, such as frozen=True"
+        )
+    return kind
+
+
+def _build_class(*parts: Any, **how: Any) -> Any:
+    return _with_plain_hash(builtins.__build_class__(*parts, **how))
+
+
 def _only_own(decorate: Callable[..., Any]) -> Callable[..., Any]:
     """A decorator of classes that leaves other classes than the project's alone."""
 
@@ -169,7 +188,7 @@ def _only_own(decorate: Callable[..., Any]) -> Callable[..., Any]:
             return functools.partial(checked, **how)
         if not isinstance(kind, type) or not _is_own_class(kind):
             raise TypeError("this decorator is for a class of the project")
-        return decorate(kind, **how)
+        return _with_plain_hash(decorate(kind, **how))
 
     return checked
 
@@ -191,7 +210,7 @@ _BUILTINS: dict[str, Any] = {
     for name, each in vars(builtins).items()
     if name in names.BUILTINS or (isinstance(each, type) and issubclass(each, BaseException))
 }
-_BUILTINS |= {"__build_class__": builtins.__build_class__, "__name__": "builtins", "getattr": _getattr}
+_BUILTINS |= {"__build_class__": _build_class, "__name__": "builtins", "getattr": _getattr}
 _BUILTINS |= {"hasattr": _hasattr, OPEN: open_to_project, OWN: own_of_project}
 
 

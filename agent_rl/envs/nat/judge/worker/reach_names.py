@@ -151,12 +151,13 @@ BUILTINS = _words("""
 DUNDER_METHODS = _words("""
     __init__ __post_init__ __str__ __repr__ __len__ __iter__ __next__ __contains__ __getitem__ __setitem__ __delitem__
     __call__ __enter__ __exit__ __aenter__ __aexit__ __aiter__ __anext__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__
-    __hash__ __bool__ __int__ __float__ __index__ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__
+    __bool__ __int__ __float__ __index__ __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__
     __truediv__ __floordiv__ __mod__ __pow__ __neg__ __abs__ __and__ __or__ __xor__ __reversed__ __missing__
 """)
 """A class may define these: what Python hands to them are operands. Others decide how foreign code takes it apart."""
 DUNDER_NAMES = _words("__name__ __doc__ __file__")
-DUNDER_TARGETS = _words("__all__ __version__ __author__ __slots__ __hash__")
+DUNDER_TARGETS = _words("__all__ __version__ __author__ __slots__")
+"""And `__hash__`, to be None: with a chosen one, `__eq__` would be handed what caches of others hold beside it."""
 DUNDER_ATTRIBUTES = _words("__name__ __qualname__ __doc__ __members__ __version__")
 BASES = _words("""
     BaseModel RootModel FunctionBaseConfig FunctionGroupBaseConfig Enum IntEnum StrEnum Flag IntFlag NamedTuple

@@ -32,6 +32,12 @@ def is_named(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
+def is_given_none(statement: ast.AST | None, target: ast.expr) -> bool:
+    """Whether a statement assigns None to a target."""
+    is_given = isinstance(statement, ast.Assign) and target in statement.targets
+    return is_given and isinstance(statement.value, ast.Constant) and statement.value.value is None  # type: ignore[union-attr]
+
+
 def is_call_of(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Call) and is_named(node.func, name)
 

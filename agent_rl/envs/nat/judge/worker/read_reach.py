@@ -18,6 +18,7 @@ from agent_rl.envs.nat.judge.worker.reach_shapes import (
     is_annotated,
     is_call_of,
     is_dunder,
+    is_given_none,
     is_member,
     is_named,
     is_plain_format,
@@ -49,8 +50,7 @@ _FORMATS = {"format", "format_map"}
 _OF_ENUMS = {"_missing_", "_value_", *names.DUNDER_METHODS}
 _ALONE = {"super", "type", "getattr", "hasattr"}
 """Builtins that may stand in a few places only."""
-_TRUSTED = _ALONE - {"type"} | {"isinstance"}
-"""What they are handed, or give, is taken for harmless, so a project may have nothing else of that name."""
+_TRUSTED = {"super", "getattr", "hasattr", "isinstance"}  # a project may have nothing else of that name
 
 Found = list[dict[str, Any]]
 
@@ -128,7 +128,8 @@ class _Visitor(ast.NodeVisitor):
 
     def _is_usual_dunder(self, node: ast.AST, name: str) -> bool:
         if isinstance(node, ast.Name):
-            return name in (names.DUNDER_NAMES if isinstance(node.ctx, ast.Load) else names.DUNDER_TARGETS)
+            usual = names.DUNDER_NAMES if isinstance(node.ctx, ast.Load) else names.DUNDER_TARGETS
+            return name in usual or (name == "__hash__" and is_given_none(self._parent(), node))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             return name in names.DUNDER_METHODS
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
