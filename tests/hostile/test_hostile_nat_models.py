@@ -1,6 +1,7 @@
 """What pydantic would do for a project by texts: set attributes, and ask its objects how values are checked."""
 
 import pytest
+from nat_demo import ANSWERS, CONFIG, FILES, INPUTS, SERVER, run_of
 from test_hostile_nat_confined import in_a_run
 from test_hostile_nat_hints import confined_answer
 
@@ -45,7 +46,8 @@ HELD = {
     "a schema of a dataclass": "@dataclass\nclass K:\n    y: int = 1\n"
     "    __pydantic_core_schema__ = {'type': 'any'}\nclass P(BaseModel):\n    x: K = None",
     "a schema for JSON": "class K(BaseModel):\n    @classmethod\n"
-    "    def __get_pydantic_json_schema__(*_):\n        return {}\nclass P(BaseModel):\n    x: K = K()\nP.model_json_schema()",
+    "    def __get_pydantic_json_schema__(*_):\n        return {}\nclass P(BaseModel):\n"
+    "    x: K = K()\nP.model_json_schema()",
     "a validator by a class": "class K:\n    def __get_validators__():\n        yield str\n"
     "class P(BaseModel):\n    x: K = 1",
     "an attribute by a copy of an open model": "return Open().model_copy(update={'__any' + '__': 1})",
@@ -131,3 +133,49 @@ return one.y, old.y, sorted(two.model_dump().items()), RootModel[int](1).model_c
 
 def test_an_ordinary_copy_has_other_values(nat_toolkit: NatToolkit) -> None:
     assert answer_of(nat_toolkit, COPIES) == "ran: (2, 6, [('w', 4), ('y', 1), ('z', 3)], 1)"
+
+
+# ---------------------------------------------------------------- a server that a project has
+
+REMOTE = """function_groups:
+  remote:
+    _type: mcp_client
+    server:
+      transport: stdio
+      command: python
+      args: [mcp_server.py]
+    include: [scaler]
+workflow:"""
+TOOLS = """
+from __future__ import annotations
+import typing
+from typing import Annotated
+from pydantic import BaseModel, Field
+class Row(BaseModel):
+    unit: typing.Optional[str] = None
+    size: Annotated[float, Field(gt=0)] = 1.0
+class Source:
+    size = 2.0
+class Kind:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source, handler):
+        return handler(int)
+class Own(BaseModel):
+    model_config = {"from_attributes": True}
+    kind: Kind = 1
+    size: float = 1.0
+assert Row(unit="m").model_copy(update={"seen": 1}).unit == "m"
+assert Own.model_validate(Source(), from_attributes=True).size == 2.0
+"""
+
+
+def test_the_server_of_a_confined_project_is_an_ordinary_program(nat_toolkit: NatToolkit) -> None:
+    files = {
+        **FILES,
+        "src/nat_demo/configs/config.yml": CONFIG.replace("workflow:", REMOTE),
+        "src/nat_demo/tools.py": TOOLS,
+        "mcp_server.py": SERVER.replace("import scale", "import scale\nfrom nat_demo import tools"),
+    }
+    run = run_of([("remote__scaler", each) for each in INPUTS], through_client=True)
+    built = nat_toolkit.run_agent(files, package="nat_demo", schemas=["scaler"], runs=[run], confined=True)
+    assert (built.error, built.runs[0].answers) == (None, ANSWERS)

@@ -54,9 +54,10 @@ def hold(written: Mapping[str, Set[str]], of_project: Mapping[str, Any]) -> None
 
 
 def let_go() -> None:
-    """Undo `hold`, for a process that other projects start from."""
+    """Undo `hold`; nothing where nothing is held."""
     for module in _EVALUATORS:
-        del vars(module)["compile"], vars(module)["eval"]
+        for name in ("compile", "eval"):
+            vars(module).pop(name, None)
     for kept in (_written, _project, _compiled):
         kept.clear()
 

@@ -23,7 +23,7 @@ import mcp.client.stdio
 from nat.builder import workflow_builder
 from pydantic import BaseModel
 
-from agent_rl.envs.nat.judge.worker import exchanges
+from agent_rl.envs.nat.judge.worker import confined, exchanges
 
 GRACE_S = 0.25
 """How long a forked MCP server may take to end after its input was closed."""
@@ -207,6 +207,7 @@ class ForkedServer:
             sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
             sys.stdout = line_buffered_stdout()
             try:
+                confined.let_go()  # a server is a program of its own, as `python PATH` would be
                 serve_file(path)
             finally:
                 os._exit(0)
