@@ -1,10 +1,18 @@
 """Type hints that are texts: whatever evaluates them, they are no code; and ordinary ones mean what they say."""
 
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 from nat_demo import ANSWERS, FILES, INPUTS, REGISTER, both_ways, run_of
 from test_hostile_nat_confined import FUNCTION, in_a_run, run_confined
 
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.judge.worker import hint_texts
+from agent_rl.envs.nat.judge.worker.guard import OPEN
 from agent_rl.envs.nat.judge.worker.read_reach import reaches, reaches_of_project
 
 CALLS = "Annotated[int, len('a')]"
@@ -283,6 +291,36 @@ FUNCTION
     assert box.pair.first.made == dt.date(2024, 2, 29) and box.of.model_dump()["factor"] == box.of.factor
     return f"{listed.each[0].value * box.of.factor:.{digits}f} m"
 '''
+
+
+@pytest.fixture
+def held() -> Iterator[None]:
+    """This process, as one with a project whose objects open nothing."""
+    hint_texts.hold({}, {OPEN: lambda *_: None})
+    yield
+    hint_texts.let_go()
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "default"),
+    [([].index, "stop", sys.maxsize), (().index, "stop", sys.maxsize), (hashlib.blake2b, "digest_size", 64)],
+)
+def test_a_function_written_in_c_says_its_defaults(
+    held: None, function: Callable[..., Any], name: str, default: int
+) -> None:
+    assert inspect.signature(function).parameters[name].default == default
+
+
+@pytest.mark.parametrize("text", ["sys.path", "sys.modules", "sys", "agent_rl.__doc__", "pytest.version_tuple", "len"])
+def test_defaults_are_plain_constants_of_python(held: None, text: str) -> None:
+    kind = type("K", (), {"__doc__": f"K(a={text})\n--\n\n"})
+    with pytest.raises(ValueError):
+        inspect.signature(kind)
+
+
+def test_letting_go_of_nothing_does_nothing() -> None:
+    hint_texts.let_go()
+    assert inspect.signature(len, eval_str=True)
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -49,7 +49,7 @@ def hold(written: Mapping[str, Set[str]], of_project: Mapping[str, Any]) -> None
     for forget in typing._cleanups:  # type: ignore[attr-defined]  # they keep what was compiled before
         forget()
     for module in _EVALUATORS:
-        vars(module).update(compile=_compile, eval=_eval)
+        vars(module).update(compile=_compile, eval=_eval_of_inspect if module is inspect else _eval)
     _check()
 
 
@@ -105,6 +105,23 @@ def _eval(source: Any, around: dict[str, Any] | None = None, inside: Namespace |
         if _stands_in(around, text) or _stands_in(inside, text):
             return builtins.eval(text, around, inside)
         raise
+
+
+def _eval_of_inspect(source: Any, around: dict[str, Any] | None = None, inside: Namespace | None = None) -> Any:
+    """As `_eval`; and what functions written in C say their defaults are: `sys.maxsize`."""
+    found = _constant(source, around) if type(source) is str and type(around) is dict else None
+    return _eval(source, around, inside) if found is None else found
+
+
+def _constant(text: str, around: Namespace) -> Any:
+    """The number or text of Python's own modules that a name stands for, or None; nothing else is looked up."""
+    first, *deeper = text.split(".")
+    found = around.get(first)
+    if not deeper or first not in sys.stdlib_module_names or sys.modules.get(first) is not found:
+        return None
+    for name in deeper:
+        found = vars(found).get(name) if type(found) in (ModuleType, type) else None
+    return found if type(found) in (str, bytes, int, float, bool) else None
 
 
 def _written_in(namespace: Namespace) -> Set[str]:
