@@ -11,7 +11,8 @@ from agent_rl.envs.nat.judge.worker.read_reach import reaches
 HEAD = """
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from collections import namedtuple
+from functools import partial, wraps
 from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, RootModel
 class M(BaseModel):
@@ -133,6 +134,23 @@ return one.y, old.y, sorted(two.model_dump().items()), RootModel[int](1).model_c
 
 def test_an_ordinary_copy_has_other_values(nat_toolkit: NatToolkit) -> None:
     assert answer_of(nat_toolkit, COPIES) == "ran: (2, 6, [('w', 4), ('y', 1), ('z', 3)], 1)"
+
+
+NAMED = """
+home, kept = namedtuple("home", "a"), namedtuple("kept", "a b", defaults=[2])
+def f(): ...
+def g(): ...
+class K:
+    __module__ = "pydantic" + ".types"
+homes = {wraps(each)(f).__module__ for each in (BaseModel, K, K(), home(1), print)} | {wraps(g)(f).__module__}
+return homes | {home.__module__}, kept(1).b, wraps(g)(f).__name__
+"""
+
+
+def test_a_function_has_the_name_of_its_own_module(nat_toolkit: NatToolkit) -> None:
+    assert answer_of(nat_toolkit, NAMED) == "ran: ({'nat_demo.logic'}, 2, 'g')"
+    answer = answer_of(nat_toolkit, "return namedtuple('home', 'a', module='pydantic.types')")
+    assert answer.startswith("held: "), answer
 
 
 # ---------------------------------------------------------------- a server that a project has

@@ -9,6 +9,7 @@ are told, or hand out what an object holds, do so no more. Modules are what stoo
 import _strptime  # noqa: F401 - a fork that reads a date would load it
 import ast
 import builtins
+import collections
 import copy
 import dataclasses
 import decimal
@@ -127,14 +128,22 @@ def _hasattr(target: Any, name: str) -> bool:
 
 def _wraps(wrapped: Any) -> Callable[[Any], Any]:
     """As functools.wraps; what another's object holds does not become the function's."""
-    is_own = _is_own_function(wrapped) or _is_own_class(type(wrapped))
+    is_own_function = _is_own_function(wrapped)
+    updated = functools.WRAPPER_UPDATES if is_own_function or _is_own_class(type(wrapped)) else ()
+    taken = [each for each in functools.WRAPPER_ASSIGNMENTS if is_own_function or each != "__module__"]
 
     def decorate(function: Any) -> Any:
         if not _is_own_function(function):
             raise TypeError("wraps() is for functions")
-        return functools.wraps(wrapped, updated=functools.WRAPPER_UPDATES if is_own else ())(function)
+        return functools.wraps(wrapped, assigned=taken, updated=updated)(function)
 
     return decorate
+
+
+def _namedtuple(typename: str, field_names: Any, *, rename: bool = False, defaults: Any = None) -> type:
+    """As collections.namedtuple; a class of the module that calls it alone."""
+    module = sys._getframe(1).f_globals.get("__name__", "")
+    return collections.namedtuple(typename, field_names, rename=rename, defaults=defaults, module=module)
 
 
 def _copy(target: Any) -> Any:
@@ -200,6 +209,7 @@ _IN_PLACE_OF: dict[tuple[str, str], Any] = {
     ("dataclasses", "asdict"): _of_own(dataclasses.asdict),
     ("dataclasses", "astuple"): _of_own(dataclasses.astuple),
     ("dataclasses", "replace"): _of_own(dataclasses.replace),
+    ("collections", "namedtuple"): _namedtuple,
     ("copy", "copy"): _copy,
     ("copy", "deepcopy"): _deepcopy,
     ("logging", "basicConfig"): _basic_config,
