@@ -86,6 +86,8 @@ def _escapes(value: Any) -> Iterator[str]:
     base = value.get("base")
     if "base" in value and not (_is_inside(base) and base.endswith((".yml", ".yaml"))):
         yield f"base: {_show(base)} is not a relative path of a YAML file below this one"
+    if value.get("authentication"):
+        yield "authentication: no project may have a provider, which imports whatever module it names"
     for each in _walk(value):
         if isinstance(each, str) and ("${" in each or "file://" in each):
             yield f"{_show(each)} refers to something outside the file"

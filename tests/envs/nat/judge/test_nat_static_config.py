@@ -155,6 +155,7 @@ UNSAFE = {
     "environment": SERVER % "{transport: stdio, command: python, args: [x.py], env: {LD_PRELOAD: x}}",
     "arguments alone, for a base": SERVER % "{args: ['-c', 'import os']}",
     "network": SERVER % "{transport: sse, url: 'http://x'}",
+    "a provider that imports": "authentication: {a: {_type: mcp_service_account, service_token: {function: x.y}}}",
     "text": "workflow",
     "nothing": "",
 }
