@@ -36,8 +36,6 @@ class Named:
         return int
     def __or__(self, each):
         return int
-    def __eq__(self, other):
-        return True
     def __hash__(self):
         return 1
 own = Named()
