@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from nat_demo import ANSWERS, CONFIG, FILES, INPUTS, LOGIC, REGISTER, both_ways, run_of
+from nat_demo import ANSWERS, CONFIG, FILES, INPUTS, LOGIC, REGISTER, REMOTE, both_ways, run_of
 
 from agent_rl.envs.nat.judge.evidence import AgentEvidence
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
@@ -149,11 +149,7 @@ def test_a_file_that_is_written_over_later_changes_nothing(nat_toolkit: NatToolk
     server = (
         "import pathlib\npathlib.Path('src/nat_demo/late.py').write_text('def scale(*_):\\n    return \"forged\"\\n')\n"
     )
-    config = CONFIG.replace(
-        "workflow:",
-        "function_groups:\n  remote:\n    _type: mcp_client\n    server:\n"
-        "      transport: stdio\n      command: python\n      args: [mcp_server.py]\nworkflow:",
-    )
+    config = CONFIG.replace("workflow:", f"{REMOTE}workflow:")
     register = REGISTER.replace("from nat_demo.logic import scale\n", "").replace(
         "        return scale(", "        from nat_demo.late import scale\n\n        return scale("
     )
@@ -235,9 +231,8 @@ def test_a_configuration_that_is_written_over_later_changes_nothing(nat_toolkit:
         "import pathlib\npath = pathlib.Path('src/nat_demo/configs/config.yml')\n"
         "path.write_text(path.read_text().replace('demo_scale', 'forged'))\n"
     )
-    remote = "function_groups:\n  remote:\n    _type: mcp_client\n    server:\n      transport: stdio\n"
     files = {**FILES, "mcp_server.py": server + FILES["mcp_server.py"]}
-    files["src/nat_demo/configs/config.yml"] = f"{remote}      command: python\n      args: [mcp_server.py]\n{CONFIG}"
+    files["src/nat_demo/configs/config.yml"] = REMOTE + CONFIG
     runs = [both_ways(), both_ways()]
     evidence = nat_toolkit.run_agent(files, package="nat_demo", schemas=["scaler"], runs=runs, confined=True)
     assert (evidence.error, [each.answers[:3] for each in evidence.runs]) == (None, [ANSWERS, ANSWERS])

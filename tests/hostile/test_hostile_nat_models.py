@@ -1,7 +1,7 @@
 """What pydantic would do for a project by texts: set attributes, and ask its objects how values are checked."""
 
 import pytest
-from nat_demo import ANSWERS, CONFIG, FILES, INPUTS, SERVER, run_of
+from nat_demo import ANSWERS, CONFIG, FILES, INPUTS, REMOTE, SERVER, run_of
 from test_hostile_nat_confined import in_a_run
 from test_hostile_nat_hints import confined_answer
 
@@ -155,15 +155,6 @@ def test_a_function_has_the_name_of_its_own_module(nat_toolkit: NatToolkit) -> N
 
 # ---------------------------------------------------------------- a server that a project has
 
-REMOTE = """function_groups:
-  remote:
-    _type: mcp_client
-    server:
-      transport: stdio
-      command: python
-      args: [mcp_server.py]
-    include: [scaler]
-workflow:"""
 TOOLS = """
 from __future__ import annotations
 import typing
@@ -190,7 +181,7 @@ assert Own.model_validate(Source(), from_attributes=True).size == 2.0
 def test_the_server_of_a_confined_project_is_an_ordinary_program(nat_toolkit: NatToolkit) -> None:
     files = {
         **FILES,
-        "src/nat_demo/configs/config.yml": CONFIG.replace("workflow:", REMOTE),
+        "src/nat_demo/configs/config.yml": CONFIG.replace("workflow:", f"{REMOTE}    include: [scaler]\nworkflow:"),
         "src/nat_demo/tools.py": TOOLS,
         "mcp_server.py": SERVER.replace("import scale", "import scale\nfrom nat_demo import tools"),
     }

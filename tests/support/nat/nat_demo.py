@@ -46,6 +46,15 @@ CONFIG = """functions:
 workflow:
   _type: demo_scale
 """
+REMOTE = """function_groups:
+  remote:
+    _type: mcp_client
+    server:
+      transport: stdio
+      command: python
+      args: [mcp_server.py]
+"""
+"""What a configuration has for tools of the project's own server."""
 SERVER = '''"""MCP server."""
 
 import sys

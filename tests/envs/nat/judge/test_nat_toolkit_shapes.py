@@ -1,6 +1,6 @@
 """The toolkit client on the shapes an agent may have: workflow over tools, MCP client, group, network, ReAct."""
 
-from nat_demo import CONFIG, FILES, INPUTS, REGISTER, run_demo, run_of
+from nat_demo import CONFIG, FILES, INPUTS, REGISTER, REMOTE, run_demo, run_of
 from nat_projects import needs_react
 
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
@@ -26,14 +26,7 @@ FLOW_FILES = {
     "src/nat_demo/configs/config.yml": CONFIG.replace(
         "workflow:\n  _type: demo_scale", "workflow:\n  _type: demo_flow\n  scaler: scaler"
     ),
-    "src/nat_demo/configs/client.yml": """function_groups:
-  remote:
-    _type: mcp_client
-    server:
-      transport: stdio
-      command: python
-      args: [mcp_server.py]
-    include: [scaler]
+    "src/nat_demo/configs/client.yml": f"""{REMOTE}    include: [scaler]
 workflow:
   _type: demo_flow
   scaler: remote__scaler

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from agent_rl.envs.nat.factory.families.base import literal
+from agent_rl.envs.nat.factory.families.notes.words import FILLERS
 from agent_rl.envs.nat.factory.requests.grammar import (
     Phrasing,
     choose,
@@ -39,7 +40,6 @@ _WORD = re.compile(r"[A-Za-z]+(?![A-Za-z(])")
 _LAST_JOINT = re.compile(r"(?<=`) and (?=`)")
 _JOINTS = (", ", "; ", " / ", " & ", " + ", ", and ", " and also ", " and then ")
 _PLAIN_NAME = re.compile(r"[A-Za-z][\w.-]*")
-_STOP_WORDS = ("the", "and", "for", "with")
 _IN_ANY_QUOTES = re.compile(r"[A-Za-z0-9_.\- :]+")
 
 NOISE_SHARE = 0.3
@@ -290,7 +290,7 @@ def _with_quotes(text: str, rng: random.Random, *, may_be_bare: bool) -> str:
         return text
     left, right = rng.choice([('"', '"'), ("'", "'"), ('"', '"'), ("“", "”")])
     bare = may_be_bare and kind > 0.8
-    common = {*read_words("telling_words.txt"), *_STOP_WORDS}
+    common = {*read_words("telling_words.txt"), *FILLERS}
 
     def other(found: re.Match[str]) -> str:
         inner = found[1]

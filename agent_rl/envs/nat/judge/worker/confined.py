@@ -173,9 +173,9 @@ def _of_own(function: Callable[..., Any]) -> Callable[..., Any]:
 def _with_plain_hash(kind: Any) -> Any:
     """The class. Raises TypeError where it has a hash beside an `__eq__` that is written: caches of others, which would
     hold it beside their own keys, would hand these to it."""
-    giver = (
-        next((each for each in type.mro(kind) if "__eq__" in vars(each)), object) if isinstance(kind, type) else object
-    )
+    if not isinstance(kind, type):
+        return kind
+    giver = next(each for each in type.mro(kind) if "__eq__" in vars(each))
     given = vars(giver)["__eq__"]
     is_made = _is_own_function(given) and given.__code__.co_filename == "<string>"  # by dataclasses
     if _is_own_class(giver) and not is_made and kind.__hash__ is not None:

@@ -39,7 +39,7 @@ class NoteSearch(Family):
         extras = set(rng.sample(["filter", "title", "snippet"], rng.randint(1, 2))) if level >= 3 else set()
         has_field = level == 2 or (level >= 3 and rng.random() < 0.5)
         scoring = rng.choice(["count", "distinct", "tf-idf", "bm25"])
-        stop_words = sorted(rng.sample(["the", "and", "for", "with"], rng.randint(1, 3))) if rng.random() < 0.6 else []
+        stop_words = sorted(rng.sample(FILLERS, rng.randint(1, 3))) if rng.random() < 0.6 else []
         is_float = scoring in ("tf-idf", "bm25")
         shows_score = rng.random() < 0.5
         rules = NoteRules(
