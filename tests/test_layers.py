@@ -182,6 +182,12 @@ def test_no_folder_shows_more_files_than_a_reader_takes_in() -> None:
     assert {folder: count for folder, count in folders.items() if count > MAX_FILES_IN_FOLDER} == {}
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest refuses the second of two, as folders of tests are no packages, but only where one process has both."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
