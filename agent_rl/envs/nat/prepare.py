@@ -65,11 +65,20 @@ Kind = Annotated[
         "teacher who repairs, recorded with the toolkit, for `agent-rl sft --recorded`."
     ),
 ]
+Mistakes = Literal["edits", "faults", "misread"]
+"""What demonstrations mend: edits among the planted faults, these alone, or a rule that was read wrong."""
 Submissions = Annotated[
     Path | None,
     typer.Option(
         help="demonstrations: a folder that `agent-rl eval` wrote; a teacher mends the submissions in it that are not "
         "taken, instead of projects with planted faults."
+    ),
+]
+Misread = Annotated[
+    bool,
+    typer.Option(
+        help="demonstrations: a project whose writer read one rule of the request wrong is submitted, and a teacher "
+        "mends it by the example, instead of projects with planted faults."
     ),
 ]
 Edits = Annotated[
@@ -101,6 +110,7 @@ def main(
     wordings: Wordings = "own",
     kind: Kind = "create",
     submissions: Submissions = None,
+    misread: Misread = False,
     edits: Edits = True,
     hidden_cases: HiddenCases = "chosen",
     requests_file: Annotated[
@@ -120,13 +130,12 @@ def main(
         model=planner_model, base_url=base_url, key_name=api_key_env, max_tools=max_tools, price_in=price_in,
         price_out=price_out, requests_per_minute=requests_per_minute,
     )  # fmt: skip
-    if not edits and (kind != "demonstrations" or submissions):
-        raise ConfigError("--no-edits is for faults that --kind demonstrations plants; leave it out")
+    mistakes = _mistakes(misread, edits, has_others=kind != "demonstrations" or submissions is not None)
     if kind != "create":
         is_chosen = source != "offline" or families or levels or starter or wordings != "own"
         _refuse_beside_kind(kind, is_chosen, settings or requests_file or exact_split)
         made = (output_dir, num_samples, seed)
-        num = _write_other_kind(kind, made, submissions, edits, has_telling=hidden_cases == "chosen")
+        num = _write_other_kind(kind, made, submissions, mistakes, has_telling=hidden_cases == "chosen")
         print(f"{num} rows in {time.monotonic() - start:.1f} s")
         return
     if source == "offline":
@@ -148,6 +157,15 @@ def main(
     for name, specs in sets.items():
         write(output_dir, name, _telling(specs) if hidden_cases == "chosen" else specs)
     print(f"{sum(map(len, sets.values()))} specs in {time.monotonic() - start:.1f} s")
+
+
+def _mistakes(misread: bool, edits: bool, *, has_others: bool) -> Mistakes:
+    """`has_others`: tasks or submissions bring their own."""
+    if misread and has_others:
+        raise ConfigError("--misread is for --kind demonstrations without --submissions; leave it out")
+    if not edits and (misread or has_others):
+        raise ConfigError("--no-edits is for faults that --kind demonstrations plants; leave it out")
+    return "misread" if misread else "edits" if edits else "faults"
 
 
 def _given(**settings: Any) -> dict[str, Any]:
@@ -202,7 +220,7 @@ def _write_other_kind(
     kind: Literal["repair", "extend", "demonstrations"],
     made: tuple[Path, int, int],
     submissions: Path | None,
-    has_edits: bool,
+    mistakes: Mistakes,
     *,
     has_telling: bool,
 ) -> int:
@@ -210,7 +228,7 @@ def _write_other_kind(
     episodes = _episodes(kind, submissions)
     make_folder(made[0], "--output-dir")
     if kind == "demonstrations":
-        return write_demonstrations(*made, episodes, has_edits=has_edits)
+        return write_demonstrations(*made, episodes, mistakes)
     return write_started(kind, *made, has_telling=has_telling)
 
 
@@ -232,18 +250,25 @@ def write_started(kind: Literal["repair", "extend"], folder: Path, num: int, see
 
 
 def write_demonstrations(
-    folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None = None, *, has_edits: bool = True
+    folder: Path, num: int, seed: int, episodes: tuple[Path, Path] | None = None, mistakes: Mistakes = "edits"
 ) -> int:
-    """demonstrations.jsonl, of planted faults or of the submissions of a model; how many there are."""
+    """demonstrations.jsonl, of mistakes made on purpose or of the submissions of a model; how many there are."""
     from agent_rl.envs.nat.env import NATEnvFactory, NATEnvOptions
-    from agent_rl.envs.nat.repair.demonstrations import REPAIR_TURNS, mended_submissions, recorded_demonstrations
+    from agent_rl.envs.nat.repair.demonstrations import (
+        REPAIR_TURNS,
+        mended_submissions,
+        misread_demonstrations,
+        recorded_demonstrations,
+    )
     from agent_rl.envs.nat.repair.faults import PRACTISED, SHOWN
     from agent_rl.envs.nat.repair.task import read_task
 
     with NATEnvFactory(NATEnvOptions(repair_turns=REPAIR_TURNS), seed) as factory:
         factory.start()
-        if episodes is None:
-            made = recorded_demonstrations(factory, seed, PRACTISED if has_edits else SHOWN)
+        if episodes is None and mistakes == "misread":
+            made = misread_demonstrations(factory, seed)
+        elif episodes is None:
+            made = recorded_demonstrations(factory, seed, PRACTISED if mistakes == "edits" else SHOWN)
         else:
             rows = read_tasks(episodes[1], factory.check_task)
             specs = {row["task_id"]: read_task(row, str(episodes[1])).spec for row in rows}

@@ -116,15 +116,11 @@ def _neighbours(tool: Tool, rng: random.Random) -> list[tuple[Solution, list[Sol
     source = family.definitions(tool)
     coded = _coded(tool, source)
     wrong_code = [_running(tool, program) for program in changed_programs(source)]
-    rules = list(wrong_rules(tool, rng))
+    changed = [reading_of(tool, each) for each in wrong_rules(tool, rng)]
     if family.is_pure:
-        changed = [_coded(tool, family.definitions(tool.model_copy(update={"rules": each}))) for each in rules]
         return [(coded, [*_wrong_settings(tool.defaults, coded), *changed, *wrong_code])]
     right = _ruled(tool, tool.rules)
-    return [
-        (right, [*_wrong_settings(tool.defaults, right), *(_ruled(tool, each) for each in rules)]),
-        (coded, wrong_code),
-    ]
+    return [(right, [*_wrong_settings(tool.defaults, right), *changed]), (coded, wrong_code)]
 
 
 def _wrong_settings(defaults: Config, right: Callable[[Any, Config], Any]) -> Iterator[Callable[[Any, Config], Any]]:
@@ -159,6 +155,15 @@ def _ruled(tool: Tool, rules: Rules) -> Solution:
             return None
 
     return answer
+
+
+def reading_of(tool: Tool, rules: Rules) -> Solution:
+    """An agent that has other rules, in the world of the tool: by its code, which may be laxer than the rules, where
+    one function is all there is to it."""
+    family = FAMILIES[tool.family]
+    if family.is_pure:
+        return _coded(tool, family.definitions(tool.model_copy(update={"rules": rules})))
+    return _ruled(tool, rules)
 
 
 def _coded(tool: Tool, source: str) -> Solution:

@@ -6,7 +6,9 @@ submits; the last message is not run. What a teacher did wrong on purpose is not
 submissions a teacher mends. Not here: training, running the model.
 """
 
+import difflib
 import random
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +16,10 @@ from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns
 from agent_rl.envs.nat.env import NATEnvFactory
 from agent_rl.envs.nat.factory.render import render_project
+from agent_rl.envs.nat.factory.requests.reword import any_request, in_any_names
 from agent_rl.envs.nat.repair.faults import PRACTISED, plant
 from agent_rl.envs.nat.repair.generate import starter_specs, tried
+from agent_rl.envs.nat.repair.misread import misread
 from agent_rl.envs.nat.repair.task import NATTask, covered
 from agent_rl.envs.nat.repair.wording import repair_request
 from agent_rl.envs.nat.spec import NATSpec
@@ -29,6 +33,8 @@ REPAIR_TURNS = 2
 """What a model is told that is left after a submission that was not taken."""
 MENDED_SHARE = 0.25
 """Of the demonstrations, those of a project written from nothing whose first submission is not taken."""
+_MOST_CHANGED = 12
+"""Lines of a file that are said before it is written again."""
 BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
 """Of the repairs, those that run both checks in the first turn, and those that run a check again after the repair."""
 
@@ -59,6 +65,26 @@ def _recorded(
         task = NATTask(spec=told, kind="repair", start_files=files, fault=name)
         return record(factory, task, repairing(task, found, rng))
     return None
+
+
+def misread_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demonstration]:
+    """Endless: a project as its request says is submitted, the example proves it wrong, and a teacher mends it by that.
+
+    The request is that of the wrong project, as one reads it who reads it wrong: to read it again would not help, which
+    it would where the request was right. Otherwise as `recorded_demonstrations`.
+    """
+
+    def recorded(spec: NATSpec) -> Demonstration | None:
+        rng = random.Random(f"misread-{seed}-{spec.task_id}")
+        found = misread(in_any_names(spec, rng), rng)
+        if found is None:
+            return None
+        right, wrong = found
+        told = right.model_copy(update={"request": any_request(wrong, rng)})
+        script = mending(told, render_project(wrong))
+        return record(factory, NATTask(spec=told), script, unlearned=frozenset([0]), wordings=("any",))
+
+    return tried(recorded, starter_specs(seed, ["sft"]))
 
 
 def mended_submissions(
@@ -128,10 +154,33 @@ def record(
 
 
 def mending(spec: NATSpec, files: Mapping[str, str]) -> Script:
-    """Write a project with a fault and submit it; after the report, write the wrong file again and submit."""
-    yield Message.assistant("", (*_writes(files), _call("submit")))
+    """Write a project with a fault and submit it; after the report, say what is wrong and which lines change, write the
+    wrong files again and submit.
+
+    Hardly a token of a file that is written again differs from the one before: from these alone a model learns to copy.
+    """
+    replies = yield Message.assistant("", (*_writes(files), _call("submit")))
     right = {path: text for path, text in render_project(spec).items() if files.get(path) != text}
-    return Message.assistant("", (*_writes(right), _call("submit")))
+    said = [*_example_told(spec, replies[-1].content), *changed_lines(files, right)]
+    return Message.assistant("\n".join(said), (*_writes(right), _call("submit")))
+
+
+def _example_told(spec: NATSpec, report: str) -> list[str]:
+    """What a report has come out for the example, where that is wrong."""
+    found = re.search(r"^nat_check: built; the example gives ('.*'|\".*\")$", report, re.MULTILINE)
+    wanted = repr(spec.tools[0].example.output)
+    return [f"The example gives {found[1]}, not {wanted}."] if found and found[1] != wanted else []
+
+
+def changed_lines(files: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
+    """The path of each file with few changes, its lines that go, with `-`, and that come, with `+`."""
+    said: list[str] = []
+    for path, text in right.items():
+        lines = difflib.unified_diff(files.get(path, "").split("\n"), text.split("\n"), n=0, lineterm="")
+        changed = [line for line in [*lines][2:] if line[0] in "+-" and line[1:].strip()]
+        if 0 < len(changed) <= _MOST_CHANGED:
+            said += [f"{path}:", *changed]
+    return said
 
 
 def repairing(task: NATTask, found: VisibleChecks, rng: random.Random) -> Script:

@@ -52,10 +52,18 @@ WORDED_SHARE, NAMED_SHARE = 0.85, 0.75
 
 def in_any_words(spec: NATSpec, rng: random.Random) -> NATSpec:
     """A spec of one tool with another wording, other names, both or neither."""
-    if rng.random() < NAMED_SHARE:
-        spec = renamed(spec, rng)
-    text = reworded(spec, rng) if rng.random() < WORDED_SHARE else request(spec, rng, terse=True)
-    return spec.model_copy(update={"request": text})
+    spec = in_any_names(spec, rng)
+    return spec.model_copy(update={"request": any_request(spec, rng)})
+
+
+def in_any_names(spec: NATSpec, rng: random.Random) -> NATSpec:
+    """A spec of one tool with other names or its own; the request is still that of the old ones."""
+    return renamed(spec, rng) if rng.random() < NAMED_SHARE else spec
+
+
+def any_request(spec: NATSpec, rng: random.Random) -> str:
+    """A request for a spec of one tool, in other words or its own."""
+    return reworded(spec, rng) if rng.random() < WORDED_SHARE else request(spec, rng, terse=True)
 
 
 def reworded(spec: NATSpec, rng: random.Random, *, told_share: float | None = None) -> str:

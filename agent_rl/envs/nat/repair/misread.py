@@ -1,0 +1,74 @@
+"""Specs as somebody has them who reads a request wrong in one place, and whom the example proves wrong.
+
+Who reads a sentence wrong reads it the same way a second time. What tells then is the example: it comes out otherwise
+than the request says. Not here: what is written, submitted and mended (`demonstrations.py`).
+"""
+
+import random
+from collections.abc import Iterator
+
+from agent_rl.data.neighbours import changed_values
+from agent_rl.envs.nat.factory import oracle
+from agent_rl.envs.nat.factory.families import FAMILIES
+from agent_rl.envs.nat.factory.families.base import Draft
+from agent_rl.envs.nat.factory.planner.plan import plan_of
+from agent_rl.envs.nat.factory.telling import reading_of
+from agent_rl.envs.nat.spec import Example, NATSpec, Tool
+
+_NUM_DONORS = 6
+_MOST_READINGS = 40
+"""Of one rule that are tried."""
+_NUM_INPUTS = 12
+_DATA = {"notes", "host", "path", "params", "units", "dimension", "token"}
+"""Rules that are data and names: nobody reads one as another that makes sense."""
+
+
+def misread(spec: NATSpec, rng: random.Random) -> tuple[NATSpec, NATSpec] | None:
+    """The spec, and the same with one rule read wrong, both with the first one's example, which tells them apart.
+
+    The example is another one where the spec's own tells nothing. None where no rule can be read wrong so.
+    """
+    (tool,) = spec.tools
+    names = [name for name in tool.rules if name not in _DATA]
+    for name in rng.sample(names, len(names)):
+        for draft in _readings(tool, name, spec.level, rng):
+            wrong = tool.model_copy(update={"rules": draft.rules, "errors": draft.errors})
+            example = _telling_example(tool, wrong, rng)
+            if example is not None:
+                tool, wrong = (each.model_copy(update={"example": example}) for each in (tool, wrong))
+                right = spec.model_copy(update={"tools": (tool,)})
+                right = right.model_copy(update={"plan": plan_of(right)})
+                return right, right.model_copy(update={"tools": (wrong,)})
+    return None
+
+
+def _readings(tool: Tool, name: str, level: int, rng: random.Random) -> Iterator[Draft]:
+    """What a family makes of other values of one rule, in any order, as far as inputs and setting stay as they are."""
+    family = FAMILIES[tool.family]
+    donors = [family.draft(rng, level).rules for _ in range(_NUM_DONORS)]
+    values = [donor[name] for donor in donors if name in donor and donor[name] != tool.rules[name]]
+    changed = list(changed_values(tool.rules[name], values))
+    values += rng.sample(changed, min(len(changed), _MOST_READINGS))
+    for value in rng.sample(values, len(values)):
+        rules = {**tool.rules, name: value}
+        try:
+            family.Rules.model_validate(rules)
+            draft = family.complete(rules, next(iter(tool.defaults.values()), None))
+        except ValueError:  # a ValidationError too
+            continue
+        # Of a tool with other names the inputs may be in another order.
+        is_other = {*draft.inputs} != {*tool.inputs} or draft.config_field != tool.config_field
+        if not is_other and not family.is_held_out(draft.rules):
+            yield draft
+
+
+def _telling_example(tool: Tool, wrong: Tool, rng: random.Random) -> Example | None:
+    """The tool's example, or the shortest of some others, where the wrong one answers something else to it."""
+    family, reading = FAMILIES[tool.family], reading_of(tool, wrong.rules)
+    drawn = [family.valid_inputs(tool, rng) for _ in range(_NUM_INPUTS)]
+    for inputs in (tool.example.inputs, *sorted(drawn, key=lambda each: len(str(each)))):
+        output = oracle.answer(tool, inputs, tool.defaults)
+        is_clear = oracle.is_robust(tool, inputs, tool.defaults)
+        if is_clear and not output.startswith("error") and reading(inputs, tool.defaults) != output:
+            return Example(inputs=inputs, output=output)
+    return None

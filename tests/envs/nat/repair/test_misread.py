@@ -1,0 +1,183 @@
+"""A request that is read wrong in one place: what is read, what the example tells, and what a teacher makes of it."""
+
+import ast
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from commands import one_line_error, run_here
+from nat_projects import SharedFactory
+
+from agent_rl.envs.demonstrations import Demonstration
+from agent_rl.envs.nat.factory import oracle
+from agent_rl.envs.nat.factory.families import FAMILIES
+from agent_rl.envs.nat.factory.families.base import literal
+from agent_rl.envs.nat.factory.render import render_logic
+from agent_rl.envs.nat.factory.requests.reword import in_any_names
+from agent_rl.envs.nat.factory.telling import reading_of
+from agent_rl.envs.nat.judge.checker import check_project
+from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.repair import demonstrations as recording
+from agent_rl.envs.nat.repair.generate import starter_specs
+from agent_rl.envs.nat.repair.misread import misread
+from agent_rl.envs.nat.spec import NATSpec
+from agent_rl.scripts import prepare_dataset
+
+NUM_SPECS, NUM_SHOWN = 200, 8
+
+
+@pytest.fixture(scope="module")
+def readings() -> list[tuple[NATSpec, tuple[NATSpec, NATSpec] | None]]:
+    """Specs, under names of any words, and what is made of each."""
+    specs = [in_any_names(spec, random.Random(1)) for spec in itertools.islice(starter_specs(3, ["sft"]), NUM_SPECS)]
+    return [(spec, misread(spec, random.Random(spec.task_id))) for spec in specs]
+
+
+def rules_read_wrong(right: NATSpec, wrong: NATSpec) -> list[str]:
+    (one,), (other,) = right.tools, wrong.tools
+    return [name for name in one.rules if one.rules[name] != other.rules[name]]
+
+
+def test_rules_of_every_family_are_read_wrong(readings) -> None:
+    found = [(each[0].tools[0].family, rules_read_wrong(*each)) for _, each in readings if each]
+    rules = Counter((family, name) for family, names in found for name in names)
+    assert {family for family, _ in rules} == {spec.tools[0].family for spec, _ in readings}
+    assert {("note_search", name) for name in ("scoring", "separator", "tie", "score_format")} <= rules.keys()
+    assert {("table_processor", name) for name in ("aggregate", "decimals", "pair")} <= rules.keys()
+    assert {("api_client", name) for name in ("fields", "between", "joiner")} <= rules.keys()
+    assert {("calculator", "formula"), ("unit_converter", "precision")} <= rules.keys()
+    assert len(found) > 0.9 * NUM_SPECS
+
+
+def test_one_rule_is_another_and_names_inputs_and_setting_are_the_same(readings) -> None:
+    for spec, found in readings:
+        if found is None:
+            continue
+        right, wrong = found
+        (tool,), (other,) = right.tools, wrong.tools
+        assert len([name for name in rules_read_wrong(right, wrong) if name not in tool.defaults]) == 1
+        assert tool == spec.tools[0].model_copy(update={"example": tool.example})
+        assert other == tool.model_copy(update={"rules": other.rules, "errors": other.errors})
+        assert (right.package, right.server, right.fingerprint) == (spec.package, spec.server, spec.fingerprint)
+
+
+def test_the_example_is_right_of_the_right_rules_alone(readings) -> None:
+    for _, found in readings:
+        if found is None:
+            continue
+        (tool,), (wrong,) = (each.tools for each in found)
+        inputs, config = tool.example.inputs, tool.defaults
+        assert oracle.answer(tool, inputs, config) == tool.example.output == wrong.example.output
+        assert reading_of(tool, wrong.rules)(inputs, config) != tool.example.output
+        assert render_logic(found[0]) != render_logic(found[1])
+        assert (tool.example.inputs, tool.example.output) in [(c.inputs, c.expected) for c in found[0].plan.test_cases]
+
+
+def test_held_out_combinations_are_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    (spec,) = (each for each in itertools.islice(starter_specs(3, ["sft"]), 1))
+    assert misread(spec, random.Random(0)) is not None
+    family = type(FAMILIES[spec.tools[0].family])
+    monkeypatch.setattr(family, "is_held_out", lambda _self, _rules: True)
+    assert misread(spec, random.Random(0)) is None
+
+
+@pytest.fixture(scope="module")
+def shown(nat_toolkit: NatToolkit) -> list[Demonstration]:
+    factory = SharedFactory(nat_toolkit, repair_turns=recording.REPAIR_TURNS)
+    return list(itertools.islice(recording.misread_demonstrations(factory, seed=1), NUM_SHOWN))
+
+
+def test_the_example_proves_a_submission_wrong_that_is_not_learned(shown: list[Demonstration]) -> None:
+    for each in shown:
+        assert each.unlearned == {0} and each.covers["wordings"] == ("any",) and each.covers["kinds"] == ("create",)
+        (first, replies), (second, _) = each.turns
+        assert [call.name for call in first.tool_calls].count("submit") == 1
+        assert "not taken" in replies[-1].content
+        assert [call.name for call in second.tool_calls][-1] == "submit"
+
+
+def test_before_it_is_mended_it_is_said_what_came_out_and_which_lines_change(shown: list[Demonstration]) -> None:
+    said = [each.turns[1][0].content.split("\n") for each in shown]
+    for lines, each in zip(said, shown, strict=True):
+        (first, replies), (second, _) = each.turns
+        before, after = (
+            "\n".join(call.arguments["content"] for call in message.tool_calls if call.arguments).split("\n")
+            for message in (first, second)
+        )
+        assert all(line[1:] in (before if line[0] == "-" else after) for line in lines if line[0] in "+-")
+        assert any(line[0] in "+-" for line in lines)
+        if lines[0].startswith("The example gives "):
+            got, _, wanted = lines[0].removeprefix("The example gives ").removesuffix(".").partition(", not ")
+            assert f"the example gives {got}\n" in replies[-1].content
+            assert ast.literal_eval(wanted) in each.messages[-1].content.replace("\\t", "\t").replace("\\n", "\n")
+    assert sum(lines[0].startswith("The example gives ") for lines in said) > len(said) / 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("a\nb\nc", "a\nd\nc", ["x.py:", "-b", "+d"]),
+        ("a\nc", "a\n\nc\nd", ["x.py:", "+d"]),
+        ("a", "a\n", []),
+        ("", "\n".join(map(str, range(12))), ["x.py:", *(f"+{number}" for number in range(12))]),
+        ("", "\n".join(map(str, range(13))), []),
+    ],
+)
+def test_few_lines_are_said_and_blank_ones_are_not(before: str, after: str, said: list[str]) -> None:
+    assert recording.changed_lines({"x.py": before}, {"x.py": after}) == said
+
+
+def test_what_is_mended_is_complete_and_as_the_example_of_the_request_says(
+    nat_toolkit: NatToolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[NATSpec] = []
+    record = recording.record
+
+    def noted(factory, task, *given, **options) -> Demonstration:
+        told.append(task.spec)
+        return record(factory, task, *given, **options)
+
+    monkeypatch.setattr(recording, "record", noted)
+    factory = SharedFactory(nat_toolkit, repair_turns=recording.REPAIR_TURNS)
+    made = list(itertools.islice(recording.misread_demonstrations(factory, seed=2), 4))
+    specs = {spec.request: spec for spec in told}
+    for each in made:
+        spec = specs[each.messages[-1].content]
+        writes = [call.arguments for message, _ in each.turns for call in message.tool_calls if call.arguments]
+        files = {each["path"]: each["content"] for each in writes}
+        assert literal(spec.tools[0].example.output) in files[spec.tests_path]
+        assert check_project(nat_toolkit, spec, files, seed=0).complete
+
+
+def test_they_are_the_same_for_the_same_seed(shown: list[Demonstration], nat_toolkit: NatToolkit) -> None:
+    factory = SharedFactory(nat_toolkit, repair_turns=recording.REPAIR_TURNS)
+    assert list(itertools.islice(recording.misread_demonstrations(factory, seed=1), 2)) == shown[:2]
+
+
+def test_they_are_recorded_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_rl.agent.messages import Message
+    from agent_rl.envs.nat.env import NATEnvFactory
+
+    made = Demonstration([Message.user("a")], [(Message.assistant("b"), ())], ())
+    monkeypatch.setattr(NATEnvFactory, "start", lambda _self: None)
+    monkeypatch.setattr(recording, "misread_demonstrations", lambda _factory, seed: itertools.repeat(made, seed))
+    words = ["--kind", "demonstrations", "--misread", "--seed", "3", "--output-dir", tmp_path]
+    assert run_here(*words, app=prepare_dataset.app).returncode == 0
+    assert len((tmp_path / "demonstrations.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--kind", "repair", "--misread"], "--misread"),
+        (["--misread"], "--misread"),
+        (["--kind", "demonstrations", "--submissions", "x", "--misread"], "--misread"),
+        (["--kind", "demonstrations", "--no-edits", "--misread"], "--no-edits"),
+    ],
+)
+def test_misreadings_are_a_source_of_their_own(tmp_path: Path, words: list[str], named: str) -> None:
+    done = run_here("--output-dir", tmp_path / "new", *words, app=prepare_dataset.app)
+    assert named in one_line_error(done)
+    assert not (tmp_path / "new").exists()
