@@ -33,6 +33,8 @@ REPAIR_TURNS = 2
 """What a model is told that is left after a submission that was not taken."""
 MENDED_SHARE = 0.25
 """Of the demonstrations, those of a project written from nothing whose first submission is not taken."""
+TWICE_SHARE = 0.4
+"""Of the misread projects that can be, those that are mended in vain first."""
 _MOST_CHANGED = 12
 """Lines of a file that are said before it is written again."""
 BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
@@ -71,7 +73,8 @@ def misread_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demons
     """Endless: a project as its request says is submitted, the example proves it wrong, and a teacher mends it by that.
 
     The request is that of the wrong project, as one reads it who reads it wrong: to read it again would not help, which
-    it would where the request was right. Otherwise as `recorded_demonstrations`.
+    it would where the request was right. Now and then a first idea of what was meant is wrong too. Otherwise as
+    `recorded_demonstrations`.
     """
 
     def recorded(spec: NATSpec) -> Demonstration | None:
@@ -79,10 +82,11 @@ def misread_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demons
         found = misread(in_any_names(spec, rng), rng)
         if found is None:
             return None
-        right, wrong = found
-        told = right.model_copy(update={"request": any_request(wrong, rng)})
-        script = mending(told, render_project(wrong))
-        return record(factory, NATTask(spec=told), script, unlearned=frozenset([0]), wordings=("any",))
+        right, *wrong = found
+        told = right.model_copy(update={"request": any_request(wrong[0], rng)})
+        attempts = [render_project(each) for each in (wrong if rng.random() < TWICE_SHARE else wrong[:1])]
+        unlearned = frozenset(range(len(attempts)))
+        return record(factory, NATTask(spec=told), mending(told, *attempts), unlearned=unlearned, wordings=("any",))
 
     return tried(recorded, starter_specs(seed, ["sft"]))
 
@@ -153,16 +157,26 @@ def record(
         env.close()
 
 
-def mending(spec: NATSpec, files: Mapping[str, str]) -> Script:
-    """Write a project with a fault and submit it; after the report, say what is wrong and which lines change, write the
-    wrong files again and submit.
+def mending(spec: NATSpec, *attempts: Mapping[str, str]) -> Script:
+    """Submit one wrong project after the other and then the right one; after each report, say what is wrong and which
+    lines change, and write the files that change again.
 
     Hardly a token of a file that is written again differs from the one before: from these alone a model learns to copy.
     """
-    replies = yield Message.assistant("", (*_writes(files), _call("submit")))
-    right = {path: text for path, text in render_project(spec).items() if files.get(path) != text}
-    said = [*_example_told(spec, replies[-1].content), *changed_lines(files, right)]
-    return Message.assistant("\n".join(said), (*_writes(right), _call("submit")))
+    there: dict[str, str] = {}
+    replies: tuple[Message, ...] = ()
+    for files in attempts:
+        replies = yield _submission(spec, there, files, replies)
+        there |= files
+    return _submission(spec, there, render_project(spec), replies)
+
+
+def _submission(
+    spec: NATSpec, there: Mapping[str, str], files: Mapping[str, str], replies: tuple[Message, ...]
+) -> Message:
+    changed = {path: text for path, text in files.items() if there.get(path) != text}
+    said = [*_example_told(spec, replies[-1].content), *changed_lines(there, changed)] if replies else []
+    return Message.assistant("\n".join(said), (*_writes(changed), _call("submit")))
 
 
 def _example_told(spec: NATSpec, report: str) -> list[str]:

@@ -5,12 +5,11 @@ than the request says. Not here: what is written, submitted and mended (`demonst
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agent_rl.data.neighbours import changed_values
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families import FAMILIES
-from agent_rl.envs.nat.factory.families.base import Draft
 from agent_rl.envs.nat.factory.planner.plan import plan_of
 from agent_rl.envs.nat.factory.telling import reading_of
 from agent_rl.envs.nat.spec import Example, NATSpec, Tool
@@ -23,27 +22,39 @@ _DATA = {"notes", "host", "path", "params", "units", "dimension", "token"}
 """Rules that are data and names: nobody reads one as another that makes sense."""
 
 
-def misread(spec: NATSpec, rng: random.Random) -> tuple[NATSpec, NATSpec] | None:
-    """The spec, and the same with one rule read wrong, both with the first one's example, which tells them apart.
+def misread(spec: NATSpec, rng: random.Random) -> tuple[NATSpec, ...] | None:
+    """The spec, and the same with one rule read wrong in one way or two, all with the first one's example, which tells
+    it from the others and these from each other.
 
     The example is another one where the spec's own tells nothing. None where no rule can be read wrong so.
     """
     (tool,) = spec.tools
     names = [name for name in tool.rules if name not in _DATA]
     for name in rng.sample(names, len(names)):
-        for draft in _readings(tool, name, spec.level, rng):
-            wrong = tool.model_copy(update={"rules": draft.rules, "errors": draft.errors})
+        readings = _readings(tool, name, spec.level, rng)
+        for wrong in readings:
             example = _telling_example(tool, wrong, rng)
             if example is not None:
-                tool, wrong = (each.model_copy(update={"example": example}) for each in (tool, wrong))
-                right = spec.model_copy(update={"tools": (tool,)})
-                right = right.model_copy(update={"plan": plan_of(right)})
-                return right, right.model_copy(update={"tools": (wrong,)})
+                told = [tool.model_copy(update={"example": example}), wrong]
+                told += next(([each] for each in readings if _are_told_apart(example, tool, wrong, each)), [])
+                return _with_tools(spec, [each.model_copy(update={"example": example}) for each in told])
     return None
 
 
-def _readings(tool: Tool, name: str, level: int, rng: random.Random) -> Iterator[Draft]:
-    """What a family makes of other values of one rule, in any order, as far as inputs and setting stay as they are."""
+def _with_tools(spec: NATSpec, tools: Sequence[Tool]) -> tuple[NATSpec, ...]:
+    """One spec for each, with the plan of the first."""
+    changed = [spec.model_copy(update={"tools": (tool,)}) for tool in tools]
+    plan = plan_of(changed[0])
+    return tuple(each.model_copy(update={"plan": plan}) for each in changed)
+
+
+def _are_told_apart(example: Example, tool: Tool, *wrong: Tool) -> bool:
+    answers = [reading_of(tool, each.rules)(example.inputs, tool.defaults) for each in wrong]
+    return None not in answers and len({example.output, *answers}) == 1 + len(answers)
+
+
+def _readings(tool: Tool, name: str, level: int, rng: random.Random) -> Iterator[Tool]:
+    """The tool with other values of one rule, in any order, as far as inputs and setting stay as they are."""
     family = FAMILIES[tool.family]
     donors = [family.draft(rng, level).rules for _ in range(_NUM_DONORS)]
     values = [donor[name] for donor in donors if name in donor and donor[name] != tool.rules[name]]
@@ -59,7 +70,7 @@ def _readings(tool: Tool, name: str, level: int, rng: random.Random) -> Iterator
         # Of a tool with other names the inputs may be in another order.
         is_other = {*draft.inputs} != {*tool.inputs} or draft.config_field != tool.config_field
         if not is_other and not family.is_held_out(draft.rules):
-            yield draft
+            yield tool.model_copy(update={"rules": draft.rules, "errors": draft.errors})
 
 
 def _telling_example(tool: Tool, wrong: Tool, rng: random.Random) -> Example | None:

@@ -29,7 +29,7 @@ NUM_SPECS, NUM_SHOWN = 200, 8
 
 
 @pytest.fixture(scope="module")
-def readings() -> list[tuple[NATSpec, tuple[NATSpec, NATSpec] | None]]:
+def readings() -> list[tuple[NATSpec, tuple[NATSpec, ...] | None]]:
     """Specs, under names of any words, and what is made of each."""
     specs = [in_any_names(spec, random.Random(1)) for spec in itertools.islice(starter_specs(3, ["sft"]), NUM_SPECS)]
     return [(spec, misread(spec, random.Random(spec.task_id))) for spec in specs]
@@ -40,8 +40,12 @@ def rules_read_wrong(right: NATSpec, wrong: NATSpec) -> list[str]:
     return [name for name in one.rules if one.rules[name] != other.rules[name]]
 
 
+def tool_settings(spec: NATSpec) -> set[str]:
+    return {*spec.tools[0].defaults}
+
+
 def test_rules_of_every_family_are_read_wrong(readings) -> None:
-    found = [(each[0].tools[0].family, rules_read_wrong(*each)) for _, each in readings if each]
+    found = [(each[0].tools[0].family, rules_read_wrong(*each[:2])) for _, each in readings if each]
     rules = Counter((family, name) for family, names in found for name in names)
     assert {family for family, _ in rules} == {spec.tools[0].family for spec, _ in readings}
     assert {("note_search", name) for name in ("scoring", "separator", "tie", "score_format")} <= rules.keys()
@@ -55,24 +59,32 @@ def test_one_rule_is_another_and_names_inputs_and_setting_are_the_same(readings)
     for spec, found in readings:
         if found is None:
             continue
-        right, wrong = found
-        (tool,), (other,) = right.tools, wrong.tools
-        assert len([name for name in rules_read_wrong(right, wrong) if name not in tool.defaults]) == 1
+        right, *others = found
+        read = [{*rules_read_wrong(right, each)} - tool_settings(right) for each in others]
+        assert all(1 <= len(each) <= 4 for each in read)  # one, and what follows from it
+        assert {*map(len, read)} != {1} or read[0] == read[-1]
+        (tool,), (other,) = right.tools, others[0].tools
         assert tool == spec.tools[0].model_copy(update={"example": tool.example})
         assert other == tool.model_copy(update={"rules": other.rules, "errors": other.errors})
         assert (right.package, right.server, right.fingerprint) == (spec.package, spec.server, spec.fingerprint)
 
 
-def test_the_example_is_right_of_the_right_rules_alone(readings) -> None:
+def test_the_example_tells_the_right_rules_from_the_others_and_these_apart(readings) -> None:
+    twice = 0
     for _, found in readings:
         if found is None:
             continue
-        (tool,), (wrong,) = (each.tools for each in found)
+        right, *others = found
+        (tool,) = right.tools
         inputs, config = tool.example.inputs, tool.defaults
-        assert oracle.answer(tool, inputs, config) == tool.example.output == wrong.example.output
-        assert reading_of(tool, wrong.rules)(inputs, config) != tool.example.output
-        assert render_logic(found[0]) != render_logic(found[1])
-        assert (tool.example.inputs, tool.example.output) in [(c.inputs, c.expected) for c in found[0].plan.test_cases]
+        assert oracle.answer(tool, inputs, config) == tool.example.output
+        assert all(each.tools[0].example == tool.example for each in others)
+        answers = [reading_of(tool, each.tools[0].rules)(inputs, config) for each in others]
+        assert tool.example.output not in answers and len({*answers}) == len(answers)
+        assert len({*map(render_logic, found)}) == len(found)
+        assert (inputs, tool.example.output) in [(case.inputs, case.expected) for case in right.plan.test_cases]
+        twice += len(others) == 2
+    assert twice > NUM_SPECS / 2
 
 
 def test_held_out_combinations_are_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,28 +103,31 @@ def shown(nat_toolkit: NatToolkit) -> list[Demonstration]:
 
 def test_the_example_proves_a_submission_wrong_that_is_not_learned(shown: list[Demonstration]) -> None:
     for each in shown:
-        assert each.unlearned == {0} and each.covers["wordings"] == ("any",) and each.covers["kinds"] == ("create",)
-        (first, replies), (second, _) = each.turns
-        assert [call.name for call in first.tool_calls].count("submit") == 1
-        assert "not taken" in replies[-1].content
-        assert [call.name for call in second.tool_calls][-1] == "submit"
+        assert each.unlearned == {*range(len(each.turns) - 1)}
+        assert each.covers["wordings"] == ("any",) and each.covers["kinds"] == ("create",)
+        assert all(message.tool_calls[-1].name == "submit" for message, _ in each.turns)
+        assert all("not taken" in replies[-1].content for _, replies in each.turns[:-1])
+    assert {len(each.turns) for each in shown} == {2, 3}
 
 
 def test_before_it_is_mended_it_is_said_what_came_out_and_which_lines_change(shown: list[Demonstration]) -> None:
-    said = [each.turns[1][0].content.split("\n") for each in shown]
-    for lines, each in zip(said, shown, strict=True):
-        (first, replies), (second, _) = each.turns
-        before, after = (
-            "\n".join(call.arguments["content"] for call in message.tool_calls if call.arguments).split("\n")
-            for message in (first, second)
-        )
-        assert all(line[1:] in (before if line[0] == "-" else after) for line in lines if line[0] in "+-")
-        assert any(line[0] in "+-" for line in lines)
-        if lines[0].startswith("The example gives "):
-            got, _, wanted = lines[0].removeprefix("The example gives ").removesuffix(".").partition(", not ")
-            assert f"the example gives {got}\n" in replies[-1].content
-            assert ast.literal_eval(wanted) in each.messages[-1].content.replace("\\t", "\t").replace("\\n", "\n")
-    assert sum(lines[0].startswith("The example gives ") for lines in said) > len(said) / 2
+    told = 0
+    for each in shown:
+        request = each.messages[-1].content.replace("\\t", "\t").replace("\\n", "\n")
+        there: dict[str, str] = {}
+        for number, (message, _) in enumerate(each.turns):
+            lines = message.content.split("\n") if number else []
+            wrote = {call.arguments["path"]: call.arguments["content"] for call in message.tool_calls[:-1]}
+            before, after = ("\n".join(texts.values()).split("\n") for texts in (there, wrote))
+            assert all(line[1:] in (before if line[0] == "-" else after) for line in lines if line[0] in "+-")
+            assert not number or any(line[0] in "+-" for line in lines)
+            if number and lines[0].startswith("The example gives "):
+                got, _, wanted = lines[0].removeprefix("The example gives ").removesuffix(".").partition(", not ")
+                assert f"the example gives {got}\n" in each.turns[number - 1][1][-1].content
+                assert ast.literal_eval(wanted) in request
+                told += 1
+            there |= wrote
+    assert told > len(shown) / 2
 
 
 @pytest.mark.parametrize(
