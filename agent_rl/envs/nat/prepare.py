@@ -265,14 +265,14 @@ def write_demonstrations(
 
     with NATEnvFactory(NATEnvOptions(repair_turns=REPAIR_TURNS), seed) as factory:
         factory.start()
-        if episodes is None and mistakes == "misread":
-            made = misread_demonstrations(factory, seed)
-        elif episodes is None:
-            made = recorded_demonstrations(factory, seed, PRACTISED if mistakes == "edits" else SHOWN)
-        else:
+        if episodes:
             rows = read_tasks(episodes[1], factory.check_task)
             specs = {row["task_id"]: read_task(row, str(episodes[1])).spec for row in rows}
             made = mended_submissions(factory, specs, read_lines(episodes[0], dict, "an episode cannot be read"))
+        elif mistakes == "misread":
+            made = misread_demonstrations(factory, seed)
+        else:
+            made = recorded_demonstrations(factory, seed, PRACTISED if mistakes == "edits" else SHOWN)
         shown = list(itertools.islice(made, num))
     rows = [to_conversation(each, f"demonstration-{seed}-{number:06d}") for number, each in enumerate(shown)]
     write_tasks(folder / "demonstrations.jsonl", rows)

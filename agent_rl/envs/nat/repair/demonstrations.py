@@ -15,6 +15,7 @@ from typing import Any
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns
 from agent_rl.envs.nat.env import NATEnvFactory
+from agent_rl.envs.nat.factory.cases import example_run
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.requests.reword import any_request, in_any_names
 from agent_rl.envs.nat.repair.faults import PRACTISED, plant
@@ -182,7 +183,7 @@ def _submission(
 def _example_told(spec: NATSpec, report: str) -> list[str]:
     """What a report has come out for the example, where that is wrong."""
     found = re.search(r"^nat_check: built; the example gives ('.*'|\".*\")$", report, re.MULTILINE)
-    wanted = repr(spec.tools[0].example.output)
+    wanted = repr(example_run(spec).questions[0].expected)
     return [f"The example gives {found[1]}, not {wanted}."] if found and found[1] != wanted else []
 
 

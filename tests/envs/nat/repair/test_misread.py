@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 from commands import one_line_error, run_here
-from nat_projects import SharedFactory
+from nat_projects import SharedFactory, spec_of
 
+from agent_rl.agent.messages import Message
 from agent_rl.envs.demonstrations import Demonstration
+from agent_rl.envs.nat.env import NATEnvFactory
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.families.base import literal
-from agent_rl.envs.nat.factory.render import render_logic
+from agent_rl.envs.nat.factory.render import render_logic, render_project
 from agent_rl.envs.nat.factory.requests.reword import in_any_names
 from agent_rl.envs.nat.factory.telling import reading_of
 from agent_rl.envs.nat.judge.checker import check_project
@@ -40,10 +42,6 @@ def rules_read_wrong(right: NATSpec, wrong: NATSpec) -> list[str]:
     return [name for name in one.rules if one.rules[name] != other.rules[name]]
 
 
-def tool_settings(spec: NATSpec) -> set[str]:
-    return {*spec.tools[0].defaults}
-
-
 def test_rules_of_every_family_are_read_wrong(readings) -> None:
     found = [(each[0].tools[0].family, rules_read_wrong(*each[:2])) for _, each in readings if each]
     rules = Counter((family, name) for family, names in found for name in names)
@@ -60,7 +58,7 @@ def test_one_rule_is_another_and_names_inputs_and_setting_are_the_same(readings)
         if found is None:
             continue
         right, *others = found
-        read = [{*rules_read_wrong(right, each)} - tool_settings(right) for each in others]
+        read = [{*rules_read_wrong(right, each)} - right.tools[0].defaults.keys() for each in others]
         assert all(1 <= len(each) <= 4 for each in read)  # one, and what follows from it
         assert {*map(len, read)} != {1} or read[0] == read[-1]
         (tool,), (other,) = right.tools, others[0].tools
@@ -130,6 +128,24 @@ def test_before_it_is_mended_it_is_said_what_came_out_and_which_lines_change(sho
     assert told > len(shown) / 2
 
 
+@pytest.mark.parametrize(("family", "level"), [("unit_converter", 1), ("tool_workflow", 3), ("function_group", 4)])
+def test_what_should_have_come_out_is_the_example_of_the_workflow(family: str, level: int) -> None:
+    spec = spec_of(family, level)
+    wanted = (spec.tools[0] if spec.workflow.kind == "direct" else spec.workflow).example.output
+    files = {**render_project(spec), spec.logic_path: ""}
+
+    def said(answer: str) -> str:
+        script = recording.mending(spec, files)
+        next(script)
+        report = Message.tool(f"not taken\nnat_check: built; the example gives {answer!r}\nmcp: y", name="submit")
+        with pytest.raises(StopIteration) as end:
+            script.send((report,))
+        return end.value.value.content
+
+    assert said("x").startswith(f"The example gives 'x', not {wanted!r}.")
+    assert "The example gives" not in said(wanted)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
@@ -172,9 +188,6 @@ def test_they_are_the_same_for_the_same_seed(shown: list[Demonstration], nat_too
 
 
 def test_they_are_recorded_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent_rl.agent.messages import Message
-    from agent_rl.envs.nat.env import NATEnvFactory
-
     made = Demonstration([Message.user("a")], [(Message.assistant("b"), ())], ())
     monkeypatch.setattr(NATEnvFactory, "start", lambda _self: None)
     monkeypatch.setattr(recording, "misread_demonstrations", lambda _factory, seed: itertools.repeat(made, seed))
