@@ -190,6 +190,7 @@ def test_a_pause_interrupts_with_what_was_sampled_and_the_version_follows_the_we
         assert not late.done()
         client.post_all("/resume")
         assert late.result().weight_version == 3
+        wait_for_load(client, running=0)  # or the load that is seen next may still be that of `late`
         continued = pool.submit(client.complete, PROMPT, sampling(1, 1500))
         wait_for_load(client, running=1)
         time.sleep(0.2)
