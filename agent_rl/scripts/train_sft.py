@@ -5,7 +5,7 @@
 Demonstrations are generated on the fly, from tasks that are neither held out nor trained on later; `--faulty-share` of
 them are faulty on purpose (agent_rl/envs/nat/demonstrations.py and its likes in the other environments say how).
 agent_rl.json beside the weights says what they were of, and what the model of --init-from was trained for unless its
-tokenizer is replaced.
+tokenizer is replaced. Demonstrations that are longer than the model's window are left out, and counted.
 """
 
 import sys
@@ -40,6 +40,8 @@ TOKENIZER_DOCUMENTS = 3000
 PHRASE_SHARE_OF_KIND = 0.3
 """A name, an operation or a unit is in up to a quarter of the documents of one family, and has to stay apart."""
 PHRASE_DOCUMENTS_OF_KINDS = 1200
+MAX_TOO_LONG = 1000
+"""Demonstrations in a row that do not fit the window before a training says so and ends; generators do not end."""
 
 
 Recorded = Annotated[
@@ -153,11 +155,14 @@ def _make(given: SimpleNamespace) -> None:
     )
     shown, seen = make_shown(), _Seen()
     copied = _copied(tokenizer, itertools.islice(shown, given.num_copied), given.seed)
-    conversations = itertools.chain(copied, _conversations(chat, shown, given.num_read, seen))
+    window = model.config.max_position_embeddings
+    conversations = itertools.chain(copied, _conversations(chat, shown, given.num_read, window, seen))
     train_sft(model.to(place), conversations, settings, print_progress, progress=progress)
     model.save_pretrained(given.output_dir)
     before = None if given.new_tokenizer else given.init_from
     _trained_for(before, given.domain, seen).save(given.output_dir)
+    if seen.num_too_long:
+        print(f"left out {seen.num_too_long} demonstrations of more than the model's {window} tokens", flush=True)
     progress.path.unlink(missing_ok=True)
     print(f"saved {given.output_dir}", flush=True)
 
@@ -309,6 +314,8 @@ class _Seen:
     """What the demonstrations of a training were of."""
 
     max_tokens: int = 0
+    num_too_long: int = 0
+    """Demonstrations that were left out."""
     covers: Mapping[str, tuple[str | int, ...]] = field(default_factory=dict)
 
 
@@ -330,16 +337,30 @@ def _copied(tokenizer, demonstrations: Iterator[Demonstration], seed: int) -> It
     return (copy_task(tokenizer.encode(each.messages[-1].content), rng) for each in demonstrations)
 
 
-def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int, seen: _Seen) -> Iterator:
+def _conversations(chat, demonstrations: Iterator[Demonstration], num_read: int, window: int, seen: _Seen) -> Iterator:
+    """Those of `window` tokens at most; ConfigError where too many in a row are longer."""
     from agent_rl.learning.sft import render_conversation
     from agent_rl.policies.model_files.trained_for import union
 
-    for number, each in enumerate(demonstrations):
+    num_shown = too_long_in_a_row = 0
+    for each in demonstrations:
         conversation = render_conversation(chat, each.messages, each.turns, each.tools, unlearned=each.unlearned)
-        seen.max_tokens = max(seen.max_tokens, len(conversation.token_ids))
+        num_tokens = len(conversation.token_ids)
+        if num_tokens > window:
+            seen.num_too_long += 1
+            too_long_in_a_row += 1
+            if too_long_in_a_row == MAX_TOO_LONG:
+                raise ConfigError(
+                    f"{MAX_TOO_LONG} demonstrations in a row have more than the model's window of {window} tokens, the "
+                    f"last one {num_tokens}; give a model whose config.json has more max_position_embeddings"
+                )
+            continue
+        too_long_in_a_row = 0
+        seen.max_tokens = max(seen.max_tokens, num_tokens)
         seen.covers = union([seen.covers, each.covers])
         # What is read repeats names much more often than what is written: from it a model learns to copy them.
-        yield conversation.with_full_loss() if number < num_read else conversation
+        yield conversation.with_full_loss() if num_shown < num_read else conversation
+        num_shown += 1
 
 
 app = make_app(main)

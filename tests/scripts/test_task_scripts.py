@@ -1,5 +1,6 @@
 """The scripts for tasks and warm starts: what they write and print, and mistakes in one sentence."""
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,16 +28,8 @@ def refusal(done: subprocess.CompletedProcess[str]) -> str:
 SMALL = ["--domain", "math", "--num-demonstrations", "32", "--hidden-size", "64", "--num-layers", "1"]
 
 
-@pytest.mark.parametrize(
-    ("agent_type", "call", "other"),
-    [
-        ("react", 'Action Input: {"expression": "', "<tool_call>"),
-        ("hf", '{"name": "calculator", "arguments": {"expression": "', "Action"),
-    ],
-)
-def test_a_warm_start_learns_the_configured_agent_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str, call: str, other: str
-) -> None:
+def watched_ids(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Ids of what a training is shown from now on."""
     seen: list[list[int]] = []
     really_train = sft.train_sft
 
@@ -49,6 +42,20 @@ def test_a_warm_start_learns_the_configured_agent_type(
         really_train(model, passed_on(), settings, report, progress=progress)
 
     monkeypatch.setattr(sft, "train_sft", watched)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("agent_type", "call", "other"),
+    [
+        ("react", 'Action Input: {"expression": "', "<tool_call>"),
+        ("hf", '{"name": "calculator", "arguments": {"expression": "', "Action"),
+    ],
+)
+def test_a_warm_start_learns_the_configured_agent_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent_type: str, call: str, other: str
+) -> None:
+    seen = watched_ids(monkeypatch)
     assert run_here("--output-dir", tmp_path, *SMALL, "--agent-type", agent_type, app=train_sft.app).returncode == 0
     tokenizer = load_tokenizer(tmp_path)
     assert len(seen) == 32
@@ -59,6 +66,39 @@ def test_a_warm_start_learns_the_configured_agent_type(
     assert (tmp_path / "model.safetensors").is_file()
     longest = max(map(len, seen))
     assert read_trained_for(tmp_path) == TrainedFor(environment="math_qa", max_context=longest, tasks={})
+
+
+def math_model(folder: Path, window: int) -> Path:
+    shutil.copytree(ROOT / "model/math_minimind", folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": window}))
+    return folder
+
+
+def test_demonstrations_longer_than_the_window_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watched_ids(monkeypatch)
+    words = [*SMALL, "--agent-type", "react", "--init-from"]
+    done = run_here("--output-dir", tmp_path / "all", *words, math_model(tmp_path / "wide", 4096), app=train_sft.app)
+    assert done.returncode == 0 and "left out" not in done.stdout
+    all_ids, seen[:] = list(seen), []
+    window = sorted(map(len, all_ids))[15]
+    num_shown = sum(len(ids) <= window for ids in all_ids)
+    narrow = math_model(tmp_path / "narrow", window)
+    done = run_here("--output-dir", tmp_path / "some", *words, narrow, app=train_sft.app)
+    assert done.returncode == 0, done.stderr
+    assert seen[:num_shown] == [ids for ids in all_ids if len(ids) <= window]  # others come in their place
+    assert len(seen) == 32 and read_trained_for(tmp_path / "some").max_context == max(map(len, seen)) <= window
+    told = next(line for line in done.stdout.splitlines() if line.startswith("left out"))
+    assert int(told.split()[2]) >= 32 - num_shown and f" {window} tokens" in told
+
+
+def test_a_window_that_no_demonstration_fits_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_sft, "MAX_TOO_LONG", 20)
+    words = [*SMALL, "--init-from", math_model(tmp_path / "narrow", 16)]
+    done = run_here("--output-dir", tmp_path / "made", *words, app=train_sft.app)
+    assert "20 demonstrations in a row have more than the model's window of 16 tokens" in one_line_error(done)
 
 
 def test_a_warm_start_that_was_cut_off_continues_by_the_same_command_alone(
