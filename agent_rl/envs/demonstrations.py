@@ -45,6 +45,9 @@ class Choice:
     """any: requests in many wordings and with names of any words."""
     free_share: float = 0.0
     """Of those in any wording, those whose opening tells nothing of a plan, and whose request may leave out facts."""
+    written: Path | None = None
+    """Task file whose requests people wrote, which are among those in any wording."""
+    written_share: float = 0.0
     levels: tuple[int, ...] = ()
     families: tuple[str, ...] = ()
     """In turn; one that stands several times is shown more often."""

@@ -57,6 +57,13 @@ FreeShare = Annotated[
         min=0.0, max=1.0, help="With --wordings any: share of the requests that come without a plan, as free words do."
     ),
 ]
+Written = Annotated[
+    Path | None,
+    typer.Option(help="With --wordings any: task file whose requests people wrote, shown under other names (nat)."),
+]
+WrittenShare = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="Share of requests of --written among the demonstrations made here.")
+]
 Levels = Annotated[
     str | None,
     typer.Option(help="Levels of the demonstrations, such as 1,2,3, of all families (nat); default: the starter's."),
@@ -101,6 +108,8 @@ def main(
     faulty_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of faulty demonstrations.")] = 0.65,
     wordings: Wordings = "own",
     free_share: FreeShare = 0.0,
+    written: Written = None,
+    written_share: WrittenShare = 0.3,
     levels: Levels = None,
     families: Families = None,
     recorded: Recorded = None,
@@ -133,7 +142,7 @@ def _make(given: SimpleNamespace) -> None:
 
     torch.manual_seed(given.seed)
     mix = (read_demonstrations(given.recorded) if given.recorded else [], given.recorded_share)
-    choice = _choice(given.wordings, given.free_share, given.levels, given.families)
+    choice = _choice(given)
     make_shown = partial(_demonstrations, given.domain, given.faulty_share, given.seed, choice, mix)
     progress = SftProgress(given.output_dir / "unfinished.pt", of=_described(vars(given)))
     is_begun = progress.is_there()
@@ -214,18 +223,28 @@ def _check_rates(learning_rate: float, muon_learning_rate: float) -> None:
             raise ConfigError(f"{option} is {rate}, expected a finite number above 0; give another")
 
 
-def _choice(wordings: Literal["own", "any"], free_share: float, levels: str | None, families: str | None) -> Choice:
-    if free_share and wordings == "own":
-        raise ConfigError(f"--free-share {free_share} without --wordings any: requests in the own wording have a plan")
-    if levels and wordings == "any":
+def _choice(given: SimpleNamespace) -> Choice:
+    if given.free_share and given.wordings == "own":
+        raise ConfigError(
+            f"--free-share {given.free_share} without --wordings any: requests in the own wording have a plan"
+        )
+    if given.written and given.wordings == "own":
+        raise ConfigError(f"--written {given.written} without --wordings any; add that, or leave --written out")
+    if given.levels and given.wordings == "any":
         raise ConfigError(
             "--levels and --wordings any: requests in any wording are of the starter's levels; leave one out"
         )
-    parts = _parts(levels)
+    parts = _parts(given.levels)
     if not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"--levels {levels!r}: expected numbers with commas between them, such as 1,2,3")
-    numbers = tuple(dict.fromkeys(map(int, parts)))
-    return Choice(wordings=wordings, free_share=free_share, levels=numbers, families=_parts(families))
+        raise ConfigError(f"--levels {given.levels!r}: expected numbers with commas between them, such as 1,2,3")
+    return Choice(
+        wordings=given.wordings,
+        free_share=given.free_share,
+        written=given.written,
+        written_share=given.written_share if given.written else 0.0,
+        levels=tuple(dict.fromkeys(map(int, parts))),
+        families=_parts(given.families),
+    )
 
 
 def _parts(text: str | None) -> tuple[str, ...]:

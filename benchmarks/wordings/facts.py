@@ -34,12 +34,15 @@ _ORDERS = {
     "up": ("smallest", "lowest", "least", "ascending", "minimum", "low numbers", "rise", "rising", "go up", "upwards"),
     "down": ("largest", "highest", "greatest", "descending", "maximum", "high numbers", "fall", "biggest", "downwards"),
 }
+_ORDERS["appearance"] += ("sequence as in", "in the order", "come first", "show up", "order how", "table order")
+_ORDERS["appearance"] += ("auftauch", "auftret", "reihenfolge")
 _ORDERS["up"] += ("small", "aufsteigend", "kleinste")
 _ORDERS["down"] += ("big", "absteigend", "größte", "most")
 _TIES = {
     "key": ("alphabet", "nearest to a", "abc", "a-z", "a to z", "a bis z"),
     "appearance": ("first", "earlier", "earliest", "nearer", "zuerst", "before"),
 }
+_SIGNS = {"letters": ("letter", "buchstabe"), "digits": ("digit", "ziffer", "numeral")}
 _OPS = {
     "<": ("<", "below", "under", "less than", "unter"),
     "<=": ("<=", "at most", "or less", "höchstens"),
@@ -104,7 +107,7 @@ def _value(value: Value) -> Fact:
 
 
 def _units(tool: Tool) -> Iterator[Fact]:
-    yield _words(tool.rules["dimension"])
+    # What they measure is said by the units themselves.
     yield from (_token(unit) for unit in tool.rules["units"])
     yield from _digits(tool)
 
@@ -116,7 +119,7 @@ def _digits(tool: Tool) -> Iterator[Fact]:
 
 def _texts(tool: Tool) -> Iterator[Fact]:
     names = [re.escape(op) for op in tool.rules["ops"]]
-    yield (r"\b[^a-z]*?(\W+\w{0,5}){0,2}?\W+".join(rf"(?<![a-z_]){name}(?![a-z_])" for name in names),)
+    yield (r"\b[\s\S]{1,60}?".join(rf"(?<![a-z_]){name}(?![a-z_])" for name in names),)
 
 
 def _formula(tool: Tool) -> Iterator[Fact]:
@@ -130,7 +133,7 @@ def _codes(tool: Tool) -> Iterator[Fact]:
     yield _token("ok")
     for kind, value in tool.rules["rules"]:
         if kind == "ending":
-            yield from (_words(word) for word in re.findall("letters|digits", value))
+            yield from (_words(*_SIGNS[word]) for word in re.findall("letters|digits", value))
         elif kind == "min_length":
             yield _number(value)
         elif value:
@@ -182,13 +185,13 @@ def _notes(tool: Tool) -> Iterator[Fact]:
     yield _words("spaces", "leerzeichen") if rules["split"] == "spaces" else _words(r"[^.;]{0,30}a ?(?:-|to|bis) ?z")
     if rules["strip_plural"]:
         yield _number(4)
-        yield (r"[`'\"]s[`'\"]",)
+        yield (r"[`'\"]s[`'\"]", r"(?<![\w'’])s(?!\w)")
     yield from _score(rules)
     yield _token("k") if tool.config_field else _number(rules["k"])
     yield {
         "ascending": _words("small", "low", "kleiner"),
         "descending": _words("large", "high", "big", "größer"),
-        "corpus": _words("list", "earlier", "order"),
+        "corpus": _words("list", "earlier", "order", "sequence", "above"),
     }[rules["tie"]]
     yield _exact((rules["score_format"] or "{}").format("ID", "SCORE"))
     yield _exact(rules["separator"])
@@ -223,17 +226,17 @@ def _api(tool: Tool) -> Iterator[Fact]:
         value = {"input": f"{{{param['value']}}}", "page_size": "{page_size}"}.get(param["kind"], param["value"])
         size = [rf"{param['name']}={rules['page_size']}(?!\d)"] if param["kind"] == "page_size" else []
         yield (re.escape(f"{param['name']}={value}"), *size)
-    yield (r"[\s\S]{1,9}".join(rf"(?<!\w){re.escape(each['path'])}(?!\w)" for each in rules["fields"]),)
+    yield (r"[\s\S]{1,15}".join(rf"(?<!\w){re.escape(each['path'])}(?!\w)" for each in rules["fields"]),)
     if len(rules["fields"]) > 1:
         yield _exact(rules["between"])
     if rules["items"]:
         yield _token(rules["items"])
         yield _exact(rules["joiner"])
-    yield _words("encod", "escap", "quot")
+    yield _words("encod", "escap", "quot", "prozent-?kodier", "percent")
     yield from (_number(number) for number in (404, 200))
     yield _words("timeout", "time-out", "timed? out", "times out", "in time", "zeit")
     if rules["connection"]:
-        yield _words("connect", "verbindung")
+        yield _words("con?nect", "con?nection", "verbindung", "unreachable")
     size = r"[^)]*page_size: int = \d" if "page_size" in tool.defaults else ""
     yield (rf"{re.escape(name)}_path\(" + ", ".join(f"{each.name}: {each.type}" for each in tool.inputs) + size,)
     yield _exact(f"{name}(status: int, body: str) -> str")

@@ -29,7 +29,8 @@ from agent_rl.envs.nat.spec import NATSpec
 ROOT = Path(__file__).resolve().parents[2]
 TWINS: tuple[Twin, ...] = ("test", "val")
 MADE = [(twin, kind) for twin in TWINS for kind in KINDS]
-FILES = [*MADE, ("test", "original"), ("val", "original"), ("test", "by_hand")]
+BY_HAND: list[tuple[Twin, str]] = [("test", "by_hand"), ("val", "by_hand"), ("val", "in_haste")]
+FILES = [*MADE, ("test", "original"), ("val", "original"), *BY_HAND]
 
 
 @cache
@@ -53,7 +54,7 @@ def test_every_file_has_each_family_and_level_alike_and_loads_as_tasks(twin: Twi
     specs = specs_of(twin, kind)
     cells = Counter((spec.family, spec.level) for spec in specs)
     assert len(cells) == len(STARTER_FAMILIES) * len(STARTER_LEVELS) - 1
-    assert set(cells.values()) == {4 if kind == "by_hand" else COUNTS[twin] // 15}
+    assert set(cells.values()) == {4 if (twin, kind) in BY_HAND else COUNTS[twin] // 15}
     assert len({spec.task_id for spec in specs}) == len({spec.request for spec in specs}) == len(specs)
     assert initial_messages(specs[0])[1].content == specs[0].request
 
@@ -242,14 +243,15 @@ def test_no_name_of_the_original_is_left(twin: Twin) -> None:
 # ---------------------------------------------------------------- by hand, and what may not read any of it
 
 
-def test_requests_by_hand_are_sixty_of_a_kind() -> None:
-    texts = [spec.request for spec in specs_of("test", "by_hand")]
+@pytest.mark.parametrize(("twin", "kind"), BY_HAND)
+def test_requests_by_hand_are_sixty_of_a_kind(twin: Twin, kind: str) -> None:
+    texts = [spec.request for spec in specs_of(twin, kind)]
     assert len(texts) >= 60
     openings = Counter(" ".join(re.findall(r"\w+", text.lower())[:3]) for text in texts)
     assert max(openings.values()) == 1
     lines = Counter(masked(line) for text in texts for line in text.splitlines() if len(line.split()) > 8)
     assert max(lines.values()) == 1
-    known = {masked(each) for spec in specs_of("test", "original") for each in sentences(spec.request)}
+    known = {masked(each) for spec in specs_of(twin, "original") for each in sentences(spec.request)}
     assert not known & {masked(each) for text in texts for each in sentences(text)}
 
 

@@ -248,7 +248,7 @@ def test_the_warm_start_script_makes_a_model_that_training_accepts(tmp_path: Pat
     first, model = model, tmp_path / "further"
     MiniMindForCausalLM.from_pretrained(first, torch.bfloat16).save_pretrained(first)  # as some models ship
     words = ["--init-from", first, "--num-demonstrations", "64", "--num-copied", "32", "--num-read", "16"]
-    words += ["--wordings", "any", "--free-share", "0.5"]
+    words += ["--wordings", "any", "--free-share", "0.5", "--written", "dataset/nat_tasks/written.jsonl.gz"]
     done = run("agent_rl/scripts/train_sft.py", "--output-dir", model, *words)
     assert done.returncode == 0, done.stderr
     assert MiniMindForCausalLM.from_pretrained(model).dtype == torch.float32

@@ -141,6 +141,8 @@ def test_a_warm_start_that_was_cut_off_continues_by_the_same_command_alone(
         (["--levels", "easy"], "--levels 'easy': expected numbers"),
         (["--levels", "1", "--wordings", "any"], "leave one out"),
         (["--free-share", "0.1"], "without --wordings any"),
+        (["--written", "requests.jsonl"], "--written requests.jsonl without --wordings any"),
+        (["--wordings", "any", "--written", "missing.jsonl"], "missing.jsonl"),
         (["--domain", "nat", "--levels", "7"], "has a level in [7]"),
         (["--hidden-size", "16"], "'--hidden-size': Input should be greater than or equal to 64"),
         (["--hidden-size", "100"], "--hidden-size is 100; give a multiple of 64"),

@@ -17,6 +17,7 @@ from agent_rl.envs.nat.factory.generate import HELD_OUT_FAMILY, STARTER_FAMILIES
 from agent_rl.envs.nat.factory.render import render_logic, render_project
 from agent_rl.envs.nat.factory.requests.loose import in_loose_words, tells_example
 from agent_rl.envs.nat.factory.requests.reword import in_any_words
+from agent_rl.envs.nat.factory.requests.written import endless_written, read_written
 from agent_rl.envs.nat.prompts import first_messages, initial_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import TOOL_SPECS, test_report
@@ -47,7 +48,8 @@ def chosen_demonstrations(seed: int, *, faulty_share: float, choice: Choice) -> 
     else:
         specs = _endless_specs(seed, choice.families or STARTER_FAMILIES)
     if choice.wordings == "any":
-        return _in_any_words(specs, seed, faulty_share, choice.free_share)
+        written = read_written(choice.written) if choice.written else []
+        return _in_any_words(specs, seed, faulty_share, choice, written)
     return _in_own_words(specs, seed, faulty_share)
 
 
@@ -59,17 +61,28 @@ def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> I
 
 
 def _in_any_words(
-    specs: Iterable[NATSpec], seed: int, faulty_share: float, free_share: float
+    specs: Iterable[NATSpec], seed: int, faulty_share: float, choice: Choice, written: Sequence[NATSpec]
 ) -> Iterator[Demonstration]:
-    """With requests in many wordings and names of any words, a share of them without a plan."""
+    """With requests in many wordings and names of any words, a share of them without a plan, a share as people wrote
+    them."""
+    written_ones = endless_written(written, random.Random(f"written-{seed}"))
     for spec in specs:
-        is_free = random.Random(f"free-{seed}-{spec.task_id}").random() < free_share
-        change = in_loose_words if is_free else in_any_words
-        changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
+        is_written = bool(written) and _draw("is-written", seed, spec) < choice.written_share
+        is_free = not is_written and _draw("free", seed, spec) < choice.free_share
+        if is_written:
+            changed = next(written_ones)
+        else:
+            change = in_loose_words if is_free else in_any_words
+            changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))
         messages = first_messages(None if is_free else changed, changed.request)
-        turns = demonstration_turns(changed, faulty_share=faulty_share, seed=seed)
-        covers = _covers(spec, "any", *["free"] * is_free)
-        yield Demonstration(messages, turns, TOOL_SPECS, kind=spec.family, covers=covers)
+        turns = demonstration_turns(changed, faulty_share=faulty_share, seed=seed, tells_all=is_written)
+        covers = _covers(changed, "any", *["free"] * is_free)
+        yield Demonstration(messages, turns, TOOL_SPECS, kind=changed.family, covers=covers)
+
+
+def _draw(name: str, seed: int, spec: NATSpec) -> float:
+    """A number below 1, the same for the same demonstration."""
+    return random.Random(f"{name}-{seed}-{spec.task_id}").random()
 
 
 def _endless_specs(seed: int, families: Sequence[str]) -> Iterator[NATSpec]:
@@ -93,16 +106,17 @@ def _covers(spec: NATSpec, *wordings: str) -> dict[str, tuple[str | int, ...]]:
     return {"families": tuple(families), "levels": (spec.level,), "kinds": ("create",), "wordings": wordings}
 
 
-def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int) -> Turns:
+def demonstration_turns(spec: NATSpec, *, faulty_share: float, seed: int, tells_all: bool = False) -> Turns:
     """The teacher's turns: every file, then `submit` in the same turn, or after a turn that runs the tests.
 
-    Right ones do not test an example that the request does not tell: nobody could know what comes out.
+    Right ones do not test an example that the request does not tell: nobody could know what comes out. With `tells_all`
+    it is told somehow, without quotes too, as people write.
     """
     rng = random.Random(f"demo-{seed}-{spec.task_id}")
     faulty, habit = rng.random() < faulty_share, rng.random() < HABIT_SHARE
     is_slip = faulty and not habit
     if not faulty:
-        files = render_project(spec, untested="" if tells_example(spec) else "example")
+        files = render_project(spec, untested="" if tells_all or tells_example(spec) else "example")
     else:
         files = _slip(spec, rng) if is_slip else _forgetful(spec)
     writes = [ToolCall(name="file_write", arguments={"path": path, "content": text}) for path, text in files.items()]

@@ -16,7 +16,7 @@ from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.families.base import is_argument_name
 from agent_rl.envs.nat.factory.planner.plan import plan_of
 from agent_rl.envs.nat.factory.requests.grammar import read_words
-from agent_rl.envs.nat.spec import Example, NATSpec, Telling, Tool
+from agent_rl.envs.nat.spec import ConfigField, Example, InputField, NATSpec, Telling, Tool
 
 WORDS = "words.txt"
 _ONSETS = ["b", "br", "c", "ch", "d", "dr", "f", "fl", "g", "gl", "h", "j", "k", "kr", "l", "m", "n", "p", "pl", "qu",
@@ -71,8 +71,11 @@ def in_any_case(name: str, rng: random.Random) -> str:
     return style(name)
 
 
-def renamed(spec: NATSpec, rng: random.Random) -> NATSpec:
-    """The spec of one tool under other names; its request is that of the old names until it is worded again."""
+def renamed(spec: NATSpec, rng: random.Random, *, of_service: bool = True) -> NATSpec:
+    """The spec of one tool under other names; its request is that of the old names until it is worded again.
+
+    `of_service`: an API may get another host, path and fields, and so another example.
+    """
     (tool,) = spec.tools
     package = f"nat_{any_name(rng)}"
     type_name = _type_of(package, rng)
@@ -80,7 +83,7 @@ def renamed(spec: NATSpec, rng: random.Random) -> NATSpec:
     tool = tool.model_copy(update={"type_name": type_name, "instance": instance})
     if rng.random() < FUNCTION_SHARE:
         tool = tool.model_copy(update={"function": _other_than({instance, package}, rng)})
-    if rng.random() < FIELD_SHARE:
+    if rng.random() < FIELD_SHARE and (of_service or tool.family != "api_client"):
         tool = _with_other_fields(tool, rng)
     same = spec.server.name == spec.package
     name = package if same else in_any_case(any_name(rng), rng)
@@ -117,10 +120,14 @@ def _with_other_fields(tool: Tool, rng: random.Random) -> Tool:
         old = _service_words(tool.rules)
     else:
         return tool
+    parts = (Tool, InputField, ConfigField, Example, Telling)
+    structure = {name for part in parts for name in part.model_fields} | {*tool.rules}
+    if structure & {*old}:
+        return tool  # exchanging such a name would exchange keys
     new: list[str] = []
     while len(new) < len(old):
         name = any_word(rng)
-        if name not in {*new, *old, *_TAKEN, tool.function} and is_argument_name(name):
+        if name not in {*new, *old, *structure, *_TAKEN, tool.function} and is_argument_name(name):
             new.append(name)
     if tool.family == "api_client":
         return _with_other_service(tool, dict(zip(old, new, strict=True)), rng)

@@ -191,7 +191,7 @@ def test_synonyms_and_words_are_plain() -> None:
     for word, others in read_synonyms("synonyms.txt").items():
         assert word not in others and all(other.isalpha() for other in others)
     words = read_words("words.txt")
-    assert len(words) == len(set(words)) > 2500 and all(word.isalpha() and word.islower() for word in words)
+    assert len(words) == len(set(words)) > 12_000 and all(word.isalpha() and word.islower() for word in words)
 
 
 def test_demonstrations_are_the_same_for_the_same_seed() -> None:
