@@ -30,7 +30,7 @@ def read_written(path: Path) -> list[NATSpec]:
     for number, row in enumerate(read_tasks(path), start=1):
         spec = parse_spec(row, f"{path}:{number}")
         if len(spec.tools) != 1 or not isinstance(spec.workflow, Direct):
-            raise DataError(f"{path}:{number}: an agent of several tools; leave it out, as only one is renamed")
+            raise DataError(f"{path}:{number}: not an agent of one tool, expected one; leave the row out")
         if split_of(spec.fingerprint) != "sft":
             raise DataError(
                 f"{path}:{number}: the fingerprint {spec.fingerprint} is one to train or evaluate on, expected one of "

@@ -133,7 +133,7 @@ def test_rows_that_are_not_for_demonstrations_are_refused_by_their_number(tmp_pa
         read_written(written_file(tmp_path / "written.jsonl", made("calculator", "x"), held_out))
     several = next(generate_specs(1, ["sft"], levels=[3]))
     assert len(several.tools) > 1
-    with pytest.raises(DataError, match=r"several\.jsonl:1: an agent of several tools"):
+    with pytest.raises(DataError, match=r"several\.jsonl:1: not an agent of one tool"):
         read_written(written_file(tmp_path / "several.jsonl", several))
 
 
