@@ -43,6 +43,8 @@ _TIES = {
     "appearance": ("first", "earlier", "earliest", "nearer", "zuerst", "before"),
 }
 _SIGNS = {"letters": ("letter", "buchstabe"), "digits": ("digit", "ziffer", "numeral")}
+_DIMENSIONS = {"duration": ("zeit",), "length": ("cm/mm",), "mass": ("kilo",)}
+"""What people say in the place of the word, units among them."""
 _OPS = {
     "<": ("<", "below", "under", "less than", "unter"),
     "<=": ("<=", "at most", "or less", "höchstens"),
@@ -107,7 +109,8 @@ def _value(value: Value) -> Fact:
 
 
 def _units(tool: Tool) -> Iterator[Fact]:
-    # What they measure is said by the units themselves.
+    dimension = tool.rules["dimension"]
+    yield _words(dimension, *_DIMENSIONS.get(dimension, ()))
     yield from (_token(unit) for unit in tool.rules["units"])
     yield from _digits(tool)
 
@@ -191,7 +194,7 @@ def _notes(tool: Tool) -> Iterator[Fact]:
     yield {
         "ascending": _words("small", "low", "kleiner"),
         "descending": _words("large", "high", "big", "größer"),
-        "corpus": _words("list", "earlier", "order", "sequence", "above"),
+        "corpus": _words("list", "earlier", "order", "sequence"),
     }[rules["tie"]]
     yield _exact((rules["score_format"] or "{}").format("ID", "SCORE"))
     yield _exact(rules["separator"])
@@ -226,17 +229,17 @@ def _api(tool: Tool) -> Iterator[Fact]:
         value = {"input": f"{{{param['value']}}}", "page_size": "{page_size}"}.get(param["kind"], param["value"])
         size = [rf"{param['name']}={rules['page_size']}(?!\d)"] if param["kind"] == "page_size" else []
         yield (re.escape(f"{param['name']}={value}"), *size)
-    yield (r"[\s\S]{1,15}".join(rf"(?<!\w){re.escape(each['path'])}(?!\w)" for each in rules["fields"]),)
+    yield (r"[\s\S]{1,10}".join(rf"(?<!\w){re.escape(each['path'])}(?!\w)" for each in rules["fields"]),)
     if len(rules["fields"]) > 1:
         yield _exact(rules["between"])
     if rules["items"]:
         yield _token(rules["items"])
         yield _exact(rules["joiner"])
-    yield _words("encod", "escap", "quot", "prozent-?kodier", "percent")
+    yield _words("encod", "escap", "quot", "prozent-?kodier")
     yield from (_number(number) for number in (404, 200))
     yield _words("timeout", "time-out", "timed? out", "times out", "in time", "zeit")
     if rules["connection"]:
-        yield _words("con?nect", "con?nection", "verbindung", "unreachable")
+        yield _words("con?nect", "verbindung")
     size = r"[^)]*page_size: int = \d" if "page_size" in tool.defaults else ""
     yield (rf"{re.escape(name)}_path\(" + ", ".join(f"{each.name}: {each.type}" for each in tool.inputs) + size,)
     yield _exact(f"{name}(status: int, body: str) -> str")

@@ -48,8 +48,7 @@ def chosen_demonstrations(seed: int, *, faulty_share: float, choice: Choice) -> 
     else:
         specs = _endless_specs(seed, choice.families or STARTER_FAMILIES)
     if choice.wordings == "any":
-        written = read_written(choice.written) if choice.written else []
-        return _in_any_words(specs, seed, faulty_share, choice, written)
+        return _in_any_words(specs, seed, faulty_share, choice)
     return _in_own_words(specs, seed, faulty_share)
 
 
@@ -60,17 +59,16 @@ def _in_own_words(specs: Iterable[NATSpec], seed: int, faulty_share: float) -> I
         yield Demonstration(initial_messages(spec), turns, TOOL_SPECS, kind=spec.family, covers=covers)
 
 
-def _in_any_words(
-    specs: Iterable[NATSpec], seed: int, faulty_share: float, choice: Choice, written: Sequence[NATSpec]
-) -> Iterator[Demonstration]:
+def _in_any_words(specs: Iterable[NATSpec], seed: int, faulty_share: float, choice: Choice) -> Iterator[Demonstration]:
     """With requests in many wordings and names of any words, a share of them without a plan, a share as people wrote
     them."""
-    written_ones = endless_written(written, random.Random(f"written-{seed}"))
+    specs_written = read_written(choice.written) if choice.written else []
+    written, share = endless_written(specs_written, random.Random(f"written-{seed}")), choice.written_share
     for spec in specs:
-        is_written = bool(written) and _draw("is-written", seed, spec) < choice.written_share
+        is_written = bool(specs_written) and _draw("is-written", seed, spec) < share
         is_free = not is_written and _draw("free", seed, spec) < choice.free_share
         if is_written:
-            changed = next(written_ones)
+            changed = next(written)
         else:
             change = in_loose_words if is_free else in_any_words
             changed = change(spec, random.Random(f"words-{seed}-{spec.task_id}"))

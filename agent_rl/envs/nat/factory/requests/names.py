@@ -133,10 +133,10 @@ def _with_other_fields(tool: Tool, rng: random.Random) -> Tool:
         return _with_other_service(tool, dict(zip(old, new, strict=True)), rng)
     there, back = dict(zip(old, new, strict=True)), dict(zip(new, old, strict=True))
     kept = {name: getattr(tool, name) for name in ("type_name", "instance", "function", "family", "errors")}
-    changed = Tool.model_validate({**_with_words(tool.model_dump(exclude=set(kept)), there), **kept})
+    changed = Tool.model_validate({**with_words(tool.model_dump(exclude=set(kept)), there), **kept})
     for given in (changed.example.inputs, *changed.telling.inputs):
-        before = oracle.answer(tool, _with_words(given, back), tool.defaults)
-        if oracle.answer(changed, given, changed.defaults) != _with_words(before, there):
+        before = oracle.answer(tool, with_words(given, back), tool.defaults)
+        if oracle.answer(changed, given, changed.defaults) != with_words(before, there):
             return tool  # one of the names means something else as well
     return changed
 
@@ -145,14 +145,14 @@ def _with_other_service(tool: Tool, table: dict[str, str], rng: random.Random) -
     """A made-up service answers by its own names, so the example is another one."""
     rules = {**tool.rules}
     for name in _SERVICE_TEXTS:
-        rules[name] = _with_words(rules[name], table, near=r"\w")
+        rules[name] = with_words(rules[name], table, near=r"\w")
     rules["fields"] = [{**each, "path": table.get(each["path"], each["path"])} for each in rules["fields"]]
     rules["params"] = [
         {**each, "value": table.get(each["value"], each["value"]) if each["kind"] == "input" else each["value"]}
         for each in rules["params"]
     ]
     inputs = tuple(each.model_copy(update={"name": table.get(each.name, each.name)}) for each in tool.inputs)
-    errors = tuple(_with_words(each, table, near=r"\w") for each in tool.errors)
+    errors = tuple(with_words(each, table, near=r"\w") for each in tool.errors)
     changed = tool.model_copy(update={"rules": rules, "inputs": inputs, "errors": errors, "telling": Telling()})
     family = FAMILIES[tool.family]
     for _ in range(20):
@@ -170,13 +170,15 @@ def _service_words(rules: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([host, *path, *(each["path"] for each in rules["fields"] if "." not in each["path"])]))
 
 
-def _with_words(value: Any, table: dict[str, str], near: str = r"[A-Za-z0-9_.]") -> Any:
-    """Plain data with whole words exchanged in every text and key; `near` is what a whole word never touches: with a
-    dot, parts of a path stay."""
+def with_words(value: Any, table: dict[str, str], near: str = r"[A-Za-z0-9_.]") -> Any:
+    """Plain data with whole words exchanged in every text and key; where several fit, the first of the table.
+
+    `near` is what a whole word never touches: with a dot, parts of a path stay.
+    """
     if isinstance(value, dict):
-        return {_with_words(key, table, near): _with_words(each, table, near) for key, each in value.items()}
+        return {with_words(key, table, near): with_words(each, table, near) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_words(each, table, near) for each in value]
+        return [with_words(each, table, near) for each in value]
     if not isinstance(value, str) or not table:
         return value
     shape = rf"(?<!{near})(?:{'|'.join(map(re.escape, table))})(?!{near})"

@@ -6,8 +6,7 @@ what a sentence may take any name for is exchanged. Not here: requests that are 
 
 import itertools
 import random
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.nat.factory.compose import INSTANCES
 from agent_rl.envs.nat.factory.generate import split_of
 from agent_rl.envs.nat.factory.planner.plan import plan_of
-from agent_rl.envs.nat.factory.requests.names import renamed
+from agent_rl.envs.nat.factory.requests.names import renamed, with_words
 from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.spec import Direct, NATSpec
 from agent_rl.errors import DataError
@@ -50,16 +49,22 @@ def endless_written(specs: Iterable[NATSpec], rng: random.Random) -> Iterator[NA
 
 
 def under_other_names(spec: NATSpec, rng: random.Random) -> NATSpec:
-    """The spec of one tool with other names, put in the place of the old ones in its request."""
+    """The spec of one tool with other names, put in the place of the old ones in its request.
+
+    A text of its rules, errors or example that holds an old name and stays as it is, stays so in the request too.
+    """
     changed = renamed(spec, rng, of_service=False)
     (old,), (new,) = spec.tools, changed.tools
     if old.instance in INSTANCES:  # such as `service`, which sentences have as a word
         new = new.model_copy(update={"instance": old.instance})
         changed = changed.model_copy(update={"tools": (new,)})
+        changed = changed.model_copy(update={"plan": plan_of(changed)})
     kept = {*_texts([old.rules, old.errors, old.example.inputs, old.example.output])}
     kept &= {*_texts([new.rules, new.errors, new.example.inputs, new.example.output])}
-    changed = changed.model_copy(update={"plan": plan_of(changed)})
-    return changed.model_copy(update={"request": _exchanged(spec.request, _table(spec, changed), kept)})
+    names = _table(spec, changed)
+    whole = {each: each for each in kept if any(name in each and name != each for name in names)}
+    longest_first = dict(sorted({**whole, **names}.items(), key=lambda pair: -len(pair[0])))
+    return changed.model_copy(update={"request": with_words(spec.request, longest_first, near=r"\w")})
 
 
 def _table(spec: NATSpec, changed: NATSpec) -> dict[str, str]:
@@ -79,10 +84,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _texts(each)
-
-
-def _exchanged(text: str, table: Mapping[str, str], kept: Iterable[str]) -> str:
-    """`text` with every whole word of the table exchanged, but for what is part of a text that is kept."""
-    whole = [each for each in kept if len(each) > 1 and any(name in each and name != each for name in table)]
-    shape = "|".join(map(re.escape, sorted([*whole, *table], key=len, reverse=True)))
-    return re.sub(rf"(?<!\w)(?:{shape})(?!\w)", lambda found: table.get(found[0], found[0]), text) if table else text
