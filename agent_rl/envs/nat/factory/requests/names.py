@@ -19,6 +19,8 @@ from agent_rl.envs.nat.factory.requests.grammar import read_words
 from agent_rl.envs.nat.spec import ConfigField, Example, InputField, NATSpec, Telling, Tool
 
 WORDS = "words.txt"
+PIECES = "pieces.txt"
+"""What the tokenizer of `model/nat_minimind_words` cuts small letters into: a name of other words falls into these."""
 _ONSETS = ["b", "br", "c", "ch", "d", "dr", "f", "fl", "g", "gl", "h", "j", "k", "kr", "l", "m", "n", "p", "pl", "qu",
            "r", "s", "sh", "sk", "st", "t", "tr", "v", "w", "y", "z"]  # fmt: skip
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "io", "oo", "ou"]
@@ -34,8 +36,10 @@ FIELD_SHARE = 0.5
 def any_word(rng: random.Random) -> str:
     """One part of a name, in small letters."""
     kind = rng.random()
-    if kind < 0.5:
+    if kind < 0.4:
         return rng.choice(read_words(WORDS))
+    if kind < 0.65:
+        return "".join(rng.choices(read_words(PIECES), k=rng.choice([2, 2, 3])))
     if kind < 0.85:
         return "".join(
             rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_ENDS) for _ in range(rng.choice([1, 2, 2, 3]))

@@ -27,6 +27,7 @@ from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.prompts import first_messages
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.visible import visible_checks
+from agent_rl.policies.minimind_policy import load_tokenizer
 
 ANY = Choice(wordings="any")
 CALL = re.compile(r"\b[A-Za-z]\w+(?=\()")
@@ -192,6 +193,18 @@ def test_synonyms_and_words_are_plain() -> None:
         assert word not in others and all(other.isalpha() for other in others)
     words = read_words("words.txt")
     assert len(words) == len(set(words)) > 12_000 and all(word.isalpha() and word.islower() for word in words)
+
+
+def test_names_are_made_of_every_piece_of_the_tokenizer() -> None:
+    """A name of words that were never shown falls into pieces that were."""
+    rng = random.Random(3)
+    pieces = set(read_words("pieces.txt"))
+    tokenizer = load_tokenizer("model/nat_minimind_words")
+    known = {piece for piece in tokenizer.get_vocab() if re.fullmatch("[a-z]{2,}", piece)}
+    shown: set[str] = set()
+    for _ in range(300):
+        shown.update(tokenizer.tokenize(" ".join(f"`{any_name(rng)}`" for _ in range(50))))
+    assert pieces == known and pieces <= shown
 
 
 def test_demonstrations_are_the_same_for_the_same_seed() -> None:
