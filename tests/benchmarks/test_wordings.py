@@ -30,7 +30,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TWINS: tuple[Twin, ...] = ("test", "val")
 MADE = [(twin, kind) for twin in TWINS for kind in KINDS]
 BY_HAND: list[tuple[Twin, str]] = [("test", "by_hand"), ("val", "by_hand"), ("val", "in_haste")]
-FILES = [*MADE, ("test", "original"), ("val", "original"), *BY_HAND]
+TOLD = [*MADE, ("test", "original"), ("val", "original"), *BY_HAND]
+FROM_CODE: tuple[Twin, str] = ("val", "from_code")
+"""Of authors who saw no request: formulas and formats may be told in words that no list of ours has."""
+FILES = [*TOLD, FROM_CODE]
 
 
 @cache
@@ -54,15 +57,23 @@ def test_every_file_has_each_family_and_level_alike_and_loads_as_tasks(twin: Twi
     specs = specs_of(twin, kind)
     cells = Counter((spec.family, spec.level) for spec in specs)
     assert len(cells) == len(STARTER_FAMILIES) * len(STARTER_LEVELS) - 1
-    assert set(cells.values()) == {4 if (twin, kind) in BY_HAND else COUNTS[twin] // 15}
+    assert set(cells.values()) == {4 if (twin, kind) in [*BY_HAND, FROM_CODE] else COUNTS[twin] // 15}
     assert len({spec.task_id for spec in specs}) == len({spec.request for spec in specs}) == len(specs)
     assert initial_messages(specs[0])[1].content == specs[0].request
 
 
-@pytest.mark.parametrize(("twin", "kind"), FILES)
+@pytest.mark.parametrize(("twin", "kind"), TOLD)
 def test_every_request_holds_all_facts(twin: Twin, kind: str) -> None:
     lacking = {spec.task_id: lacks for spec in specs_of(twin, kind) if (lacks := missing(spec, spec.request))}
     assert lacking == {}
+
+
+def test_requests_written_from_code_hold_names_errors_and_the_example() -> None:
+    for spec in specs_of(*FROM_CODE):
+        tool = spec.tools[0]
+        inputs = [each.name for each in tool.inputs]
+        for text in (spec.package, tool.type_name, tool.instance, *inputs, *tool.errors, tool.example.output):
+            assert text in spec.request or json.dumps(text, ensure_ascii=False)[1:-1] in spec.request, spec.task_id
 
 
 @pytest.mark.parametrize("kind", ["original", "phrasing", "by_hand"])
@@ -243,7 +254,7 @@ def test_no_name_of_the_original_is_left(twin: Twin) -> None:
 # ---------------------------------------------------------------- by hand, and what may not read any of it
 
 
-@pytest.mark.parametrize(("twin", "kind"), BY_HAND)
+@pytest.mark.parametrize(("twin", "kind"), [*BY_HAND, FROM_CODE])
 def test_requests_by_hand_are_sixty_of_a_kind(twin: Twin, kind: str) -> None:
     texts = [spec.request for spec in specs_of(twin, kind)]
     assert len(texts) >= 60

@@ -66,6 +66,7 @@ def in_any_case(name: str, rng: random.Random) -> str:
             str,
             str,
             lambda text: text.replace("_", "-"),
+            lambda text: text.replace("_", rng.choice(".:+")),
             lambda text: "".join(part[:1].upper() + part[1:] for part in text.split("_")),
             lambda text: re.sub("_(.)", lambda found: found[1].upper(), text),
             lambda text: "-".join(part.capitalize() for part in text.split("_")),

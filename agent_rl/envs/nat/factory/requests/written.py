@@ -1,7 +1,8 @@
-"""Show requests that people wrote again and again, each time under other names.
+"""Show requests that people wrote again and again, each time under other names and often with another example.
 
 A row of such a file is a task like any other, whose request somebody typed. What an agent does stays as written: only
-what a sentence may take any name for is exchanged. Not here: requests that are put together (`reword.py`).
+what a sentence may take any name for is exchanged, and values of the example that are told once. Not here: requests
+that are put together (`reword.py`).
 """
 
 import itertools
@@ -14,10 +15,14 @@ from agent_rl.data.tasks import read_tasks
 from agent_rl.envs.nat.factory.compose import INSTANCES
 from agent_rl.envs.nat.factory.generate import split_of
 from agent_rl.envs.nat.factory.planner.plan import plan_of
+from agent_rl.envs.nat.factory.requests.examples import with_other_example
 from agent_rl.envs.nat.factory.requests.names import renamed, with_words
 from agent_rl.envs.nat.judge.parse import parse_spec
 from agent_rl.envs.nat.spec import Direct, NATSpec
 from agent_rl.errors import DataError
+
+OTHER_EXAMPLE_SHARE = 0.7
+"""Requests of later rounds that tell another example, where they can."""
 
 
 def read_written(path: Path) -> list[NATSpec]:
@@ -40,11 +45,13 @@ def read_written(path: Path) -> list[NATSpec]:
 
 
 def endless_written(specs: Iterable[NATSpec], rng: random.Random) -> Iterator[NATSpec]:
-    """Every spec once in any order, under its own names in the first round and others later, without end."""
+    """Every spec once in any order, as it is in the first round and under other names later, without end."""
     specs = list(specs)
     for turn in itertools.count():
         for spec in rng.sample(specs, len(specs)):
             shown = under_other_names(spec, rng) if turn else spec
+            if turn and rng.random() < OTHER_EXAMPLE_SHARE:
+                shown = with_other_example(shown, rng)
             yield shown.model_copy(update={"task_id": f"{spec.task_id}-{turn}"})
 
 

@@ -163,7 +163,8 @@ def test_names_are_what_the_toolkit_takes() -> None:
     assert all(re.fullmatch(r"[a-z][a-z0-9_]*", name) for name in names)
     assert len(set(names)) > 1900
     shapes = {in_any_case("one_two3", random.Random(seed)) for seed in range(60)}
-    assert {"one_two3", "one-two3", "OneTwo3", "oneTwo3", "One-Two3", "ONE_TWO3"} == shapes
+    joined = {"one_two3", "one-two3", "one.two3", "one:two3", "one+two3"}
+    assert joined | {"OneTwo3", "oneTwo3", "One-Two3", "ONE_TWO3"} == shapes
 
 
 def test_choices_nest_and_parts_are_left_as_they_are() -> None:
