@@ -66,7 +66,7 @@ Kind = Annotated[
     ),
 ]
 Mistakes = Literal["edits", "faults", "misread"]
-"""What demonstrations mend: edits among the planted faults, these alone, or a rule that was read wrong."""
+"""What demonstrations mend: edits among the planted faults, these alone, or what was read or copied wrong."""
 Submissions = Annotated[
     Path | None,
     typer.Option(
@@ -77,8 +77,8 @@ Submissions = Annotated[
 Misread = Annotated[
     bool,
     typer.Option(
-        help="demonstrations: a project whose writer read one rule of the request wrong is submitted, and a teacher "
-        "mends it by the example, instead of projects with planted faults."
+        help="demonstrations: a project whose writer read one rule of the request wrong, or copied a value wrong into "
+        "the test, is submitted, and a teacher mends it by the example, instead of projects with planted faults."
     ),
 ]
 Edits = Annotated[

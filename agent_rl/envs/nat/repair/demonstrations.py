@@ -20,7 +20,7 @@ from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.requests.reword import any_request, in_any_names
 from agent_rl.envs.nat.repair.faults import PRACTISED, plant
 from agent_rl.envs.nat.repair.generate import starter_specs, tried
-from agent_rl.envs.nat.repair.misread import misread
+from agent_rl.envs.nat.repair.misread import miscopied, misread
 from agent_rl.envs.nat.repair.task import NATTask, covered
 from agent_rl.envs.nat.repair.wording import repair_request
 from agent_rl.envs.nat.spec import NATSpec
@@ -36,6 +36,8 @@ MENDED_SHARE = 0.25
 """Of the demonstrations, those of a project written from nothing whose first submission is not taken."""
 TWICE_SHARE = 0.4
 """Of the misread projects that can be, those that are mended in vain first."""
+MISCOPIED_SHARE = 0.3
+"""Of the misread ones, right projects whose test has a value that was copied wrong."""
 _MOST_CHANGED = 12
 """Lines of a file that are said before it is written again."""
 BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
@@ -80,6 +82,8 @@ def misread_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demons
 
     def recorded(spec: NATSpec) -> Demonstration | None:
         rng = random.Random(f"misread-{seed}-{spec.task_id}")
+        if random.Random(f"miscopied-{seed}-{spec.task_id}").random() < MISCOPIED_SHARE:
+            return _recorded_miscopied(factory, in_any_names(spec, rng), rng)
         found = misread(in_any_names(spec, rng), rng)
         if found is None:
             return None
@@ -90,6 +94,14 @@ def misread_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demons
         return record(factory, NATTask(spec=told), mending(told, *attempts), unlearned=unlearned, wordings=("any",))
 
     return tried(recorded, starter_specs(seed, ["sft"]))
+
+
+def _recorded_miscopied(factory: NATEnvFactory, spec: NATSpec, rng: random.Random) -> Demonstration | None:
+    told = spec.model_copy(update={"request": any_request(spec, rng)})
+    files = miscopied(told, rng)
+    if files is None or _is_taken(factory, told, files):
+        return None
+    return record(factory, NATTask(spec=told), mending(told, files), unlearned=frozenset([0]), wordings=("any",))
 
 
 def mended_submissions(

@@ -1,16 +1,20 @@
 """Specs as somebody has them who reads a request wrong in one place, and whom the example proves wrong.
 
 Who reads a sentence wrong reads it the same way a second time. What tells then is the example: it comes out otherwise
-than the request says. Not here: what is written, submitted and mended (`demonstrations.py`).
+than the request says; or it was copied wrong itself, into the project's test. Not here: what is written, submitted and
+mended (`demonstrations.py`).
 """
 
 import random
+import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from agent_rl.data.neighbours import changed_values
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.planner.plan import plan_of
+from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.telling import reading_of
 from agent_rl.envs.nat.spec import Example, NATSpec, Tool
 
@@ -18,6 +22,8 @@ _NUM_DONORS = 6
 _MOST_READINGS = 40
 """Of one rule that are tried."""
 _NUM_INPUTS = 12
+_TESTED = re.compile(r"""'[^'\n]*'|"(?P<text>(?:[^"\\\n]|\\.)*)"|(?<![\w."])(?P<number>\d+\.\d+)""")
+"""A text in either quotes, or a number, as a line of a test has it."""
 _DATA = {"notes", "host", "path", "params", "units", "dimension", "token"}
 """Rules that are data and names: nobody reads one as another that makes sense."""
 
@@ -39,6 +45,37 @@ def misread(spec: NATSpec, rng: random.Random) -> tuple[NATSpec, ...] | None:
                 told += next(([each] for each in readings if _are_told_apart(example, tool, wrong, each)), [])
                 return _with_tools(spec, [each.model_copy(update={"example": example}) for each in told])
     return None
+
+
+def miscopied(spec: NATSpec, rng: random.Random) -> dict[str, str] | None:
+    """The reference project with one value copied wrong into its test; None where the test has none."""
+    files = render_project(spec)
+    text = files[spec.tests_path]
+    places = [place for place in map(partial(_value_at, text), _TESTED.finditer(text)) if place]
+    if not places:
+        return None
+    start, end = rng.choice(places)
+    return {**files, spec.tests_path: text[:start] + _garbled(text[start:end], spec, rng) + text[end:]}
+
+
+def _value_at(text: str, found: re.Match[str]) -> tuple[int, int] | None:
+    """Where the value begins and ends; None outside an assertion, and for texts with escapes or of one character."""
+    span = found.span("text") if found["text"] else found.span("number")
+    is_tested = text[: found.start()].rpartition("\n")[2].startswith("    assert ")
+    return span if is_tested and span[1] - span[0] > 1 and "\\" not in text[slice(*span)] else None
+
+
+def _garbled(value: str, spec: NATSpec, rng: random.Random) -> str:
+    """Another value, as a hasty reader copies: a character lost, doubled or another one, or a word of elsewhere."""
+    is_number = value.replace(".", "").isdigit()
+    at = rng.choice([place for place, sign in enumerate(value) if not is_number or sign != "."])
+    other = rng.choice("0123456789" if value[at].isdigit() else "abcdefghijklmnopqrstuvwxyz")
+    changed = [value[:at] + other + value[at + 1 :]]
+    if not is_number:
+        changed += [value[:at] + value[at + 1 :], value[: at + 1] + value[at:]]
+        changed += rng.sample(words := re.findall(r"[a-z]{3,}", spec.request), min(1, len(words)))
+    found = [each for each in changed if each != value]
+    return rng.choice(found) if found else f"{value}1"
 
 
 def _with_tools(spec: NATSpec, tools: Sequence[Tool]) -> tuple[NATSpec, ...]:

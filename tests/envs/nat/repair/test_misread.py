@@ -23,7 +23,7 @@ from agent_rl.envs.nat.judge.checker import check_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.repair import demonstrations as recording
 from agent_rl.envs.nat.repair.generate import starter_specs
-from agent_rl.envs.nat.repair.misread import misread
+from agent_rl.envs.nat.repair.misread import miscopied, misread
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.scripts import prepare_dataset
 
@@ -85,6 +85,16 @@ def test_the_example_tells_the_right_rules_from_the_others_and_these_apart(readi
     assert twice > NUM_SPECS / 2
 
 
+def test_one_value_of_one_assertion_is_copied_wrong() -> None:
+    for number, spec in enumerate(itertools.islice(starter_specs(3, ["sft"]), NUM_SPECS)):
+        right, wrong = render_project(spec), miscopied(spec, random.Random(number))
+        assert wrong is not None and {path for path in right if right[path] != wrong[path]} == {spec.tests_path}
+        lines = zip(right[spec.tests_path].split("\n"), wrong[spec.tests_path].split("\n"), strict=True)
+        ((before, after),) = ((one, other) for one, other in lines if one != other)
+        assert before.startswith("    assert ") and after.startswith("    assert ")
+        ast.parse(wrong[spec.tests_path])
+
+
 def test_held_out_combinations_are_not_read_either(monkeypatch: pytest.MonkeyPatch) -> None:
     (spec,) = (each for each in itertools.islice(starter_specs(3, ["sft"]), 1))
     assert misread(spec, random.Random(0)) is not None
@@ -106,6 +116,9 @@ def test_the_example_proves_a_submission_wrong_that_is_not_learned(shown: list[D
         assert all(message.tool_calls[-1].name == "submit" for message, _ in each.turns)
         assert all("not taken" in replies[-1].content for _, replies in each.turns[:-1])
     assert {len(each.turns) for each in shown} == {2, 3}
+    written = [{call.arguments["path"] for call in each.turns[-1][0].tool_calls[:-1]} for each in shown]
+    # What was read wrong is mended in the code, what was copied wrong in the test alone.
+    assert {path.partition("/")[0] for paths in written if len(paths) == 1 for path in paths} == {"src", "tests"}
 
 
 def test_before_it_is_mended_it_is_said_what_came_out_and_which_lines_change(shown: list[Demonstration]) -> None:
