@@ -4,6 +4,7 @@ Only values that the request tells once, and says nothing more about, are exchan
 requests speak of what is in them.
 """
 
+import json
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,9 @@ def with_other_example(spec: NATSpec, rng: random.Random) -> NATSpec:
     if tool.family in _TOLD_AT_LENGTH:
         return spec
     old = tool.example
-    free = {name: form for name, value in old.inputs.items() if (form := _only_form(value, spec.request))}
+    # A unit that is told once may stand where all units are listed.
+    values = {name: value for name, value in old.inputs.items() if json.dumps(value) not in json.dumps(tool.rules)}
+    free = {name: form for name, value in values.items() if (form := _only_form(value, spec.request))}
     output = _only_form(old.output, spec.request)
     for _ in range(_TRIES if free else 0):
         given = {**old.inputs, **{name: value for name, value in _sampled(tool, rng).items() if name in free}}

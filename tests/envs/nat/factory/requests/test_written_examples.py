@@ -66,6 +66,13 @@ def test_what_comes_out_stays_where_it_is_told_twice() -> None:
         assert changed.request.count(spec.tools[0].example.output) == 2
 
 
+def test_a_unit_is_never_exchanged() -> None:
+    tool = made("unit_converter", "").tools[0]
+    source, target = sorted(tool.rules["units"])[:2]
+    spec = made("unit_converter", f"of {source} and {target}: {{out}}", value=40.7, from_unit=source, to_unit=target)
+    assert all(with_other_example(spec, random.Random(seed)) is spec for seed in range(20))
+
+
 def test_a_text_has_any_words() -> None:
     spec = made("text_pipeline", "berry comes out as <{out}>", text="berry")
     texts = {with_other_example(spec, random.Random(seed)).tools[0].example.inputs["text"] for seed in range(20)}
