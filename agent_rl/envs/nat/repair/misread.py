@@ -7,6 +7,7 @@ mended (`demonstrations.py`).
 
 import random
 import re
+import string
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -69,13 +70,12 @@ def _garbled(value: str, spec: NATSpec, rng: random.Random) -> str:
     """Another value, as a hasty reader copies: a character lost, doubled or another one, or a word of elsewhere."""
     is_number = value.replace(".", "").isdigit()
     at = rng.choice([place for place, sign in enumerate(value) if not is_number or sign != "."])
-    other = rng.choice("0123456789" if value[at].isdigit() else "abcdefghijklmnopqrstuvwxyz")
-    changed = [value[:at] + other + value[at + 1 :]]
+    signs = string.digits if value[at].isdigit() else string.ascii_lowercase
+    changed = [value[:at] + rng.choice(signs.replace(value[at], "")) + value[at + 1 :]]
     if not is_number:
-        changed += [value[:at] + value[at + 1 :], value[: at + 1] + value[at:]]
-        changed += rng.sample(words := re.findall(r"[a-z]{3,}", spec.request), min(1, len(words)))
-    found = [each for each in changed if each != value]
-    return rng.choice(found) if found else f"{value}1"
+        words = {*re.findall(r"[a-z]{3,}", spec.request)} - {value}
+        changed += [value[:at] + value[at + 1 :], value[: at + 1] + value[at:], rng.choice(sorted(words))]
+    return rng.choice(changed)
 
 
 def _with_tools(spec: NATSpec, tools: Sequence[Tool]) -> tuple[NATSpec, ...]:

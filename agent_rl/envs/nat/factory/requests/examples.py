@@ -7,16 +7,18 @@ requests speak of what is in them.
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from agent_rl.envs.nat.factory import oracle
 from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.planner.plan import plan_of
-from agent_rl.envs.nat.factory.requests.names import any_word
+from agent_rl.envs.nat.factory.requests.names import any_word, whole_words, with_words
 from agent_rl.envs.nat.spec import Example, Inputs, NATSpec, Tool
 
 _TOLD_AT_LENGTH = ("table_processor", "note_search")
+_NEAR, _AFTER = r"[\w.]", r"\w|\.\w"
+"""A value may end a sentence, and is no part of a longer number."""
 _MOST_CHARACTERS = 40
 _TRIES = 20
 
@@ -43,7 +45,9 @@ def with_other_example(spec: NATSpec, rng: random.Random) -> NATSpec:
         if len(table) < len(free) + bool(output):  # two values are told alike
             return spec
         tool = tool.model_copy(update={"example": Example(inputs=given, output=answer)})
-        changed = spec.model_copy(update={"tools": (tool,), "request": _exchanged(spec.request, table)})
+        longest_first = dict(sorted(table.items(), key=lambda pair: -len(pair[0])))
+        request = with_words(spec.request, longest_first, _NEAR, _AFTER)
+        changed = spec.model_copy(update={"tools": (tool,), "request": request})
         return changed.model_copy(update={"plan": plan_of(changed)})
     return spec
 
@@ -57,7 +61,7 @@ def _sampled(tool: Tool, rng: random.Random) -> Inputs:
 
 def _only_form(value: Any, text: str) -> str:
     """How the text tells the value, where it does so once; "" where it does not, or more often."""
-    forms = [form for form in _forms(value) for _ in _found([form], text)]
+    forms = [form for form in _forms(value) if form for _ in re.findall(whole_words([form], _NEAR, _AFTER), text)]
     return forms[0] if len(forms) == 1 else ""
 
 
@@ -76,17 +80,3 @@ def _as_told(form: str, value: Any) -> str:
 def _is_plain(value: Any) -> bool:
     text = str(value)
     return bool(text) and text == text.strip() and "\n" not in text and len(text) <= _MOST_CHARACTERS
-
-
-def _found(forms: list[str], text: str) -> Iterator[re.Match[str]]:
-    longest_first = sorted(filter(None, forms), key=len, reverse=True)
-    if longest_first:
-        yield from re.finditer(rf"(?<![\w.])(?:{'|'.join(map(re.escape, longest_first))})(?!\w|\.\w)", text)
-
-
-def _exchanged(text: str, table: Mapping[str, str]) -> str:
-    parts, end = [], 0
-    for found in _found(list(table), text):
-        parts += [text[end : found.start()], table[found[0]]]
-        end = found.end()
-    return "".join([*parts, text[end:]])

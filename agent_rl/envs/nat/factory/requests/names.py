@@ -8,7 +8,7 @@ import keyword
 import random
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from agent_rl.envs.nat.factory import oracle
@@ -175,16 +175,23 @@ def _service_words(rules: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([host, *path, *(each["path"] for each in rules["fields"] if "." not in each["path"])]))
 
 
-def with_words(value: Any, table: dict[str, str], near: str = r"[A-Za-z0-9_.]") -> Any:
+def with_words(value: Any, table: dict[str, str], near: str = r"[A-Za-z0-9_.]", after: str | None = None) -> Any:
     """Plain data with whole words exchanged in every text and key; where several fit, the first of the table.
 
-    `near` is what a whole word never touches: with a dot, parts of a path stay.
+    `near` is what a whole word never touches: with a dot, parts of a path stay. `after` is what never follows one, if
+    not `near`.
     """
     if isinstance(value, dict):
-        return {with_words(key, table, near): with_words(each, table, near) for key, each in value.items()}
+        return {
+            with_words(key, table, near, after): with_words(each, table, near, after) for key, each in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [with_words(each, table, near) for each in value]
+        return [with_words(each, table, near, after) for each in value]
     if not isinstance(value, str) or not table:
         return value
-    shape = rf"(?<!{near})(?:{'|'.join(map(re.escape, table))})(?!{near})"
-    return re.sub(shape, lambda found: table[found[0]], value)
+    return re.sub(whole_words(table, near, after), lambda found: table[found[0]], value)
+
+
+def whole_words(words: Iterable[str], near: str, after: str | None = None) -> str:
+    """The pattern of any of these words that `with_words` exchanges."""
+    return rf"(?<!{near})(?:{'|'.join(map(re.escape, words))})(?!{after or near})"

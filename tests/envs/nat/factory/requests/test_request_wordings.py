@@ -200,7 +200,7 @@ def test_names_are_made_of_every_piece_of_the_tokenizer() -> None:
     """A name of words that were never shown falls into pieces that were."""
     rng = random.Random(3)
     pieces = set(read_words("pieces.txt"))
-    tokenizer = load_tokenizer("model/nat_minimind_words")
+    tokenizer = load_tokenizer(Path(__file__).resolve().parents[5] / "model/nat_minimind_words")
     known = {piece for piece in tokenizer.get_vocab() if re.fullmatch("[a-z]{2,}", piece)}
     shown: set[str] = set()
     for _ in range(300):
