@@ -4,12 +4,13 @@ Package, registered type, instance, function, server, inputs of a formula, host,
 change no answer, except those of a fictional service, whose example is asked again. Does not: change a rule.
 """
 
+import json
 import random
 import re
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
-from wordings.originals import Twin
 from wordings.rewording import LITERAL
 
 from agent_rl.envs.nat.factory import oracle
@@ -17,36 +18,21 @@ from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.families.base import literal
 from agent_rl.envs.nat.spec import Example, NATSpec, Tool
 
-WORDS: dict[Twin, tuple[str, ...]] = {
-    "test": (
-        "harvest", "gherkin", "mustard", "vector", "pickle", "oxide", "lantern", "turbine", "walrus", "bishop",
-        "cactus", "dolphin", "fiddle", "goblin", "hammock", "igloo", "jigsaw", "kimono", "lagoon", "magnet", "nomad",
-        "orchid", "pebble", "quiver", "rocket", "saddle", "teapot", "urchin", "vortex", "wombat", "yogurt", "zipper",
-        "sofia", "brno", "kwanza", "mueller", "tokamak", "ypsilon", "fjordic", "xylo",
-    ),
-    "val": (
-        "anchor", "biscuit", "copper", "drizzle", "elbow", "falcon", "giraffe", "hinge", "inkwell", "jacket", "koala",
-        "lobster", "mitten", "noodle", "otter", "parrot", "quokka", "radish", "spanner", "trombone", "umbrella",
-        "violet", "wagon", "yodel", "zucchini", "malmo", "perez", "szabo",
-    ),
-}  # fmt: skip
-SHAPES: dict[Twin, tuple[str, ...]] = {
-    "test": ("{a}_{b}", "{a}{b}", "{a}{n}", "{a}_{n}_{b}", "{a}{n}{b}", "{a}_{b}_{c}", "{a}_v{n}", "my_{a}"),
-    "val": ("{a}_x{n}", "{a}_and_{b}", "the_{a}", "{a}_{b}{n}"),
-}
-KINDS: dict[Twin, tuple[str, ...]] = {
-    "test": ("{a}_{b}", "{A}{B}", "{a}{B}{n}", "{package}_fn", "{a}.{b}", "{A}_{n}_{b}", "{a}-{b}"),
-    "val": ("{a}{B}{c}", "{package}_kind", "{A}{n}{B}", "x_{a}_{b}"),
-}
-"""Shapes of a registered type, which may hold anything; one word would make docstrings that say nothing."""
+Vocabulary = Literal["test", "val", "fresh"]
+
+VOCABULARIES: dict[Vocabulary, dict[str, list[str]]] = json.loads(
+    Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+)
+"""Words, shapes of names, and kinds: shapes of a registered type, which may hold anything; one word would make
+docstrings that say nothing. `fresh` is by an author who had seen none of the others, nor the generator's."""
 
 
 class _Pool:
     """Words that are given once each."""
 
-    def __init__(self, twin: Twin, rng: random.Random) -> None:
-        self._rng, self._twin = rng, twin
-        self._words = rng.sample(WORDS[twin], len(WORDS[twin]))
+    def __init__(self, vocabulary: Vocabulary, rng: random.Random) -> None:
+        self._rng, self._vocabulary = rng, VOCABULARIES[vocabulary]
+        self._words = rng.sample(self._vocabulary["words"], len(self._vocabulary["words"]))
 
     def word(self) -> str:
         return self._words.pop()
@@ -56,10 +42,10 @@ class _Pool:
         return sorted(self.word() for _ in range(count))
 
     def name(self) -> str:
-        return self._shaped(self._rng.choice(SHAPES[self._twin]))
+        return self._shaped(self._rng.choice(self._vocabulary["shapes"]))
 
     def kind(self, package: str) -> str:
-        return self._shaped(self._rng.choice(KINDS[self._twin]), package=package)
+        return self._shaped(self._rng.choice(self._vocabulary["kinds"]), package=package)
 
     def _shaped(self, shape: str, **others: str) -> str:
         values = {each: self.word() for each in "abc" if re.search(rf"{{[{each}{each.upper()}]}}", shape)}
@@ -67,9 +53,9 @@ class _Pool:
         return shape.format(n=self._rng.randrange(2, 1000), **values, **others)
 
 
-def renamed(spec: NATSpec, twin: Twin, rng: random.Random) -> NATSpec:
+def renamed(spec: NATSpec, vocabulary: Vocabulary, rng: random.Random) -> NATSpec:
     """The spec and its request under other names."""
-    pool, tool = _Pool(twin, rng), spec.tools[0]
+    pool, tool = _Pool(vocabulary, rng), spec.tools[0]
     package, function = f"nat_{pool.name()}", pool.name()
     server = "-".join(pool.words(2)) if spec.server.name != spec.package else package
     names = {

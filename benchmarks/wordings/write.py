@@ -45,7 +45,11 @@ KINDS: dict[str, Change] = {
     "greeting": _words(greeted),
     "synonyms": _words(with_synonyms),
     "names": renamed,
+    "fresh_names": lambda spec, twin, rng: renamed(spec, "fresh", rng),
 }
+MADE: list[tuple[Twin, str]] = [("test", kind) for kind in KINDS]
+MADE += [("val", kind) for kind in KINDS if kind != "fresh_names"]
+"""What is written; nobody tunes on fresh names."""
 
 
 def reworded(specs: list[NATSpec], twin: Twin, kind: str) -> list[NATSpec]:
@@ -64,12 +68,11 @@ def main(
     if sample_originals:
         for twin, specs in originals.sample_originals().items():
             originals.write_file(originals.path_of(twin, "original"), originals.file_bytes(specs))
-    for twin in SEEDS:
+    for twin, kind in MADE:
         specs = originals.read_specs(originals.path_of(twin, "original"))
-        for kind in KINDS:
-            path = output_dir / originals.path_of(twin, kind).name
-            originals.write_file(path, originals.file_bytes(reworded(specs, twin, kind)))
-            print(f"{path}: {len(specs)} tasks")
+        path = output_dir / originals.path_of(twin, kind).name
+        originals.write_file(path, originals.file_bytes(reworded(specs, twin, kind)))
+        print(f"{path}: {len(specs)} tasks")
 
 
 if __name__ == "__main__":

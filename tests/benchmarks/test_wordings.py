@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from nat_projects import SharedFactory, row
 from wordings.facts import missing
-from wordings.names import WORDS
+from wordings.names import VOCABULARIES, Vocabulary
 from wordings.originals import COUNTS, FOLDER, SEEDS, SHIPPED, Twin, path_of, read_specs
 from wordings.phrasing import FRAMES, TERMS, phrased, sentences_of
 from wordings.rewording import LITERAL, has_order, is_small_change, reordered, sentences
 from wordings.slots import slots
 from wordings.small_talk import AFTER, BEFORE
 from wordings.synonyms import SYNONYMS
-from wordings.write import KINDS, main
+from wordings.write import MADE, main
 
 from agent_rl.envs.check_data import check_reference
 from agent_rl.envs.nat.factory.generate import STARTER_FAMILIES, STARTER_LEVELS, fingerprint_of, split_of
@@ -28,12 +28,16 @@ from agent_rl.envs.nat.spec import NATSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 TWINS: tuple[Twin, ...] = ("test", "val")
-MADE = [(twin, kind) for twin in TWINS for kind in KINDS]
 BY_HAND: list[tuple[Twin, str]] = [("test", "by_hand"), ("val", "by_hand"), ("val", "in_haste")]
 TOLD = [*MADE, ("test", "original"), ("val", "original"), *BY_HAND]
 FROM_CODE: tuple[Twin, str] = ("val", "from_code")
 """Of authors who saw no request: formulas and formats may be told in words that no list of ours has."""
 FILES = [*TOLD, FROM_CODE]
+NAMES: list[tuple[Twin, str, Vocabulary]] = [
+    ("test", "names", "test"),
+    ("val", "names", "val"),
+    ("test", "fresh_names", "fresh"),
+]
 
 
 @cache
@@ -119,7 +123,9 @@ def test_fingerprints_are_held_out_and_in_no_shipped_file_nor_in_both_twins() ->
         assert [fingerprint_of(spec) for spec in specs_of(twin, kind)] == fingerprints, (twin, kind)
 
 
-@pytest.mark.parametrize(("twin", "kind"), [each for each in FILES if each[1] not in ("names", "original")])
+@pytest.mark.parametrize(
+    ("twin", "kind"), [each for each in FILES if each[1] not in ("names", "fresh_names", "original")]
+)
 def test_only_the_words_differ_from_the_original(twin: Twin, kind: str) -> None:
     for spec, original in zip(specs_of(twin, kind), specs_of(twin, "original"), strict=False):
         assert spec.task_id == f"{kind}-{original.task_id}"
@@ -226,13 +232,14 @@ def test_names_are_made_of_words_that_the_generator_never_has() -> None:
     factory = ROOT / "agent_rl/envs/nat/factory"
     files = [path for pattern in ("*.py", "*.txt") for path in factory.rglob(pattern)]
     known = {word for path in files for word in re.findall(r"[a-z]+", path.read_text(encoding="utf-8").lower())}
-    assert not {*WORDS["test"], *WORDS["val"]} & known
-    assert not {*WORDS["test"]} & {*WORDS["val"]}
+    words = [word for each in VOCABULARIES.values() for word in each["words"]]
+    assert not {*words} & known
+    assert len({*words}) == len(words)
 
 
-@pytest.mark.parametrize("twin", TWINS)
-def test_no_name_of_the_original_is_left(twin: Twin) -> None:
-    for spec, original in zip(specs_of(twin, "names"), specs_of(twin, "original"), strict=True):
+@pytest.mark.parametrize(("twin", "kind", "vocabulary"), NAMES)
+def test_no_name_of_the_original_is_left(twin: Twin, kind: str, vocabulary: Vocabulary) -> None:
+    for spec, original in zip(specs_of(twin, kind), specs_of(twin, "original"), strict=True):
         was, now = original.tools[0], spec.tools[0]
         assert original.package not in spec.model_dump_json()
         for name in (
@@ -244,7 +251,7 @@ def test_no_name_of_the_original_is_left(twin: Twin) -> None:
             assert name not in spec.request, (spec.task_id, name)
         assert now.function.isidentifier() and now.instance.isidentifier()
         assert (spec.server.name == spec.package) == (original.server.name == original.package)
-        words = "|".join(WORDS[twin])
+        words = "|".join(VOCABULARIES[vocabulary]["words"])
         assert all(re.search(words, name, re.IGNORECASE) for name in (spec.package, now.type_name, now.instance))
         if was.family == "calculator":
             assert not {each.name for each in was.inputs} & {each.name for each in now.inputs}
@@ -283,7 +290,7 @@ def test_no_training_code_imports_or_reads_the_held_out_wordings() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("twin", "kind"), [("test", "original"), ("test", "names"), ("val", "names")])
+@pytest.mark.parametrize(("twin", "kind"), [("test", "original"), *[each[:2] for each in NAMES]])
 def test_references_of_each_family_and_level_pass_the_checker(nat_toolkit: NatToolkit, twin: Twin, kind: str) -> None:
     factory = SharedFactory(nat_toolkit)
     start = {"test": 0, "val": 15}[twin]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from vllm_load import wait_for_load
+from vllm_load import wait_for_load, wait_until_idle
 from waiting import free_port
 
 from agent_rl.errors import ConfigError
@@ -171,18 +171,18 @@ def test_cancelling_frees_the_server_at_once(client):
     cancel = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.complete, PROMPT, sampling(7, 1900), cancel)
-        wait_for_load(client, running=1)
+        wait_for_load(client, 1)
         cancel.set()
         cancelled = waiting.result()
     assert (cancelled.token_ids, cancelled.finish_reason) == ((), FinishReason.CANCELLED)
-    wait_for_load(client, running=0)
+    wait_until_idle(client)
 
 
 def test_a_pause_interrupts_with_what_was_sampled_and_the_version_follows_the_weights(client, model):
     """`abort` ends requests, with a few tokens or none; `keep` goes on with them under the next version."""
     with ThreadPoolExecutor(10) as pool:
         waiting = [pool.submit(client.complete, PROMPT, sampling(seed, 1900)) for seed in range(10)]
-        wait_for_load(client, running=8, waiting=2)
+        wait_for_load(client, 10)
         client.post_all("/pause", params={"mode": "abort"})
         cut = [each.result() for each in waiting]
         late = pool.submit(client.complete, PROMPT, sampling(1, 8))
@@ -190,9 +190,9 @@ def test_a_pause_interrupts_with_what_was_sampled_and_the_version_follows_the_we
         assert not late.done()
         client.post_all("/resume")
         assert late.result().weight_version == 3
-        wait_for_load(client, running=0)  # or the load that is seen next may still be that of `late`
+        wait_until_idle(client)  # or the load that is seen next may still be that of `late`
         continued = pool.submit(client.complete, PROMPT, sampling(1, 1500))
-        wait_for_load(client, running=1)
+        wait_for_load(client, 1)
         time.sleep(0.2)
         client.post_all("/pause", params={"mode": "keep"})
         client.post_all("/update_weight_version", {"new_version": "4/2"})
@@ -233,7 +233,7 @@ def test_a_server_killed_in_the_middle_of_sixteen_completions_comes_back_and_non
     assert len(leaders) == 1 and len(members) >= 4
     with ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(client.complete, PROMPT, sampling(seed, 1500)) for seed in range(16)]
-        wait_for_load(client, running=8, waiting=8)
+        wait_for_load(client, 16)
         os.killpg(leaders.pop(), signal.SIGKILL)
         sampled = [each.result() for each in waiting]
     assert rejoined == [{"weight_version": "default"}]

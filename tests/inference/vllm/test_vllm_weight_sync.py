@@ -161,7 +161,7 @@ def test_running_completions_end_interrupted_and_later_ones_have_the_new_weights
     sampling = SamplingParams(max_new_tokens=2000, temperature=TEMPERATURE, seed=1)
     with ThreadPoolExecutor(4) as threads:
         futures = [threads.submit(setup.servers.complete, OTHER_PROMPT, sampling) for _ in range(4)]
-        wait_for_load(setup.servers, running=4)
+        wait_for_load(setup.servers, 4)
         setup.sync()
     sampled = [future.result() for future in futures]
     assert [completion.finish_reason for completion in sampled] == [FinishReason.INTERRUPTED] * 4
@@ -323,7 +323,7 @@ def test_adapters_arrive_and_the_last_one_is_sampled_with(adapted: Any) -> None:
         learn_adapter(model)
         with ThreadPoolExecutor(2) as threads:
             active = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
-            wait_for_load(setup.servers, running=1)
+            wait_for_load(setup.servers, 1)
             setup.servers.post_all("/pause", params={"mode": "abort"})
             waiting = threads.submit(setup.servers.complete, OTHER_PROMPT, sampling)
             time.sleep(0.5)

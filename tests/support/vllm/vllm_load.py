@@ -1,5 +1,8 @@
 """How busy a real vLLM server is, for tests that act while it samples."""
 
+from collections.abc import Callable
+from itertools import groupby
+
 from waiting import wait_for
 
 from agent_rl.inference.vllm.servers import VLLMServers
@@ -12,9 +15,27 @@ def load_of(client: VLLMServers) -> list[int]:
     return [round(float(line.split()[-1])) for line in sorted(counts)]
 
 
-def wait_for_load(client: VLLMServers, *, running: int, waiting: int = 0) -> None:
-    """Wait until the first server has this load.
+def wait_for_load(client: VLLMServers, num: int) -> None:
+    """Wait until the first server has so many requests, `num`, which it samples for or which wait there, or more.
 
     Completions have to last much longer than an answer takes here, or they end before they are seen together.
     """
-    wait_for(lambda: load_of(client) == [running, waiting], timeout_s=60.0)
+    _wait_until(client, lambda load: sum(load) >= num)
+
+
+def wait_until_idle(client: VLLMServers) -> None:
+    """Wait until the first server has no request."""
+    _wait_until(client, lambda load: sum(load) == 0)
+
+
+def _wait_until(client: VLLMServers, is_so: Callable[[list[int]], bool]) -> None:
+    loads: list[list[int]] = []
+
+    def is_there() -> bool:
+        loads.append(load_of(client))
+        return is_so(loads[-1])
+
+    try:
+        wait_for(is_there, timeout_s=120.0)
+    except AssertionError:
+        raise AssertionError(f"running and waiting were {[load for load, _ in groupby(loads)]}") from None
