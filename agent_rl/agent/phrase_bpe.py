@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -67,6 +67,7 @@ _WORD = (
     r"|[_ \t\r\f\v\\]"
 )
 _BLANK_OF_NAME = " (?=[A-Za-z])"
+_WORD_AFTER_BLANK = re.compile(r" [A-Za-z]+(?!\w)")
 _MERGES_PER_ROUND = 24
 
 
@@ -117,12 +118,49 @@ def split_blanks_before_names(tokenizer: Tokenizer) -> None:
     to know how both are spelled. Costs a token for each such word; ids, and texts of known words, stay as they are.
     """
     steps = json.loads(tokenizer.to_str())["pre_tokenizer"]["pretokenizers"]
-    if any(step["type"] == "Split" and step["pattern"]["Regex"].startswith(_BLANK_OF_NAME) for step in steps):
+    if any(map(_splits_blanks, steps)):
         return
     texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(tokenizer.get_vocab_size())]
     known = sorted({word for text in texts for word in re.findall(r" ([A-Za-z]\w*)(?!\w)", text)})
     blank = pre_tokenizers.Split(Regex(rf"{_BLANK_OF_NAME}(?!(?:{'|'.join(known)})(?!\w))"), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer[0], blank, tokenizer.pre_tokenizer[1]])
+
+
+def _splits_blanks(step: dict[str, Any]) -> bool:
+    return step["type"] == "Split" and step["pattern"]["Regex"].startswith(_BLANK_OF_NAME)
+
+
+def with_words(tokenizer: Tokenizer, texts: Sequence[str], num_words: int) -> Tokenizer:
+    """The tokenizer with a token more for each of the words after a blank that most of the `texts` have and that it
+    cuts into several, `num_words` at most, and for the parts that lead to them.
+
+    Ids stay, and so do the tokens of a text without these words. The new merges come after all others.
+    """
+    counts = Counter(word for text in texts for word in {*_WORD_AFTER_BLANK.findall(text)})
+    state = json.loads(tokenizer.to_str())
+    vocab, merges = state["model"]["vocab"], {tuple(pair): None for pair in state["model"]["merges"]}
+    bpe, blank = tokenizer.model, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    cut = {word: pieces for word in counts if len(pieces := _pieces(bpe, blank, word)) > 1}
+    ranked = sorted(cut, key=lambda word: (-counts[word], word))
+    for word in ranked[:num_words]:
+        whole, *others = cut[word]
+        for piece in others:
+            merges.setdefault((whole, piece))
+            whole += piece
+            vocab.setdefault(whole, len(vocab))
+    state["model"]["merges"] = [list(pair) for pair in merges]
+    steps = state["pre_tokenizer"]["pretokenizers"]
+    was_split = [step for step in steps if _splits_blanks(step)]
+    state["pre_tokenizer"]["pretokenizers"] = [step for step in steps if not _splits_blanks(step)]
+    made = Tokenizer.from_str(json.dumps(state))
+    if was_split:
+        split_blanks_before_names(made)
+    return made
+
+
+def _pieces(bpe: models.BPE, to_bytes: pre_tokenizers.PreTokenizer, word: str) -> list[str]:
+    ((text, _),) = to_bytes.pre_tokenize_str(word)
+    return [token.value for token in bpe.tokenize(text)]
 
 
 Pair = tuple[str, str]

@@ -16,7 +16,7 @@ if __name__ == "__main__":  # run by its path, where the package need not be ins
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,12 +34,8 @@ from agent_rl.registry import CHAT_FORMATS
 from agent_rl.scripts.common import Domain, make_app, run_app
 from agent_rl.telemetry.files import make_folder
 
-MAX_POSITIONS = 4096
 TOKENIZER_DOCUMENTS = 3000
 """At most; fewer demonstrations are all read."""
-PHRASE_SHARE_OF_KIND = 0.3
-"""A name, an operation or a unit is in up to a quarter of the documents of one family, and has to stay apart."""
-PHRASE_DOCUMENTS_OF_KINDS = 1200
 MAX_TOO_LONG = 1000
 """Demonstrations in a row that do not fit the window before a training says so and ends; generators do not end."""
 
@@ -90,6 +86,14 @@ NewTokenizer = Annotated[
         help="With --init-from: train another tokenizer on these demonstrations; what both have keeps its embeddings."
     ),
 ]
+MoreWords = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="With --init-from: so many of the words that most of these demonstrations have, and that its tokenizer "
+        "cuts into several tokens, get one of their own.",
+    ),
+]
 NamesApart = Annotated[
     bool, typer.Option(help="Give names that the tokenizer does not know the same tokens wherever they stand.")
 ]
@@ -121,6 +125,7 @@ def main(
     batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 16,
     init_from: InitFrom = None,
     new_tokenizer: NewTokenizer = False,
+    more_words: MoreWords = 0,
     names_apart: NamesApart = False,
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: a GPU where there is one.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of specs, faults, initial weights and order.")] = 0,
@@ -134,12 +139,15 @@ def _make(given: SimpleNamespace) -> None:
     _check_rates(given.learning_rate, given.muon_learning_rate)
     place = _found(given.device)
     CHAT_FORMATS.get(given.agent_type)
-    _check_new_tokenizer(given.new_tokenizer, given.init_from)
-    make_folder(given.output_dir, "--output-dir")
+    # Imported as it is called, because every command of `agent-rl` imports this file for its help.
     import torch
 
     from agent_rl.learning.sft import SftProgress, SftSettings, train_sft
+    from agent_rl.learning.warm_start import WarmStart
+    from agent_rl.policies.minimind_policy import load_tokenizer
 
+    begin = WarmStart(**{each: getattr(given, each) for each in WarmStart.__dataclass_fields__})
+    make_folder(given.output_dir, "--output-dir")
     torch.manual_seed(given.seed)
     mix = (read_demonstrations(given.recorded) if given.recorded else [], given.recorded_share)
     choice = _choice(given)
@@ -149,10 +157,9 @@ def _make(given: SimpleNamespace) -> None:
     if is_begun:
         print(f"continuing from {progress.path}; demonstrations that were seen are made again first", flush=True)
     read = itertools.islice(make_shown(), min(given.num_demonstrations, TOKENIZER_DOCUMENTS))
-    kept = given.output_dir if is_begun else None if given.new_tokenizer else given.init_from
-    tokenizer = _tokenizer(kept, given.agent_type, read, given.names_apart and not is_begun)
+    tokenizer = load_tokenizer(given.output_dir) if is_begun else begin.tokenizer(read)
     tokenizer.save_pretrained(given.output_dir)  # a training that continues need not make it again
-    model = _model(given, tokenizer)
+    model = begin.model(tokenizer)
     chat = make_chat_format(tokenizer, given.agent_type)
     print(f"vocabulary {len(tokenizer)}, {model.num_parameters / 1e6:.2f}M parameters", flush=True)
     settings = SftSettings(
@@ -174,32 +181,6 @@ def _make(given: SimpleNamespace) -> None:
         print(f"left out {seen.num_too_long} demonstrations of more than the model's {window} tokens", flush=True)
     progress.path.unlink(missing_ok=True)
     print(f"saved {given.output_dir}", flush=True)
-
-
-def _tokenizer(kept: Path | None, agent_type: AgentType, read: Iterable[Demonstration], names_apart: bool):
-    """That of the folder `kept`; else a new one of what it reads."""
-    from agent_rl.agent.phrase_bpe import split_blanks_before_names
-    from agent_rl.policies.minimind_policy import load_tokenizer
-
-    tokenizer = load_tokenizer(kept) if kept else _train_tokenizer(list(read), agent_type)
-    if names_apart:
-        split_blanks_before_names(tokenizer.backend_tokenizer)
-    return tokenizer
-
-
-def _model(given: SimpleNamespace, tokenizer):
-    import torch
-
-    from agent_rl.learning.new_vocabulary import with_vocabulary
-    from agent_rl.modeling.minimind import MiniMindForCausalLM
-    from agent_rl.policies.minimind_policy import load_tokenizer
-
-    if not given.init_from:
-        return _new_model(len(tokenizer), given.hidden_size, given.num_layers)
-    model = MiniMindForCausalLM.from_pretrained(given.init_from, torch.float32)
-    if not given.new_tokenizer:
-        return model
-    return with_vocabulary(model, load_tokenizer(given.init_from), tokenizer, min_positions=MAX_POSITIONS)
 
 
 def _described(given: Mapping[str, object]) -> str:
@@ -261,52 +242,8 @@ def _check_sizes(num_demonstrations: int, batch_size: int, hidden_size: int) -> 
         raise ConfigError(f"--hidden-size is {hidden_size}; give a multiple of 64, which heads of 32 in pairs need")
 
 
-def _check_new_tokenizer(is_new: bool, init_from: Path | None) -> None:
-    """Before minutes are spent on the new one."""
-    if not is_new:
-        return
-    if not init_from:
-        raise ConfigError("--new-tokenizer without --init-from: a new model has a new tokenizer; leave it out")
-    from agent_rl.learning.new_vocabulary import check_vocabulary
-    from agent_rl.policies.minimind_policy import load_tokenizer
-
-    check_vocabulary(load_tokenizer(init_from), str(init_from))
-
-
-def _new_model(vocab_size: int, hidden_size: int, num_layers: int):
-    from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
-
-    config = MiniMindConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=hidden_size // 32,
-        num_key_value_heads=2,
-        intermediate_size=hidden_size * 11 // 4,
-        max_position_embeddings=MAX_POSITIONS,
-        rope_theta=10_000.0,  # conversations are short
-    )
-    return MiniMindForCausalLM(config)
-
-
 def print_progress(step: int, num_steps: int, loss: float, tokens_per_s: float) -> None:
     print(f"step {step}/{num_steps}  loss {loss:.4f}  {tokens_per_s:,.0f} tokens/s", flush=True)
-
-
-def _train_tokenizer(shown: Sequence[Demonstration], agent_type: AgentType):
-    """A tokenizer of the very texts that a model with it will read and write."""
-    from agent_rl.agent.phrase_bpe import as_pretrained, train_phrase_bpe
-    from agent_rl.learning.sft import render_conversation
-
-    bytes_alone = as_pretrained(train_phrase_bpe([""]))
-    chat = make_chat_format(bytes_alone, agent_type)
-    texts = [
-        bytes_alone.decode(render_conversation(chat, each.messages, each.turns, each.tools).token_ids) for each in shown
-    ]
-    if not any(each.kind for each in shown):
-        return as_pretrained(train_phrase_bpe(texts))
-    options = {"min_document_share": PHRASE_SHARE_OF_KIND, "phrase_documents": PHRASE_DOCUMENTS_OF_KINDS}
-    return as_pretrained(train_phrase_bpe(texts, kinds=[each.kind for each in shown], max_vocab_size=6144, **options))
 
 
 def _demonstrations(

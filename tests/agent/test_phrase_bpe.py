@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from agent_rl.agent.phrase_bpe import _WORD, _merge, _Pairs, as_pretrained, split_blanks_before_names, train_phrase_bpe
+from agent_rl.agent.phrase_bpe import (
+    _WORD,
+    _merge,
+    _Pairs,
+    as_pretrained,
+    split_blanks_before_names,
+    train_phrase_bpe,
+    with_words,
+)
 from agent_rl.errors import DataError
 
 NAMES = ("amber", "cobalt", "indigo", "walnut", "maple", "cedar", "onyx", "quartz", "nickel", "fern")
@@ -113,6 +121,46 @@ def test_splitting_twice_is_splitting_once_and_texts_of_known_words_keep_their_t
     split_blanks_before_names(tokenizer)
     assert tokenizer.to_str() == once
     assert tokenizer.encode("Keep it short.").ids == PHRASES.encode("Keep it short.").ids
+
+
+ASKED = ["Sort whichever row comes twice", "Sort whichever is cheapest", "Sort it, whichever"]
+
+
+def test_words_that_most_texts_have_get_tokens_and_ids_and_other_texts_stay() -> None:
+    made = with_words(PHRASES, ASKED, 1)
+    assert tokens_of(made, "Take whichever") == [*tokens_of(PHRASES, "Take"), " whichever"]
+    assert len(tokens_of(PHRASES, " whichever")) > 2
+    old, new = PHRASES.get_vocab(), made.get_vocab()
+    assert {token: new[token] for token in old} == old and sorted(new.values()) == list(range(len(new)))
+    for text in (*CORPUS, "def cheapest(twice):", "whicheverone"):
+        assert made.encode(text).ids == PHRASES.encode(text).ids, text
+
+
+def test_a_word_that_starts_another_and_one_that_is_there_cost_no_second_token() -> None:
+    texts = ["the cheap, the cheapest, the cheaper nat"]
+    made = with_words(PHRASES, texts, 4)
+    assert [tokens_of(made, word) for word in (" cheap", " cheapest", " cheaper")] == [
+        [" cheap"],
+        [" cheapest"],
+        [" cheaper"],
+    ]
+    assert with_words(made, texts, 4).to_str() == made.to_str()
+    assert with_words(PHRASES, texts, 0).to_str() == PHRASES.to_str()
+
+
+def test_names_stay_apart_beside_more_words() -> None:
+    tokenizer = Tokenizer.from_str(PHRASES.to_str())
+    split_blanks_before_names(tokenizer)
+    made = with_words(tokenizer, ASKED, 1)
+    assert tokens_of(made, " whichever mitten") == [" whichever", " ", *tokens_of(made, "mitten")]
+    assert " whichever" not in tokens_of(made, "def whichever_mitten")
+
+
+@given(st.one_of(st.text(), code_like, mixtures, st.sampled_from(ASKED)))
+@settings(max_examples=100, deadline=None)
+def test_more_words_lose_nothing(text: str) -> None:
+    made = with_words(PHRASES, ASKED, 9)
+    assert made.decode(made.encode(text).ids, skip_special_tokens=False) == text
 
 
 def test_a_digit_is_never_folded_into_a_phrase() -> None:

@@ -134,6 +134,8 @@ def test_a_warm_start_that_was_cut_off_continues_by_the_same_command_alone(
         (["--num-demonstrations", "-3"], "'--num-demonstrations': Input should be greater than or equal to 1"),
         (["--num-demonstrations", "15"], "less than one batch (--batch-size 16)"),
         (["--new-tokenizer"], "--new-tokenizer without --init-from"),
+        (["--more-words", "9"], "--more-words 9 without --init-from"),
+        (["--more-words", "9", "--new-tokenizer", "--init-from", "model/nat_minimind"], "leave one out"),
         (["--domain", "math", "--levels", "1,2"], "no demonstrations to choose from; leave out --levels"),
         (["--domain", "nat", "--families", "calculator,date_tool"], "the family date_tool is held out"),
         (["--domain", "nat", "--families", "note_serch"], "no task family 'note_serch'; did you mean 'note_search'?"),
@@ -176,6 +178,22 @@ def test_a_model_goes_on_with_another_tokenizer(tmp_path: Path) -> None:
     ]
     torch.testing.assert_close(*embedded, atol=1e-5, rtol=0)
     assert read_trained_for(made).max_context < 4000  # what was learned under the old one is not known any more
+
+
+def test_a_model_goes_on_with_more_words(tmp_path: Path) -> None:
+    math = shutil.copytree(ROOT / "model/math_minimind", tmp_path / "math")
+    TrainedFor(environment="search_qa", max_context=2048, tasks={}).save(math)
+    words = ["--init-from", math, "--domain", "search", "--more-words", "20", "--learning-rate", "1e-9"]
+    made = tmp_path / "made"
+    done = run_here("--output-dir", made, *SMALL, *words, "--muon-learning-rate", "1e-9", app=train_sft.app)
+    assert done.returncode == 0, done.stderr
+    old, new = load_tokenizer(math), load_tokenizer(made)
+    assert {token: new.get_vocab()[token] for token in old.get_vocab()} == old.get_vocab()
+    assert len(new) >= len(old) + 20
+    before, after = (load_file(folder / "model.safetensors")["model.embed_tokens.weight"] for folder in (math, made))
+    assert len(after) == len(new)
+    torch.testing.assert_close(after[: len(old)], before, atol=1e-5, rtol=0)
+    assert read_trained_for(made).max_context == 2048  # what was learned under the old words is known as well
 
 
 def test_an_unknown_agent_type_is_one_line_before_any_demonstration_is_made(
