@@ -196,6 +196,9 @@ TOKENIZERS: dict[str, dict[str, Any]] = {
     "a pattern that searches on": {"pre_tokenizer": split("(a|aa)+$(?<=b)")},
     "a pattern that searches on over words": {"pre_tokenizer": split("(zq|zqzq|zqzqzq)+$(?<=b)")},
     "a long pattern": {"pre_tokenizer": split("a|" * 100_000)},
+    "a pattern of 28,000 characters that searches on": {
+        "pre_tokenizer": split(f"({'|'.join('zq' * num for num in range(1, 168))})+$(?<=b)")
+    },
     "a megabyte in front": {"normalizer": {"type": "Prepend", "prepend": "x" * 50_000_000}},
     "texts that grow as they are read": {"decoder": in_sequence("decoders", [replace("a", "aa")] * 28)},
     "parts without end": {"normalizer": in_sequence("normalizers", [{"type": "NFC"}] * 100_000)},
@@ -266,6 +269,15 @@ HONEST: dict[str, dict[str, Any]] = {
                     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
                 ),
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+            ],
+        )
+    },
+    "a list of 3,000 known words": {
+        "pre_tokenizer": in_sequence(
+            "pretokenizers",
+            [
+                split(rf" (?=[a-z])(?!(?:{'|'.join(f'word{num}' for num in range(3_000))})(?!\w))"),
                 {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
             ],
         )
