@@ -116,14 +116,24 @@ def split_blanks_before_names(tokenizer: Tokenizer) -> None:
 
     Otherwise a name that was never seen is `mit|ten` after a quote and ` m|it|ten` after a blank, and who copies it has
     to know how both are spelled. Costs a token for each such word; ids, and texts of known words, stay as they are.
+    DataError for a tokenizer that `train_phrase_bpe` did not make.
     """
-    steps = json.loads(tokenizer.to_str())["pre_tokenizer"]["pretokenizers"]
+    steps = _steps(json.loads(tokenizer.to_str()))
     if any(map(_splits_blanks, steps)):
         return
+    if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
+        raise DataError(
+            "the tokenizer does not cut texts into lines, as those that are trained here do; keep its names"
+        )
     texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(tokenizer.get_vocab_size())]
     known = sorted({word for text in texts for word in re.findall(r" ([A-Za-z]\w*)(?!\w)", text)})
     blank = pre_tokenizers.Split(Regex(rf"{_BLANK_OF_NAME}(?!(?:{'|'.join(known)})(?!\w))"), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer[0], blank, tokenizer.pre_tokenizer[1]])
+
+
+def _steps(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a tokenizer does to a text before merges; [] where that is no sequence."""
+    return (state["pre_tokenizer"] or {}).get("pretokenizers", [])
 
 
 def _splits_blanks(step: dict[str, Any]) -> bool:
@@ -134,13 +144,15 @@ def with_words(tokenizer: Tokenizer, texts: Sequence[str], num_words: int) -> To
     """The tokenizer with a token more for each of the words after a blank that most of the `texts` have and that it
     cuts into several, `num_words` at most, and for the parts that lead to them.
 
-    Ids stay, and so do the tokens of a text without these words. The new merges come after all others.
+    Ids stay, and so do the tokens of a text without these words. The new merges come after all others. DataError where
+    added tokens have ids after those of the BPE.
     """
     counts = Counter(word for text in texts for word in {*_WORD_AFTER_BLANK.findall(text)})
     state = json.loads(tokenizer.to_str())
     vocab, merges = state["model"]["vocab"], {tuple(pair): None for pair in state["model"]["merges"]}
-    bpe, blank = tokenizer.model, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    cut = {word: pieces for word in counts if len(pieces := _pieces(bpe, blank, word)) > 1}
+    if len(vocab) < tokenizer.get_vocab_size():
+        raise DataError("the tokenizer has added tokens after its own, whose ids would change; keep its words")
+    cut = {word: pieces for word in counts if len(pieces := _pieces(tokenizer.model, word)) > 1}
     ranked = sorted(cut, key=lambda word: (-counts[word], word))
     for word in ranked[:num_words]:
         whole, *others = cut[word]
@@ -149,18 +161,19 @@ def with_words(tokenizer: Tokenizer, texts: Sequence[str], num_words: int) -> To
             whole += piece
             vocab.setdefault(whole, len(vocab))
     state["model"]["merges"] = [list(pair) for pair in merges]
-    steps = state["pre_tokenizer"]["pretokenizers"]
-    was_split = [step for step in steps if _splits_blanks(step)]
-    state["pre_tokenizer"]["pretokenizers"] = [step for step in steps if not _splits_blanks(step)]
+    steps = _steps(state)
+    splits = [step for step in steps if _splits_blanks(step)]  # by the words that were known
+    for step in splits:
+        steps.remove(step)
     made = Tokenizer.from_str(json.dumps(state))
-    if was_split:
+    if splits:
         split_blanks_before_names(made)
     return made
 
 
-def _pieces(bpe: models.BPE, to_bytes: pre_tokenizers.PreTokenizer, word: str) -> list[str]:
-    ((text, _),) = to_bytes.pre_tokenize_str(word)
-    return [token.value for token in bpe.tokenize(text)]
+def _pieces(bpe: models.BPE, word: str) -> list[str]:
+    """Of a blank and ASCII letters, of which the blank alone is another character among a byte-level BPE's."""
+    return [token.value for token in bpe.tokenize(word.replace(" ", "\u0120"))]
 
 
 Pair = tuple[str, str]

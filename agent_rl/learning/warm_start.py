@@ -51,7 +51,10 @@ class WarmStart:
         check_vocabulary(load_tokenizer(self.init_from), str(self.init_from))
 
     def tokenizer(self, shown: Iterable[Demonstration]) -> PreTrainedTokenizerFast:
-        """That of `init_from`, as it is or with more words; else a new one. `shown` is read where words are chosen."""
+        """That of `init_from`, as it is or with more words; else a new one. `shown` is read where words are chosen.
+
+        DataError where its names cannot be kept apart, or its words not be told.
+        """
         if self.new_tokenizer or not self.init_from:
             tokenizer = _trained(list(shown), self.agent_type)
         else:

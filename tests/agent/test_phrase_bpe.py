@@ -11,7 +11,7 @@ from itertools import accumulate
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from agent_rl.agent.phrase_bpe import (
@@ -154,6 +154,34 @@ def test_names_stay_apart_beside_more_words() -> None:
     made = with_words(tokenizer, ASKED, 1)
     assert tokens_of(made, " whichever mitten") == [" whichever", " ", *tokens_of(made, "mitten")]
     assert " whichever" not in tokens_of(made, "def whichever_mitten")
+
+
+def plain_bpe() -> Tokenizer:
+    """As GPT-2's and public MiniMind's: words are cut by the byte-level step."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=260, initial_alphabet=alphabet, special_tokens=["<end>"], show_progress=False
+    )
+    tokenizer.train_from_iterator(["in the inn"], trainer)
+    return tokenizer
+
+
+def test_a_tokenizer_of_another_kind_gets_words_and_keeps_its_names() -> None:
+    plain = plain_bpe()
+    made = with_words(plain, ASKED, 1)
+    assert tokens_of(made, "Sort whichever<end>") == [*tokens_of(plain, "Sort"), " whichever", "<end>"]
+    with pytest.raises(DataError, match="does not cut texts into lines"):
+        split_blanks_before_names(plain)
+
+
+def test_words_do_not_move_the_ids_of_tokens_that_were_added_later() -> None:
+    plain = plain_bpe()
+    plain.add_tokens(["<think>"])
+    with pytest.raises(DataError, match="whose ids would change"):
+        with_words(plain, ASKED, 1)
 
 
 @given(st.one_of(st.text(), code_like, mixtures, st.sampled_from(ASKED)))

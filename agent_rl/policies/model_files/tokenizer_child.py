@@ -20,8 +20,8 @@ SECTIONS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 MAX_VALUES = 5_000
 """In one section. Real ones have some dozens."""
 MAX_TEXT_CHARS, MAX_CONTENT_CHARS, MAX_CHARSMAP_CHARS = 2**15, 128, 2**21
-"""Of a pattern, which may list words that a tokenizer knows; of what is put in a text; of the table of a SentencePiece normalizer, of which the largest known have
-some 400,000."""
+"""Of a pattern, which may list known words; of what is put in a text; of the table of a SentencePiece normalizer, of
+which the largest known have some 400,000."""
 MAX_GROWTH = 64.0
 """Characters that may become of one."""
 PROBE_CPU_S = 5
