@@ -122,9 +122,7 @@ def split_blanks_before_names(tokenizer: Tokenizer) -> None:
     if any(map(_splits_blanks, steps)):
         return
     if [step["type"] for step in steps] != ["Split", "ByteLevel"]:
-        raise DataError(
-            "the tokenizer does not cut texts into lines, as those that are trained here do; keep its names"
-        )
+        raise DataError("the tokenizer does not cut texts into lines, as those that are trained here do")
     texts = [tokenizer.decode([token], skip_special_tokens=False) for token in range(tokenizer.get_vocab_size())]
     known = sorted({word for text in texts for word in re.findall(r" ([A-Za-z]\w*)(?!\w)", text)})
     blank = pre_tokenizers.Split(Regex(rf"{_BLANK_OF_NAME}(?!(?:{'|'.join(known)})(?!\w))"), behavior="isolated")
@@ -140,7 +138,7 @@ def _splits_blanks(step: dict[str, Any]) -> bool:
     return step["type"] == "Split" and step["pattern"]["Regex"].startswith(_BLANK_OF_NAME)
 
 
-def with_words(tokenizer: Tokenizer, texts: Sequence[str], num_words: int) -> Tokenizer:
+def with_more_words(tokenizer: Tokenizer, texts: Sequence[str], num_words: int) -> Tokenizer:
     """The tokenizer with a token more for each of the words after a blank that most of the `texts` have and that it
     cuts into several, `num_words` at most, and for the parts that lead to them.
 
@@ -151,7 +149,7 @@ def with_words(tokenizer: Tokenizer, texts: Sequence[str], num_words: int) -> To
     state = json.loads(tokenizer.to_str())
     vocab, merges = state["model"]["vocab"], {tuple(pair): None for pair in state["model"]["merges"]}
     if len(vocab) < tokenizer.get_vocab_size():
-        raise DataError("the tokenizer has added tokens after its own, whose ids would change; keep its words")
+        raise DataError("the tokenizer has added tokens after its own, whose ids would change")
     cut = {word: pieces for word in counts if len(pieces := _pieces(tokenizer.model, word)) > 1}
     ranked = sorted(cut, key=lambda word: (-counts[word], word))
     for word in ranked[:num_words]:

@@ -12,10 +12,10 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from agent_rl.agent.chat_format import make_chat_format
-from agent_rl.agent.phrase_bpe import as_pretrained, split_blanks_before_names, train_phrase_bpe, with_words
+from agent_rl.agent.phrase_bpe import as_pretrained, split_blanks_before_names, train_phrase_bpe, with_more_words
 from agent_rl.config import AgentType
 from agent_rl.envs.demonstrations import Demonstration
-from agent_rl.errors import ConfigError
+from agent_rl.errors import ConfigError, DataError
 from agent_rl.learning.new_vocabulary import check_vocabulary, with_vocabulary
 from agent_rl.learning.sft import render_conversation
 from agent_rl.modeling.minimind import MiniMindConfig, MiniMindForCausalLM
@@ -40,8 +40,24 @@ class WarmStart:
     num_layers: int
 
     def __post_init__(self) -> None:
-        if not (self.new_tokenizer or self.more_words):
-            return
+        """Before minutes are spent on it."""
+        if self.new_tokenizer or self.more_words:
+            self._check_change()
+        if self.init_from and not self.new_tokenizer:
+            self._try_options(load_tokenizer(self.init_from))
+
+    def _try_options(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        option = f"--more-words {self.more_words}"
+        try:
+            if self.more_words:
+                with_more_words(tokenizer.backend_tokenizer, [], 0)
+            option = "--names-apart"
+            if self.names_apart:
+                split_blanks_before_names(tokenizer.backend_tokenizer)
+        except DataError as error:
+            raise ConfigError(f"{option} with --init-from {self.init_from}: {error}; leave it out") from None
+
+    def _check_change(self) -> None:
         words = f"--more-words {self.more_words}"
         if not self.init_from:
             option = "--new-tokenizer" if self.new_tokenizer else words
@@ -51,17 +67,14 @@ class WarmStart:
         check_vocabulary(load_tokenizer(self.init_from), str(self.init_from))
 
     def tokenizer(self, shown: Iterable[Demonstration]) -> PreTrainedTokenizerFast:
-        """That of `init_from`, as it is or with more words; else a new one. `shown` is read where words are chosen.
-
-        DataError where its names cannot be kept apart, or its words not be told.
-        """
+        """That of `init_from`, as it is or with more words; else a new one. `shown` is read where words are chosen."""
         if self.new_tokenizer or not self.init_from:
             tokenizer = _trained(list(shown), self.agent_type)
         else:
             tokenizer = load_tokenizer(self.init_from)
             if self.more_words:
                 texts = _texts(tokenizer, shown, self.agent_type)
-                tokenizer = as_pretrained(with_words(tokenizer.backend_tokenizer, texts, self.more_words))
+                tokenizer = as_pretrained(with_more_words(tokenizer.backend_tokenizer, texts, self.more_words))
         if self.names_apart:
             split_blanks_before_names(tokenizer.backend_tokenizer)
         return tokenizer

@@ -21,7 +21,7 @@ from agent_rl.agent.phrase_bpe import (
     as_pretrained,
     split_blanks_before_names,
     train_phrase_bpe,
-    with_words,
+    with_more_words,
 )
 from agent_rl.errors import DataError
 
@@ -127,7 +127,7 @@ ASKED = ["Sort whichever row comes twice", "Sort whichever is cheapest", "Sort i
 
 
 def test_words_that_most_texts_have_get_tokens_and_ids_and_other_texts_stay() -> None:
-    made = with_words(PHRASES, ASKED, 1)
+    made = with_more_words(PHRASES, ASKED, 1)
     assert tokens_of(made, "Take whichever") == [*tokens_of(PHRASES, "Take"), " whichever"]
     assert len(tokens_of(PHRASES, " whichever")) > 2
     old, new = PHRASES.get_vocab(), made.get_vocab()
@@ -138,20 +138,20 @@ def test_words_that_most_texts_have_get_tokens_and_ids_and_other_texts_stay() ->
 
 def test_a_word_that_starts_another_and_one_that_is_there_cost_no_second_token() -> None:
     texts = ["the cheap, the cheapest, the cheaper nat"]
-    made = with_words(PHRASES, texts, 4)
+    made = with_more_words(PHRASES, texts, 4)
     assert [tokens_of(made, word) for word in (" cheap", " cheapest", " cheaper")] == [
         [" cheap"],
         [" cheapest"],
         [" cheaper"],
     ]
-    assert with_words(made, texts, 4).to_str() == made.to_str()
-    assert with_words(PHRASES, texts, 0).to_str() == PHRASES.to_str()
+    assert with_more_words(made, texts, 4).to_str() == made.to_str()
+    assert with_more_words(PHRASES, texts, 0).to_str() == PHRASES.to_str()
 
 
 def test_names_stay_apart_beside_more_words() -> None:
     tokenizer = Tokenizer.from_str(PHRASES.to_str())
     split_blanks_before_names(tokenizer)
-    made = with_words(tokenizer, ASKED, 1)
+    made = with_more_words(tokenizer, ASKED, 1)
     assert tokens_of(made, " whichever mitten") == [" whichever", " ", *tokens_of(made, "mitten")]
     assert " whichever" not in tokens_of(made, "def whichever_mitten")
 
@@ -171,7 +171,7 @@ def plain_bpe() -> Tokenizer:
 
 def test_a_tokenizer_of_another_kind_gets_words_and_keeps_its_names() -> None:
     plain = plain_bpe()
-    made = with_words(plain, ASKED, 1)
+    made = with_more_words(plain, ASKED, 1)
     assert tokens_of(made, "Sort whichever<end>") == [*tokens_of(plain, "Sort"), " whichever", "<end>"]
     with pytest.raises(DataError, match="does not cut texts into lines"):
         split_blanks_before_names(plain)
@@ -181,13 +181,13 @@ def test_words_do_not_move_the_ids_of_tokens_that_were_added_later() -> None:
     plain = plain_bpe()
     plain.add_tokens(["<think>"])
     with pytest.raises(DataError, match="whose ids would change"):
-        with_words(plain, ASKED, 1)
+        with_more_words(plain, ASKED, 1)
 
 
 @given(st.one_of(st.text(), code_like, mixtures, st.sampled_from(ASKED)))
 @settings(max_examples=100, deadline=None)
 def test_more_words_lose_nothing(text: str) -> None:
-    made = with_words(PHRASES, ASKED, 9)
+    made = with_more_words(PHRASES, ASKED, 9)
     assert made.decode(made.encode(text).ids, skip_special_tokens=False) == text
 
 

@@ -4,13 +4,14 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
-def wait_for(is_so: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_for(is_so: Callable[[], object], timeout_s: float = 20.0, seen: Sequence[object] = ()) -> None:
+    """Ask until it is so; a failure says what was `seen`."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, f"it never came; seen: {seen}"
         time.sleep(0.002)
 
 

@@ -1,7 +1,6 @@
 """How busy a real vLLM server is, for tests that act while it samples."""
 
 from collections.abc import Callable
-from itertools import groupby
 
 from waiting import wait_for
 
@@ -32,10 +31,9 @@ def _wait_until(client: VLLMServers, is_so: Callable[[list[int]], bool]) -> None
     loads: list[list[int]] = []
 
     def is_there() -> bool:
-        loads.append(load_of(client))
-        return is_so(loads[-1])
+        load = load_of(client)
+        if load not in loads[-1:]:
+            loads.append(load)
+        return is_so(load)
 
-    try:
-        wait_for(is_there, timeout_s=120.0)
-    except AssertionError:
-        raise AssertionError(f"running and waiting were {[load for load, _ in groupby(loads)]}") from None
+    wait_for(is_there, timeout_s=120.0, seen=loads)
