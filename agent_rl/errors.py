@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from agent_rl.parsing import undisturbed
+
 SAME_MEANING = 0.7
 """The likeness below which keys and names of another meaning are offered: `epochs` for `total_epochs`."""
 _OWN = str(Path(__file__).parent / "_")[:-1]
@@ -108,7 +110,7 @@ def defined_at(thing: Any) -> str:
         thing = thing.func
     thing = inspect.unwrap(thing) if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
     try:
-        file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
+        file, (_, line) = inspect.getsourcefile(thing), undisturbed(inspect.getsourcelines, thing)
     except (OSError, TypeError):
         return ""
     return "" if file is None or file.startswith(_OWN) else f" ({file}:{line})"

@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 RANKS = {
     "closing": -2,
+    "parsing": -3,
     "errors": -2,
     "renamed": -2,
     "failures": -1,

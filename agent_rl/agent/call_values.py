@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from agent_rl.parsing import parse_expression
+
 MAX_NESTING = 64
 """Deepest nesting of objects and arrays in a call; deeper values could break whoever walks them later."""
 
@@ -112,7 +114,7 @@ def name_and_arguments(value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def python_arguments(source: str) -> dict[str, Any]:
     """Arguments of `(key="value", ...)`, parentheses included, as JSON would hold them: a tuple is a list."""
     try:
-        call = ast.parse(f"call{source}", mode="eval").body
+        call = parse_expression(f"call{source}")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else "too deeply nested, or no text"
         raise BadSyntaxError("bad_json", f"The arguments are not valid Python: {reason}.") from None

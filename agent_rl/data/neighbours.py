@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise, permutations
 from typing import Any, TypeVar
 
+from agent_rl.parsing import parse_expression, parse_module
+
 Case = TypeVar("Case")
 Answer = Callable[[Case], Any]
 """What a right or wrong solution answers; what it raises instead must be made a value."""
@@ -206,10 +208,10 @@ def changed_programs(source: str) -> Iterator[Program]:
 
 def _bounded(source: str) -> ast.Module:
     """The module with a count in every `while`."""
-    tree = ast.parse(source)
+    tree = parse_module(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.While):
-            node.test = ast.BoolOp(ast.And(), [ast.parse("_goes_on()", mode="eval").body, node.test])
+            node.test = ast.BoolOp(ast.And(), [parse_expression("_goes_on()"), node.test])
     return ast.fix_missing_locations(tree)
 
 
@@ -282,7 +284,7 @@ def _dropped_parts(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 def _taken(node: ast.expr, part: str) -> ast.expr:
     """A part of what a loop goes through: `list(node)[1:]`."""
-    sliced = ast.parse(f"list(x){part}", mode="eval").body
+    sliced = parse_expression(f"list(x){part}")
     assert isinstance(sliced, ast.Subscript) and isinstance(sliced.value, ast.Call)
     sliced.value.args = [node]
     return sliced
@@ -297,7 +299,7 @@ def _changed_arguments(node: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
         texts = kind is None or (isinstance(kind, ast.Name) and kind.id == "str")
         changes += [f"{name} = {code.format(name)}" for code in _TEXT_CHANGES if texts]
         changes += [] if texts else [f"{name} = {code.format(name)}" for code in _NUMBER_CHANGES]
-        yield from (ast.parse(change).body for change in changes)
+        yield from (parse_module(change).body for change in changes)
 
 
 def _call_changes(node: ast.Call) -> Iterator[tuple[str, Any]]:
@@ -308,15 +310,15 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Any]]:
     called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
     if called in ("sorted", "sort") and not node.keywords:
         for code in ("key=str.lower", "reverse=True", "key=str"):
-            yield ("keywords", ast.parse(f"f({code})", mode="eval").body.keywords)  # type: ignore[attr-defined]
+            yield ("keywords", parse_expression(f"f({code})").keywords)  # type: ignore[attr-defined]
     if isinstance(node.func, ast.Name) and len(node.args) == 1:
-        yield ("func", ast.parse("lambda given: given", mode="eval").body)
+        yield ("func", parse_expression("lambda given: given"))
     if isinstance(node.func, ast.Attribute) and node.func.attr == "split" and len(node.args) < 2:
         yield ("args", [] if node.args else [ast.Constant(" ")])
         if node.args:
             yield ("args", [*node.args, ast.Constant(1)])
     if isinstance(node.func, ast.Attribute):
-        kept = ast.Lambda(ast.parse("lambda *given, **named: 0", mode="eval").body.args, node.func.value)  # type: ignore[attr-defined]
+        kept = ast.Lambda(parse_expression("lambda *given, **named: 0").args, node.func.value)  # type: ignore[attr-defined]
         yield ("func", kept)
         if node.func.attr in _METHODS:
             yield ("func", ast.Attribute(node.func.value, _METHODS[node.func.attr], ast.Load()))

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_rl.errors import UserError
+from agent_rl.parsing import parse_module
 from agent_rl.sandbox.grading import Files
 
 _OF_PYTEST = ("test", "Test", "setup", "setUp", "teardown", "tearDown", "pytest", "_", "collect_ignore")
@@ -60,7 +61,7 @@ def _imports(tests: Files) -> Iterator[tuple[str, str | None, str]]:
         if not path.endswith(".py"):
             continue
         try:
-            nodes = list(ast.walk(ast.parse(text)))
+            nodes = list(ast.walk(parse_module(text)))
         except (SyntaxError, ValueError, RecursionError):  # pytest says so
             continue
         for node in nodes:

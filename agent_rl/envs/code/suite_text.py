@@ -19,6 +19,7 @@ from typing import Any
 from agent_rl.envs.code.suite_state import DEFINITIONS, checks, groups, is_tolerated, names_of, without_verdict
 from agent_rl.envs.code.task import MODULE
 from agent_rl.errors import UserError
+from agent_rl.parsing import parse_module
 from agent_rl.sandbox.judge_names import check_imports
 from agent_rl.sandbox.workspace import MAX_FILES, MAX_TOTAL_BYTES
 
@@ -60,7 +61,7 @@ class RightProgram:
 def parsed(source: str) -> ast.Module:
     """The text as Python; ValueError where it is not."""
     try:
-        return ast.parse(source)
+        return parse_module(source)
     except SyntaxError as error:
         raise ValueError(f"it is not Python, {error.msg} in line {error.lineno}") from None
 
@@ -94,7 +95,7 @@ def read_tests(text: str, *, setup: str = "", reference: RightProgram | None = N
                 needed = [node if isinstance(node, ast.ClassDef) else needed[at] for at, node in enumerate(body)]
             around = [*before, *filter(None, needed[:number])]
             is_statement = not isinstance(test, DEFINITIONS)
-            behind = ast.parse(_END).body if is_statement else [*filter(None, needed[number + 1 :])]
+            behind = parse_module(_END).body if is_statement else [*filter(None, needed[number + 1 :])]
             made.append(_made(text, test, around, kept, behind, reference))
     if not made:
         raise ValueError("it holds no test: no statement with an assert, no function test_*, no class of tests")
@@ -247,7 +248,7 @@ def _given_to(body: Sequence[ast.stmt], reference: RightProgram | None) -> tuple
     given: list[ast.stmt] = []
     for name in sorted(name for name in free if not hasattr(builtins, name) and not name.startswith("__")):
         if name == "pytest":
-            given += ast.parse("import pytest").body
+            given += parse_module("import pytest").body
         elif reference is None:
             _check_guess(name, body)
             taken.append(name)
@@ -265,9 +266,9 @@ def _given_to(body: Sequence[ast.stmt], reference: RightProgram | None) -> tuple
     # What only an earlier test asks for may be missing: that is for its own verdict.
     own = names_of(_text_of([node for node in body if not is_tolerated(node)]))[0].intersection(taken)
     if needed := sorted(own) if own or imported else taken:
-        given += ast.parse(f"from {MODULE} import {', '.join(needed)}").body
+        given += parse_module(f"from {MODULE} import {', '.join(needed)}").body
     for name in sorted(set(taken) - set(needed)):
-        given += ast.parse(f"try:\n    from {MODULE} import {name}\nexcept:\n    pass").body
+        given += parse_module(f"try:\n    from {MODULE} import {name}\nexcept:\n    pass").body
     return tuple(sorted({*taken, *imported})), given
 
 
@@ -327,7 +328,7 @@ class _Telling(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> Any:
         match node:
             case ast.Assert(test=ast.Compare(left=left, ops=[_], comparators=[_]), msg=None):
-                told = ast.parse("assert _given, f'gave {_given!r}'").body[0]
+                told = parse_module("assert _given, f'gave {_given!r}'").body[0]
                 assert isinstance(told, ast.Assert) and isinstance(node.test, ast.Compare)
                 given = ast.NamedExpr(target=ast.Name("_given", ast.Store()), value=left)
                 return ast.Assert(test=ast.Compare(given, node.test.ops, node.test.comparators), msg=told.msg)

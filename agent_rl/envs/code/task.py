@@ -3,7 +3,6 @@
 Not here: the formats (`call_tests.py`, `humaneval.py`), running a program for the model to see, rewards.
 """
 
-import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent_rl.data.rows import no_column
 from agent_rl.errors import DataError
+from agent_rl.parsing import parse_module
 from agent_rl.sandbox.sandbox import Sandbox
 from agent_rl.sandbox.verdict import Verdict
 
@@ -71,7 +71,7 @@ def parse_row(model: type[RowT], row: dict[str, Any], where: str) -> RowT:
 def check_syntax(source: str) -> str:
     """The source as it is; ValueError when it is not Python. For texts of a dataset, never for what a model wrote."""
     try:
-        ast.parse(source)
+        parse_module(source)
     except SyntaxError as error:
         raise ValueError(f"it is not Python, {error.msg} in line {error.lineno}") from None
     return source

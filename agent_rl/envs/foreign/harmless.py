@@ -10,6 +10,8 @@ names of variables, for the scorer's own hold the right answer. Not here: scorin
 import ast
 import re
 
+from agent_rl.parsing import parse_expression
+
 _MAX_CHARS = 300
 _MAX_POWER = 19
 _MAX_POWERS_OF_BRACKETS = 2
@@ -58,7 +60,7 @@ def is_harmless(dataset: str, answer: str, reference: str = "") -> bool:
 def _has_variables(text: str) -> bool:
     """Whether the text is an expression with names that are not all in capitals, as letters that are answers are."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = parse_expression(text.strip())
     except (SyntaxError, MemoryError, RecursionError):
         return False
     return any(isinstance(part, ast.Name) and not part.id.isupper() for part in ast.walk(tree))

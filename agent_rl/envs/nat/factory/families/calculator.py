@@ -18,11 +18,12 @@ from agent_rl.envs.nat.factory.families import probing
 from agent_rl.envs.nat.factory.families.base import Draft, Family, Inputs, Rules, is_argument_name, join_names
 from agent_rl.envs.nat.factory.families.calculator_loops import NEGATIVE, Check, Loop, Recipe
 from agent_rl.envs.nat.spec import InputField, Tool
+from agent_rl.parsing import parse_expression
 
 NAMES = ["price", "rate", "count", "weight", "height", "width", "depth", "speed"]
 ZERO = "error: division by zero"
 LARGE = "error: input too large"
-_NODES = {ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Name, ast.Load, ast.Constant}
+_NODES = {ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Name, ast.Load, ast.Constant}
 _LARGEST_NUMBER = 1_000_000
 _TAKEN = {"precision", "result"}
 """Names that the reference code has for something else."""
@@ -274,7 +275,7 @@ def _demand_sense(rules: dict[str, Any]) -> None:
 def _divisors(formula: str) -> set[str]:
     """The inputs that a formula divides by. Raises ValueError when it holds more than names, numbers and + - * /."""
     try:
-        nodes = list(ast.walk(ast.parse(formula, mode="eval")))
+        nodes = list(ast.walk(parse_expression(formula)))
     except SyntaxError:
         raise ValueError(f"{formula} is no formula") from None
     numbers = [each.value for each in nodes if isinstance(each, ast.Constant)]

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from agent_rl.envs.nat.factory.oracle.rounding import fixed, is_clear
+from agent_rl.parsing import parse_expression
 
 _ZERO = "error: division by zero"
 _NEGATIVE = "error: negative input"
@@ -60,7 +61,7 @@ def _expression(rules: Mapping[str, Any], inputs: Mapping[str, Any], digits: int
         inside = amount <= split["limit"] if split["inclusive"] else amount < split["limit"]
         formula = formula if inside else split["otherwise"]
     steps: list[Fraction] = []
-    number = _evaluate(ast.parse(formula, mode="eval").body, known, steps)
+    number = _evaluate(parse_expression(formula), known, steps)
     return _Result(text=fixed(number, digits), numbers=[(number, digits, max(map(abs, steps)))])
 
 
