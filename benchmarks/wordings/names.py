@@ -18,13 +18,14 @@ from agent_rl.envs.nat.factory.families import FAMILIES
 from agent_rl.envs.nat.factory.families.base import literal
 from agent_rl.envs.nat.spec import Example, NATSpec, Tool
 
-Vocabulary = Literal["test", "val", "fresh"]
+Vocabulary = Literal["test", "val", "fresh", "fresh_val"]
 
 VOCABULARIES: dict[Vocabulary, dict[str, list[str]]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 )
 """Words, shapes of names, and kinds: shapes of a registered type, which may hold anything; one word would make
-docstrings that say nothing. `fresh` is by an author who had seen none of the others, nor the generator's."""
+docstrings that say nothing. `fresh` and `fresh_val` are by authors who had seen none of the others, nor the
+generator's; one is to test on, the other to tune on."""
 
 
 class _Pool:

@@ -45,11 +45,10 @@ KINDS: dict[str, Change] = {
     "greeting": _words(greeted),
     "synonyms": _words(with_synonyms),
     "names": renamed,
-    "fresh_names": lambda spec, twin, rng: renamed(spec, "fresh", rng),
+    "fresh_names": lambda spec, twin, rng: renamed(spec, "fresh" if twin == "test" else "fresh_val", rng),
 }
-MADE: list[tuple[Twin, str]] = [("test", kind) for kind in KINDS]
-MADE += [("val", kind) for kind in KINDS if kind != "fresh_names"]
-"""What is written; nobody tunes on fresh names."""
+MADE: list[tuple[Twin, str]] = [(twin, kind) for twin in SEEDS for kind in KINDS]
+"""What is written."""
 
 
 def reworded(specs: list[NATSpec], twin: Twin, kind: str) -> list[NATSpec]:

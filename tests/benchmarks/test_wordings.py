@@ -37,6 +37,7 @@ NAMES: list[tuple[Twin, str, Vocabulary]] = [
     ("test", "names", "test"),
     ("val", "names", "val"),
     ("test", "fresh_names", "fresh"),
+    ("val", "fresh_names", "fresh_val"),
 ]
 
 
