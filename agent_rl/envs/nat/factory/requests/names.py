@@ -27,6 +27,8 @@ _VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "ee", "io", "oo", "ou"]
 _ENDS = ["", "", "", "n", "r", "l", "s", "t", "x", "m", "ck", "nd", "rt"]
 _TAKEN = {"server", "path", "sys", "tool", "run", "config", "main", "nat", "mcp", "tests", "src", "table", "lookup"}
 _SERVICE_TEXTS = ("host", "path", "not_found", "failed", "not_json", "nothing", "timeout", "connection")
+SIGNS = "....::++--__"
+"""Between parts of a type or a server's name; the toolkit refuses a slash in a type."""
 FUNCTION_SHARE = 0.3
 """Specs whose function in logic.py is called otherwise; the system message names it."""
 FIELD_SHARE = 0.5
@@ -91,23 +93,53 @@ def renamed(spec: NATSpec, rng: random.Random, *, of_service: bool = True) -> NA
     if rng.random() < FIELD_SHARE and (of_service or tool.family != "api_client"):
         tool = _with_other_fields(tool, rng)
     same = spec.server.name == spec.package
-    name = package if same else in_any_case(any_name(rng), rng)
+    name = package if same else _server_name(rng)
     server = spec.server.model_copy(update={"name": name})
     changed = spec.model_copy(update={"package": package, "tools": (tool,), "server": server})
     return changed.model_copy(update={"plan": plan_of(changed)})
 
 
+def _server_name(rng: random.Random) -> str:
+    if rng.random() < 0.2:
+        return joined_anyhow([any_word(rng), *_any_parts(rng, rng.choice([1, 2]))], rng)
+    return in_any_case(any_name(rng), rng)
+
+
 def _type_of(package: str, rng: random.Random) -> str:
-    """As the task generator has it, or the package with another end, so that the end is copied too, or any.
+    """As the task generator has it, or the package with another end, so that the end is copied too, or any, with signs
+    of every kind: a model that has seen names without dots ends a name at its dot, as a sentence does.
 
     Of two words at least, since the reference's docstring is made of it and has to say something.
     """
     kind = rng.random()
-    if kind < 0.25:
+    if kind < 0.2:
         return f"{package}_tool"
-    if kind < 0.5:
+    if kind < 0.35:
         return f"{package}_{any_word(rng)}"
+    if kind < 0.6:
+        return joined_anyhow([package, *_any_parts(rng, rng.choice([1, 1, 2]))], rng)
+    if kind < 0.8:
+        return joined_anyhow([any_word(rng), *_any_parts(rng, rng.choice([1, 2, 2, 3]))], rng)
     return in_any_case(f"{any_word(rng)}_{any_name(rng, 2)}", rng)
+
+
+def joined_anyhow(parts: Iterable[str], rng: random.Random) -> str:
+    """`nat_quarry.Lift:7`: the parts with one of `SIGNS` before each but the first."""
+    first, *others = parts
+    return first + "".join(rng.choice(SIGNS) + part for part in others)
+
+
+def _any_parts(rng: random.Random, num: int) -> list[str]:
+    """Words in small letters, with capitals or joined by a hyphen, the last of several now and then a version."""
+    parts = []
+    for _ in range(num):
+        words = [any_word(rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+        joined = ["".join(map(str.capitalize, words)), "-".join(words), "_".join(words)]
+        parts.append(rng.choice([*joined, joined[0]]))
+    if num > 1 and rng.random() < 0.35:
+        number = rng.randint(0, 9) if rng.random() < 0.4 else rng.randint(10, 999)
+        parts[-1] = rng.choice([f"{number}", f"v{number}", f"{number}.{rng.randint(0, 9)}"])
+    return parts
 
 
 def _other_than(taken: set[str], rng: random.Random) -> str:

@@ -167,6 +167,24 @@ def test_names_are_what_the_toolkit_takes() -> None:
     assert joined | {"OneTwo3", "oneTwo3", "One-Two3", "ONE_TWO3"} == shapes
 
 
+def test_types_hold_signs_of_every_kind_in_any_place(specs: list[NATSpec]) -> None:
+    changed = [renamed(specs[0], random.Random(number)) for number in range(600)]
+    types = [(spec.package, spec.tools[0].type_name) for spec in changed]
+    assert all(re.fullmatch(r"[A-Za-z][\w.:+-]*", name) for _, name in types)
+    for sign in ".:+-":
+        assert sum(name.startswith(package + sign) for package, name in types) > 12
+        assert sum(sign in name.replace(package, "") for package, name in types) > 50
+    assert sum(len({*re.findall(r"[.:+-]", name)}) > 1 for _, name in types) > 50
+    assert sum(re.fullmatch(r".*[.:+_-]v?\d+(\.\d)?", name) is not None for _, name in types) > 25
+
+
+def test_a_type_of_all_signs_passes_the_checker(specs: list[NATSpec], nat_toolkit: NatToolkit) -> None:
+    (tool,) = specs[0].tools
+    name = f"{specs[0].package}.Lift:lower-case+v7.1"
+    changed = specs[0].model_copy(update={"tools": (tool.model_copy(update={"type_name": name}),)})
+    assert visible_checks(nat_toolkit, changed, render_project(changed)).all_passed
+
+
 def test_choices_nest_and_parts_are_left_as_they_are() -> None:
     rng = random.Random(0)
     assert {choose("[a[1|2]|b]", rng) for _ in range(50)} == {"a1", "a2", "b"}
