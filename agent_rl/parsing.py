@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 ResultT = TypeVar("ResultT")
 MAX_READINGS = 100
-"""Of one text. Most are never disturbed: with four threads that parse long files alone, one in thirteen was."""
+"""Of one text; that others disturb two in a row is rare already."""
 
 
 def undisturbed(read: Callable[..., ResultT], *arguments: Any) -> ResultT:
