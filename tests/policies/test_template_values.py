@@ -1,12 +1,13 @@
 """A chat template of one's own, and values for variables of one: in prompts and in the saved model."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 from builders import make_trainer
 from chat_templates import tokenizer_of
 from fakes import save_tiny_model, tiny_config
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from agent_rl.agent.chat_format import ChatFormat
 from agent_rl.agent.messages import Message
@@ -17,13 +18,20 @@ from agent_rl.policies.template_values import set_template_values
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 
+@pytest.fixture
+def tokenizer() -> PreTrainedTokenizerBase:
+    """One of the test's own, to change; `tokenizer_of` gives all tests the same."""
+    return deepcopy(tokenizer_of("qwen3"))
+
+
 def prompt_of(tokenizer: object) -> str:
     ids = ChatFormat(tokenizer).render_prompt([Message.user("Hi")])
     return tokenizer.decode(ids)
 
 
-def test_a_value_changes_prompts_and_stays_with_the_saved_tokenizer(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of("qwen3")
+def test_a_value_changes_prompts_and_stays_with_the_saved_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
     assert EMPTY_THOUGHT not in prompt_of(tokenizer)
     set_template_values(tokenizer, {"enable_thinking": False})
     assert prompt_of(tokenizer).endswith(EMPTY_THOUGHT)
@@ -37,8 +45,7 @@ def test_a_value_changes_prompts_and_stays_with_the_saved_tokenizer(tmp_path: Pa
     assert saved.chat_template == template
 
 
-def test_replies_are_written_behind_the_prompt_as_it_is_then() -> None:
-    tokenizer = tokenizer_of("qwen3")
+def test_replies_are_written_behind_the_prompt_as_it_is_then(tokenizer: PreTrainedTokenizerBase) -> None:
     set_template_values(tokenizer, {"enable_thinking": False})
     chat = ChatFormat(tokenizer)
     reply = chat.render_completion(Message.assistant("Hello"))
@@ -47,18 +54,17 @@ def test_replies_are_written_behind_the_prompt_as_it_is_then() -> None:
 
 
 @pytest.mark.parametrize("value", [True, 3, 0.5, 'with "quotes"', "line\nbreak", "ä"])
-def test_values_of_every_kind_arrive_as_they_are(value: object) -> None:
-    tokenizer = tokenizer_of("qwen3")
+def test_values_of_every_kind_arrive_as_they_are(tokenizer: PreTrainedTokenizerBase, value: object) -> None:
     tokenizer.chat_template = "{{ mine }}|{{ messages[0].content }}"
     set_template_values(tokenizer, {"mine": value})
     shown = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
     assert shown == f"{value}|Hi"
 
 
-def test_a_variable_that_the_template_does_not_read_is_refused() -> None:
+def test_a_variable_that_the_template_does_not_read_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
     with pytest.raises(ConfigError, match="enable_thinkin"):
-        set_template_values(tokenizer_of("qwen3"), {"enable_thinkin": False})
-    set_template_values(tokenizer_of("qwen3"), {})
+        set_template_values(tokenizer, {"enable_thinkin": False})
+    set_template_values(tokenizer, {})
 
 
 def test_a_template_of_ones_own_is_what_a_run_shows_and_saves(tmp_path: Path) -> None:
