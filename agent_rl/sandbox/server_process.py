@@ -1,4 +1,7 @@
-"""The host's end of one fork server: start it, exchange frames with it, kill it. One thread at a time."""
+"""The host's end of one fork server: start it, exchange frames with it, kill it.
+
+One thread at a time, but any number may call `ServerProcess.close`.
+"""
 
 import contextlib
 import json
@@ -7,6 +10,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +100,7 @@ class ServerProcess:
         self.channel = channel
         self.hello: dict[str, Any] = {}
         self._log = log
+        self._closing = threading.Lock()
 
     @classmethod
     def spawn(cls, python: Path, tier: str, jobs: Sequence[str], groups: str, hash_seed: int) -> "ServerProcess":
@@ -150,18 +155,19 @@ class ServerProcess:
         return Channel(ours)
 
     def close(self) -> None:
-        """Kill the server; whatever it was running dies with it."""
+        """Kill the server; whatever it was running dies with it. A thread whose run that ends may close it too."""
         self.channel.close()
-        scratch = self.hello.get("scratch")
-        if scratch:  # a lower tier: our child is the guard of the server, which kills all below it
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(_GUARD_S)
-        self.process.kill()
-        self.process.wait()
-        self._log.close()
-        if scratch:
-            _remove_when_free(scratch)
+        with self._closing:
+            scratch = self.hello.get("scratch")
+            if scratch:  # a lower tier: our child is the guard of the server, which kills all below it
+                self.process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(_GUARD_S)
+            self.process.kill()
+            self.process.wait()
+            self._log.close()
+            if scratch:
+                _remove_when_free(scratch)
 
 
 def _remove_when_free(scratch: str) -> None:
