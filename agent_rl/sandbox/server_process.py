@@ -155,7 +155,7 @@ class ServerProcess:
         return Channel(ours)
 
     def close(self) -> None:
-        """Kill the server; whatever it was running dies with it. A thread whose run that ends may close it too."""
+        """Kill the server; whatever it was running dies with it. Safe to call from many threads."""
         self.channel.close()
         with self._closing:
             scratch = self.hello.get("scratch")
