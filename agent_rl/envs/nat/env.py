@@ -29,7 +29,7 @@ from agent_rl.envs.nat.prompts import PromptStyle, initial_messages, started_mes
 from agent_rl.envs.nat.repair.task import covered, read_task
 from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import NO_CALL, TOOL_SPECS, NatCheckTool, PytestRunTool, is_marked_complete
-from agent_rl.envs.nat.visible import VisibleChecks, visible_checks
+from agent_rl.envs.nat.visible import VisibleChecks, report_on, visible_checks
 from agent_rl.records import StopReason
 from agent_rl.tools.file_tools import FileReadTool, Files, FileWriteTool, SubmitTool
 
@@ -145,7 +145,7 @@ class NATAgentEnv(ToolEnv):
         if self._repair.takes(found):
             return None
         self._is_told = True
-        return self._repair.told(found)
+        return self._repair.told(report_on(self._factory.get_toolkit(), self._files, found))
 
     def _score(self, *, submitted: bool) -> StepResult:
         assert self._spec is not None, "reset comes first"

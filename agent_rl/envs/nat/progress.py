@@ -63,10 +63,10 @@ class RepairTurns:
             self._left = self._most
         return False
 
-    def told(self, found: VisibleChecks) -> str:
-        """The report of a submission that was not taken."""
+    def told(self, report: str) -> str:
+        """What a submission is answered that was not taken."""
         turns = "1 turn" if self._left == 1 else f"{self._left} turns"
-        return f"not taken, {turns} left to repair it\n{found.report}"
+        return f"not taken, {turns} left to repair it\n{report}"
 
     def parts(self, success: float) -> dict[str, float]:
         """For the logs: whether the first submission passed, and where it did not, whether it was mended."""

@@ -4,7 +4,7 @@ Both run in the sandbox and return text for the model. They are help, not verdic
 them, on hidden cases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_rl.agent.messages import Message
@@ -36,6 +36,11 @@ def test_report(*, passed: int, failed: int, details: str = "") -> str:
     return f"{counts}\n{details}" if details else counts
 
 
+def test_files(files: Mapping[str, str]) -> list[str]:
+    """Paths of a project's own tests."""
+    return sorted(path for path in files if path.startswith("tests/test_") and path.endswith(".py"))
+
+
 class PytestRunTool(BaseTool):
     name = "pytest_run"
     description = "Run the tests of the project with pytest and report what passed and failed."
@@ -46,7 +51,7 @@ class PytestRunTool(BaseTool):
         self.get_toolkit = get_toolkit
 
     def __call__(self, **arguments: Any) -> ToolResult:
-        targets = sorted(path for path in self.files if path.startswith("tests/test_") and path.endswith(".py"))
+        targets = test_files(self.files)
         if not targets:
             return ToolResult(text="error: there are no tests yet; write tests/test_PACKAGE.py first", ok=False)
         evidence = self.get_toolkit().run_tests(self.files, targets=targets)
@@ -71,14 +76,16 @@ class NatCheckTool(BaseTool):
     def __call__(self, **arguments: Any) -> ToolResult:
         """Two lines: what the workflow gave, and what the MCP server offers; either may be an error.
 
-        Facts: whether it is `built`, the `example` comes out as the request says, and is `served` as the request says.
+        Facts: whether it is `built`, the `example` comes out as the request says, and is `served` as the request says;
+        `amiss`, a line for each thing that is not: what it is, and what the request says.
         """
-        built, is_right, agent = self._agent()
-        serves, is_offered, server = self._server()
-        facts = {"built": built, "example": is_right, "served": is_offered}
+        amiss: list[str] = []
+        built, is_right, agent = self._agent(amiss)
+        serves, is_offered, server = self._server(amiss)
+        facts = {"built": built, "example": is_right, "served": is_offered, "amiss": amiss}
         return ToolResult(text=f"{agent}\nmcp: {server}", ok=built and serves, facts=facts)
 
-    def _agent(self) -> tuple[bool, bool, str]:
+    def _agent(self, amiss: list[str]) -> tuple[bool, bool, str]:
         """Whether it was built, whether the example is right, and a line."""
         spec = self.nat_spec
         if reason := refused_config(self.get_toolkit(), self.files):
@@ -93,10 +100,12 @@ class NatCheckTool(BaseTool):
         )
         if evidence.error:
             return False, False, f"error at {evidence.stage}: {evidence.error}"
-        answer = evidence.runs[0].answers[0]
-        return True, answer == example.questions[0].expected, f"built; the example gives {answer!r}"
+        answer, wanted = evidence.runs[0].answers[0], example.questions[0].expected
+        if answer != wanted:
+            amiss.append(f"the example gives {answer!r}, the request says {wanted!r}")
+        return True, answer == wanted, f"built; the example gives {answer!r}"
 
-    def _server(self) -> tuple[bool, bool, str]:
+    def _server(self, amiss: list[str]) -> tuple[bool, bool, str]:
         """Whether it answers, whether as the request says, and what it says of itself and answers to the examples."""
         spec = self.nat_spec
         if SERVER not in self.files:
@@ -105,17 +114,26 @@ class NatCheckTool(BaseTool):
         served = serve(self.get_toolkit(), self.files, example_run(spec), [(n, e.inputs) for n, e in examples])
         if served.error:
             return False, False, f"error at {served.stage}: {served.error}"
-        is_offered = (served.server_name, served.tools) == (spec.server.name, served_schemas(spec))
+        offered, wanted = served.tools, served_schemas(spec)
+        is_offered = (served.server_name, offered) == (spec.server.name, wanted)
         is_offered &= list(served.answers) == [example.output for _, example in examples]
-        offered = "; ".join(
-            f"{name}({', '.join(f'{argument}: {kind}' for argument, kind in arguments.items())})"
-            for name, arguments in served.tools.items()
-        )
+        if served.server_name != spec.server.name:
+            amiss.append(f"mcp: the server is {served.server_name!r}, the request says {spec.server.name!r}")
+        if offered != wanted:
+            amiss.append(f"mcp: the server offers {_told(offered)}, the request says {_told(wanted)}")
         given = "".join(
             f"; the example of {name} gives {answer!r}"
             for (name, _), answer in zip(examples, served.answers, strict=False)
         )
-        return True, is_offered, f"answers as {served.server_name!r}; {offered or 'no tools'}{given}"
+        return True, is_offered, f"answers as {served.server_name!r}; {_told(offered)}{given}"
+
+
+def _told(tools: Mapping[str, Mapping[str, str]]) -> str:
+    """Tools that a server offers, with the types of their arguments."""
+    return (
+        "; ".join(f"{name}({', '.join(map(': '.join, sorted(types.items())))})" for name, types in tools.items())
+        or "no tools"
+    )
 
 
 TOOL_SPECS = tuple(spec_of(tool) for tool in (FileWriteTool, FileReadTool, PytestRunTool, NatCheckTool, SubmitTool))

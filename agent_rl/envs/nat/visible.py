@@ -4,12 +4,17 @@ All of it follows from the request and from the project's own tests, so a model 
 submission, the reward of progress, and the proof that a planted fault can be found. Not here: the verdict (`judge/`).
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
 from agent_rl.envs.nat.spec import NATSpec
-from agent_rl.envs.nat.tools import NatCheckTool, PytestRunTool
+from agent_rl.envs.nat.tools import NatCheckTool, PytestRunTool, test_files
+
+_FAILURE = re.compile(r"^_{3,} .+ _{3,}$", re.MULTILINE)
+_FAILED_LINE = re.compile(r"^> +(.+)$(?s:.*?)^E +(?:AssertionError: )?(.+)$", re.MULTILINE)
+_MOST_FAILURES, _MOST_CHARACTERS = 2, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,8 @@ class VisibleChecks:
     """`files`, `built`, `example`, `served`, `tests`."""
     texts: Mapping[str, str]
     """What each of them says, as the model reads it; by the name of the tool, or `files`."""
+    amiss: Sequence[str] = ()
+    """A line for each thing that is not as the request says: what it is, and what the request says."""
 
     @property
     def all_passed(self) -> bool:
@@ -28,10 +35,6 @@ class VisibleChecks:
     @property
     def share(self) -> float:
         return sum(self.passed.values()) / len(self.passed)
-
-    @property
-    def report(self) -> str:
-        return "\n".join(f"{name}: {text}" for name, text in self.texts.items())
 
 
 def visible_checks(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str]) -> VisibleChecks:
@@ -45,4 +48,23 @@ def visible_checks(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str])
         texts = {"files": f"missing {', '.join(missing)}", **texts}
     facts = checked.facts
     passed = {name: bool(facts[name]) for name in ("built", "example", "served")}
-    return VisibleChecks(passed={"files": not missing, **passed, "tests": tested.ok}, texts=texts)
+    passed = {"files": not missing, **passed, "tests": tested.ok}
+    return VisibleChecks(passed=passed, texts=texts, amiss=facts["amiss"])
+
+
+def report_on(toolkit: NatToolkit, files: Mapping[str, str], found: VisibleChecks) -> str:
+    """What was found, what is not as the request says, and the failed lines of tests as pytest prints them.
+
+    The project's tests run once more where they fail. Raises SandboxError when the sandbox itself fails.
+    """
+    lines = [f"{name}: {text}" for name, text in found.texts.items()]
+    targets = [] if found.passed["tests"] else test_files(files)
+    failed = failed_lines(toolkit.printed_by_tests(files, targets=targets)) if targets else []
+    return "\n".join([*lines, *found.amiss, *failed])
+
+
+def failed_lines(printed: str) -> list[str]:
+    """Of the first failures that pytest printed, the line of the test, with `>`, and what it says first, with `E`."""
+    found = [_FAILED_LINE.search(failure) for failure in _FAILURE.split(printed)[1:]]
+    first = [each.groups() for each in found if each][:_MOST_FAILURES]
+    return [f"{sign} {text[:_MOST_CHARACTERS]}" for pair in first for sign, text in zip(">E", pair, strict=True)]

@@ -1,5 +1,7 @@
 """Submissions that are answered by a report, and the reward of progress."""
 
+from typing import Any
+
 import pytest
 from builders import call
 from nat_projects import SharedFactory, replaced, row, spec_of
@@ -10,8 +12,9 @@ from agent_rl.envs.nat.env import NATAgentEnv, submission
 from agent_rl.envs.nat.factory.cases import hidden_cases
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.judge.toolkit import NatToolkit
+from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import COMPLETION_MARKER
-from agent_rl.envs.nat.visible import visible_checks
+from agent_rl.envs.nat.visible import failed_lines, visible_checks
 
 SPEC = spec_of("unit_converter", 2)
 FILES = render_project(SPEC)
@@ -92,6 +95,67 @@ def test_what_is_visible_of_projects(nat_toolkit: NatToolkit) -> None:
     few = visible_checks(nat_toolkit, SPEC, {SPEC.logic_path: FILES[SPEC.logic_path]})
     assert not any(few.passed.values()) and few.share == 0.0
     assert set(few.texts) == {"files", "nat_check", "pytest_run"}
+
+
+@pytest.mark.parametrize(("family", "level"), [("unit_converter", 1), ("tool_workflow", 3), ("function_group", 4)])
+def test_a_report_has_what_came_out_beside_what_the_request_says(
+    family: str, level: int, nat_toolkit: NatToolkit
+) -> None:
+    spec = spec_of(family, level)
+    given = (spec.tools[0] if spec.workflow.kind == "direct" else spec.workflow).example.output
+    files = render_project(spec)
+    assert not visible_checks(nat_toolkit, spec, files).amiss
+    wanted, other = repr(given), repr(f"x{given}")
+    told = spec.model_copy(update=other_example(spec, f"x{given}"))
+    found = visible_checks(nat_toolkit, told, files)
+    assert not found.passed["example"]
+    assert found.amiss[0] == f"the example gives {wanted}, the request says {other}"
+
+
+def other_example(spec: NATSpec, output: str) -> dict[str, Any]:
+    """The change after which a spec's example is to give something else."""
+    if spec.workflow.kind != "direct":
+        example = spec.workflow.example.model_copy(update={"output": output})
+        return {"workflow": spec.workflow.model_copy(update={"example": example})}
+    example = spec.tools[0].example.model_copy(update={"output": output})
+    return {"tools": (spec.tools[0].model_copy(update={"example": example}), *spec.tools[1:])}
+
+
+def test_a_report_has_the_server_beside_what_the_request_says(nat_toolkit: NatToolkit) -> None:
+    server = FILES["mcp_server.py"].replace(repr(SPEC.server.name).replace("'", '"'), '"elsewhere"')
+    server = server.replace("value: float", "amount: float").replace("(value,", "(amount,")
+    found = visible_checks(nat_toolkit, SPEC, {**FILES, "mcp_server.py": server})
+    assert found.passed["built"] and found.passed["example"] and not found.passed["served"]
+    name, wanted = SPEC.tools[0].instance, "from_unit: string, to_unit: string, value: number"
+    assert found.amiss == [
+        f"mcp: the server is 'elsewhere', the request says {SPEC.server.name!r}",
+        f"mcp: the server offers {name}(amount: number, from_unit: string, to_unit: string), "
+        f"the request says {name}({wanted})",
+    ]
+
+
+def test_a_report_has_the_lines_of_tests_that_failed(nat_toolkit: NatToolkit) -> None:
+    line = next(line for line in FILES[SPEC.tests_path].split("\n") if line.startswith("    assert "))
+    output = SPEC.tools[0].example.output
+    tests = FILES[SPEC.tests_path].replace(line, line.replace(output, f"{output}7"))
+    told = begun(nat_toolkit, repair_turns=1).step(submission({**FILES, SPEC.tests_path: tests})).messages[-1].content
+    assert told.split("\n")[-2:] == [f'> {line.strip()[:-1]}7"', f"E assert {output!r} == '{output}7'"]
+    assert "the request says" not in told
+    none = {path: text for path, text in FILES.items() if path != SPEC.tests_path}
+    told = begun(nat_toolkit, repair_turns=1).step(submission(none)).messages[-1].content
+    assert "pytest_run: error" in told and "\n> " not in told
+
+
+def test_of_what_pytest_prints_the_first_failures_are_told() -> None:
+    failure = (
+        "___ test_{0} ___\n\n    def test_{0}():\n>       assert f({0}) == 1\nE       {1}assert {0} == 1\nE    - 1\n"
+    )
+    printed = "FF\n=== FAILURES ===\n" + "".join(failure.format(n, "AssertionError: ") for n in range(2, 5))
+    assert failed_lines(printed) == ["> assert f(2) == 1", "E assert 2 == 1", "> assert f(3) == 1", "E assert 3 == 1"]
+    boom = "___ test_boom ___\n>       go()\n\na = 1\n\n>       return 1 / 0\nE       ZeroDivisionError: by zero\n"
+    assert failed_lines(boom) == ["> go()", "E ZeroDivisionError: by zero"]
+    assert failed_lines(failure.format("x" * 500, ""))[0] == f"> assert f({'x' * 191}"
+    assert failed_lines("> a\nE b\n") == failed_lines("") == failed_lines("____ t ____\n> a\n") == []
 
 
 def test_progress_is_paid_as_it_is_made_and_taken_back(nat_toolkit: NatToolkit) -> None:

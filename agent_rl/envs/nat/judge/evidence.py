@@ -15,7 +15,7 @@ from agent_rl.envs.nat.judge.worker.mcp_client import McpConversation
 from agent_rl.sandbox.limits import MAX_KEPT_BYTES, JobResult, Status
 
 AgentStage = Literal["import", "load", "build", "run", "done"]
-EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence")
+EvidenceT = TypeVar("EvidenceT", "AgentEvidence", "McpEvidence", "TestsEvidence", str)
 Schema = dict[str, str]
 """Argument name -> JSON type."""
 

@@ -176,9 +176,17 @@ class NatToolkit:
 
     def run_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> TestsEvidence:
         """Run pytest on `targets`, with `src/` importable."""
-        uses_toolkit = any(_USES_TOOLKIT.search(files.get(target, "")) for target in targets)
-        sandbox = self._sandbox if uses_toolkit else self._tests_sandbox
+        sandbox = self._for_tests(files, targets)
         return self._run_job(sandbox, "run_tests", files, {"targets": list(targets)}, tests_evidence)
+
+    def printed_by_tests(self, files: Mapping[str, str], *, targets: Sequence[str]) -> str:
+        """As `run_tests`: what pytest prints, for a reader; the code under test may have printed anything too."""
+        sandbox = self._for_tests(files, targets)
+        return self._run_job(sandbox, "run_pytest", files, {"targets": list(targets)}, lambda job: job.stdout)
+
+    def _for_tests(self, files: Mapping[str, str], targets: Sequence[str]) -> Sandbox:
+        uses_toolkit = any(_USES_TOOLKIT.search(files.get(target, "")) for target in targets)
+        return self._sandbox if uses_toolkit else self._tests_sandbox
 
     def run_project_tests(
         self, files: Mapping[str, str], *, targets: Sequence[str], roots: Sequence[str]

@@ -8,14 +8,12 @@ submissions a teacher mends. Not here: training, running the model.
 
 import difflib
 import random
-import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_rl.agent.messages import Message, ToolCall
 from agent_rl.envs.demonstrations import Demonstration, Turns
 from agent_rl.envs.nat.env import NATEnvFactory
-from agent_rl.envs.nat.factory.cases import example_run
 from agent_rl.envs.nat.factory.render import render_project
 from agent_rl.envs.nat.factory.requests.reword import any_request, in_any_names
 from agent_rl.envs.nat.repair.faults import PRACTISED, plant
@@ -171,32 +169,22 @@ def record(
 
 
 def mending(spec: NATSpec, *attempts: Mapping[str, str]) -> Script:
-    """Submit one wrong project after the other and then the right one; after each report, say what is wrong and which
-    lines change, and write the files that change again.
+    """Submit one wrong project after the other and then the reference; after each report, say which lines change, and
+    write the files that change again.
 
     Hardly a token of a file that is written again differs from the one before: from these alone a model learns to copy.
     """
     there: dict[str, str] = {}
-    replies: tuple[Message, ...] = ()
     for files in attempts:
-        replies = yield _submission(spec, there, files, replies)
+        yield _submission(there, files)
         there |= files
-    return _submission(spec, there, render_project(spec), replies)
+    return _submission(there, render_project(spec))
 
 
-def _submission(
-    spec: NATSpec, there: Mapping[str, str], files: Mapping[str, str], replies: tuple[Message, ...]
-) -> Message:
+def _submission(there: Mapping[str, str], files: Mapping[str, str]) -> Message:
     changed = {path: text for path, text in files.items() if there.get(path) != text}
-    said = [*_example_told(spec, replies[-1].content), *changed_lines(there, changed)] if replies else []
+    said = changed_lines(there, changed) if there else []
     return Message.assistant("\n".join(said), (*_writes(changed), _call("submit")))
-
-
-def _example_told(spec: NATSpec, report: str) -> list[str]:
-    """What a report has come out for the example, where that is wrong."""
-    found = re.search(r"^nat_check: built; the example gives ('.*'|\".*\")$", report, re.MULTILINE)
-    wanted = repr(example_run(spec).questions[0].expected)
-    return [f"The example gives {found[1]}, not {wanted}."] if found and found[1] != wanted else []
 
 
 def changed_lines(files: Mapping[str, str], right: Mapping[str, str]) -> list[str]:
