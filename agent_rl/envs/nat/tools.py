@@ -130,10 +130,8 @@ class NatCheckTool(BaseTool):
 
 def _told(tools: Mapping[str, Mapping[str, str]]) -> str:
     """Tools that a server offers, with the types of their arguments."""
-    return (
-        "; ".join(f"{name}({', '.join(map(': '.join, sorted(types.items())))})" for name, types in tools.items())
-        or "no tools"
-    )
+    typed = {name: ", ".join(map(": ".join, sorted(types.items()))) for name, types in tools.items()}
+    return "; ".join(f"{name}({types})" for name, types in typed.items()) or "no tools"
 
 
 TOOL_SPECS = tuple(spec_of(tool) for tool in (FileWriteTool, FileReadTool, PytestRunTool, NatCheckTool, SubmitTool))
