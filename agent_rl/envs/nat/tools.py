@@ -77,15 +77,16 @@ class NatCheckTool(BaseTool):
         """Two lines: what the workflow gave, and what the MCP server offers; either may be an error.
 
         Facts: whether it is `built`, the `example` comes out as the request says, and is `served` as the request says;
-        `amiss`, a line for each thing that is not: what it is, and what the request says.
+        `compared`, a line that says what came out beside what the request says, for the example and for each other
+        thing that differs.
         """
-        amiss: list[str] = []
-        built, is_right, agent = self._agent(amiss)
-        serves, is_offered, server = self._server(amiss)
-        facts = {"built": built, "example": is_right, "served": is_offered, "amiss": amiss}
+        compared: list[str] = []
+        built, is_right, agent = self._agent(compared)
+        serves, is_offered, server = self._server(compared)
+        facts = {"built": built, "example": is_right, "served": is_offered, "compared": compared}
         return ToolResult(text=f"{agent}\nmcp: {server}", ok=built and serves, facts=facts)
 
-    def _agent(self, amiss: list[str]) -> tuple[bool, bool, str]:
+    def _agent(self, compared: list[str]) -> tuple[bool, bool, str]:
         """Whether it was built, whether the example is right, and a line."""
         spec = self.nat_spec
         if reason := refused_config(self.get_toolkit(), self.files):
@@ -100,12 +101,14 @@ class NatCheckTool(BaseTool):
         )
         if evidence.error:
             return False, False, f"error at {evidence.stage}: {evidence.error}"
-        answer, wanted = evidence.runs[0].answers[0], example.questions[0].expected
-        if answer != wanted:
-            amiss.append(f"the example gives {answer!r}, the request says {wanted!r}")
+        (question,) = example.questions
+        answer, wanted = evidence.runs[0].answers[0], question.expected
+        given = ", ".join(f"{name} = {value!r}" for name, value in question.inputs.items())
+        beside = "as the request says" if answer == wanted else f"the request says {wanted!r}"
+        compared.append(f"the example, {given}, gives {answer!r}, {beside}")
         return True, answer == wanted, f"built; the example gives {answer!r}"
 
-    def _server(self, amiss: list[str]) -> tuple[bool, bool, str]:
+    def _server(self, compared: list[str]) -> tuple[bool, bool, str]:
         """Whether it answers, whether as the request says, and what it says of itself and answers to the examples."""
         spec = self.nat_spec
         if SERVER not in self.files:
@@ -118,9 +121,9 @@ class NatCheckTool(BaseTool):
         is_offered = (served.server_name, offered) == (spec.server.name, wanted)
         is_offered &= list(served.answers) == [example.output for _, example in examples]
         if served.server_name != spec.server.name:
-            amiss.append(f"mcp: the server is {served.server_name!r}, the request says {spec.server.name!r}")
+            compared.append(f"mcp: the server is {served.server_name!r}, the request says {spec.server.name!r}")
         if offered != wanted:
-            amiss.append(f"mcp: the server offers {_told(offered)}, the request says {_told(wanted)}")
+            compared.append(f"mcp: the server offers {_told(offered)}, the request says {_told(wanted)}")
         given = "".join(
             f"; the example of {name} gives {answer!r}"
             for (name, _), answer in zip(examples, served.answers, strict=False)

@@ -13,7 +13,13 @@ from agent_rl.envs.nat.spec import NATSpec
 from agent_rl.envs.nat.tools import NatCheckTool, PytestRunTool, test_files
 
 _FAILURE = re.compile(r"^_{3,} .+ _{3,}$", re.MULTILINE)
-_FAILED_LINE = re.compile(r"^> +(.+)$(?s:.*?)^E +(?:AssertionError: )?(.+)$", re.MULTILINE)
+_FAILED_LINE = re.compile(r"^> +(?P<line>.+)$", re.MULTILINE)
+_UNREAD_LINES = [
+    re.compile(each, re.MULTILINE)
+    for each in (r"^E +File .+\nE +(?P<line>.+)$", r"^ +(?P<line>[^\s^].*)\n(?:[ ^~]+\n)?(?=E )")
+]
+"""The line that Python cannot parse, or else where an import fails: of these pytest prints none with `>`."""
+_SAID = re.compile(r"^E +(?:AssertionError: )?(\S.*)$", re.MULTILINE)
 _MOST_FAILURES, _MOST_CHARACTERS = 2, 200
 
 
@@ -25,8 +31,8 @@ class VisibleChecks:
     """`files`, `built`, `example`, `served`, `tests`."""
     texts: Mapping[str, str]
     """What each of them says, as the model reads it; by the name of the tool, or `files`."""
-    amiss: Sequence[str] = ()
-    """A line for each thing that is not as the request says: what it is, and what the request says."""
+    compared: Sequence[str] = ()
+    """What came out beside what the request says: a line for the example, and one for each other thing that differs."""
 
     @property
     def all_passed(self) -> bool:
@@ -49,22 +55,36 @@ def visible_checks(toolkit: NatToolkit, spec: NATSpec, files: Mapping[str, str])
     facts = checked.facts
     passed = {name: bool(facts[name]) for name in ("built", "example", "served")}
     passed = {"files": not missing, **passed, "tests": tested.ok}
-    return VisibleChecks(passed=passed, texts=texts, amiss=facts["amiss"])
+    return VisibleChecks(passed=passed, texts=texts, compared=facts["compared"])
 
 
 def report_on(toolkit: NatToolkit, files: Mapping[str, str], found: VisibleChecks) -> str:
-    """What was found, what is not as the request says, and the failed lines of tests as pytest prints them.
+    """What was found, what came out beside what the request says, and the failed lines of tests as pytest prints them.
 
     The project's tests run once more where they fail. Raises SandboxError when the sandbox itself fails.
     """
     lines = [f"{name}: {text}" for name, text in found.texts.items()]
     targets = [] if found.passed["tests"] else test_files(files)
     failed = failed_lines(toolkit.printed_by_tests(files, targets=targets)) if targets else []
-    return "\n".join([*lines, *found.amiss, *failed])
+    return "\n".join([*lines, *found.compared, *failed])
 
 
 def failed_lines(printed: str) -> list[str]:
-    """Of the first failures that pytest printed, the line of the test, with `>`, and what it says first, with `E`."""
-    found = [_FAILED_LINE.search(failure) for failure in _FAILURE.split(printed)[1:]]
-    first = [each.groups() for each in found if each][:_MOST_FAILURES]
-    return [f"{sign} {text[:_MOST_CHARACTERS]}" for pair in first for sign, text in zip(">E", pair, strict=True)]
+    """Of the first failures that pytest printed, the line of the test, with `>`, and what it says first, with `E`.
+
+    Where it compares texts and cuts them, both whole; where a module cannot be imported, the line that is to blame.
+    """
+    said = [pair for failure in _FAILURE.split(printed)[1:] if (pair := _failed(failure))]
+    return [f"{sign} {text[:_MOST_CHARACTERS]}" for pair in said[:_MOST_FAILURES] for sign, text in pair]
+
+
+def _failed(failure: str) -> list[tuple[str, str]]:
+    """One failure's lines, each with its sign."""
+    said = _SAID.findall(failure)
+    if not said:
+        return []
+    if found := _FAILED_LINE.search(failure):
+        compared = [each for each in said[1:] if each.startswith(("- ", "+ ")) and "..." in said[0]]
+        return [(">", found["line"]), ("E", said[0]), *(("E", each) for each in compared)]
+    found = next(filter(None, (each.search(failure) for each in _UNREAD_LINES)), None)
+    return [(">", found["line"]), ("E", said[-1])] if found else []

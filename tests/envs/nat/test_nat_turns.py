@@ -102,14 +102,15 @@ def test_a_report_has_what_came_out_beside_what_the_request_says(
     family: str, level: int, nat_toolkit: NatToolkit
 ) -> None:
     spec = spec_of(family, level)
-    given = (spec.tools[0] if spec.workflow.kind == "direct" else spec.workflow).example.output
+    example = (spec.tools[0] if spec.workflow.kind == "direct" else spec.workflow).example
+    asked = ", ".join(f"{name} = {value!r}" for name, value in example.inputs.items())
+    gives = f"the example, {asked}, gives {example.output!r}"
     files = render_project(spec)
-    assert not visible_checks(nat_toolkit, spec, files).amiss
-    wanted, other = repr(given), repr(f"x{given}")
-    told = spec.model_copy(update=other_example(spec, f"x{given}"))
+    assert visible_checks(nat_toolkit, spec, files).compared == [f"{gives}, as the request says"]
+    told = spec.model_copy(update=other_example(spec, f"x{example.output}"))
     found = visible_checks(nat_toolkit, told, files)
     assert not found.passed["example"]
-    assert found.amiss[0] == f"the example gives {wanted}, the request says {other}"
+    assert found.compared[0] == f"{gives}, the request says {'x' + example.output!r}"
 
 
 def other_example(spec: NATSpec, output: str) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def test_a_report_has_the_server_beside_what_the_request_says(nat_toolkit: NatTo
     found = visible_checks(nat_toolkit, SPEC, {**FILES, "mcp_server.py": server})
     assert found.passed["built"] and found.passed["example"] and not found.passed["served"]
     name, wanted = SPEC.tools[0].instance, "from_unit: string, to_unit: string, value: number"
-    assert found.amiss == [
+    assert found.compared[1:] == [
         f"mcp: the server is 'elsewhere', the request says {SPEC.server.name!r}",
         f"mcp: the server offers {name}(amount: number, from_unit: string, to_unit: string), "
         f"the request says {name}({wanted})",
@@ -140,7 +141,13 @@ def test_a_report_has_the_lines_of_tests_that_failed(nat_toolkit: NatToolkit) ->
     tests = FILES[SPEC.tests_path].replace(line, line.replace(output, f"{output}7"))
     told = begun(nat_toolkit, repair_turns=1).step(submission({**FILES, SPEC.tests_path: tests})).messages[-1].content
     assert told.split("\n")[-2:] == [f'> {line.strip()[:-1]}7"', f"E assert {output!r} == '{output}7'"]
-    assert "the request says" not in told
+    assert told.split("\n")[-3].endswith(f"gives {output!r}, as the request says")
+    unread = {**FILES, SPEC.logic_path: f"{FILES[SPEC.logic_path]}BROKEN = 'a\n"}
+    told = begun(nat_toolkit, repair_turns=1).step(submission(unread)).messages[-1].content.split("\n")
+    assert told[-2] == "> BROKEN = 'a" and told[-1].startswith("E SyntaxError: unterminated string")
+    unmade = {**FILES, SPEC.logic_path: f"{FILES[SPEC.logic_path]}MADE = absent\n"}
+    told = begun(nat_toolkit, repair_turns=1).step(submission(unmade)).messages[-1].content.split("\n")
+    assert told[-2:] == ["> MADE = absent", "E NameError: name 'absent' is not defined"]
     none = {path: text for path, text in FILES.items() if path != SPEC.tests_path}
     told = begun(nat_toolkit, repair_turns=1).step(submission(none)).messages[-1].content
     assert "pytest_run: error" in told and "\n> " not in told
@@ -155,6 +162,8 @@ def test_of_what_pytest_prints_the_first_failures_are_told() -> None:
     boom = "___ test_boom ___\n>       go()\n\na = 1\n\n>       return 1 / 0\nE       ZeroDivisionError: by zero\n"
     assert failed_lines(boom) == ["> go()", "E ZeroDivisionError: by zero"]
     assert failed_lines(failure.format("x" * 500, ""))[0] == f"> assert f({'x' * 191}"
+    cut = "___ t ___\n>   assert f() == 'ab'\nE   AssertionError: assert 'x...' == 'a...'\nE   \nE   - ab\nE   + xb\n"
+    assert failed_lines(cut) == ["> assert f() == 'ab'", "E assert 'x...' == 'a...'", "E - ab", "E + xb"]
     assert failed_lines("> a\nE b\n") == failed_lines("") == failed_lines("____ t ____\n> a\n") == []
 
 

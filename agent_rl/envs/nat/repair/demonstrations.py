@@ -34,8 +34,10 @@ MENDED_SHARE = 0.25
 """Of the demonstrations, those of a project written from nothing whose first submission is not taken."""
 TWICE_SHARE = 0.4
 """Of the misread projects that can be, those that are mended in vain first."""
-MISCOPIED_SHARE = 0.3
+MISCOPIED_SHARE = 0.4
 """Of the misread ones, right projects whose test has a value that was copied wrong."""
+BOTH_WRONG_SHARE = 0.25
+"""Of the others, those whose test has one too."""
 _MOST_CHANGED = 12
 """Lines of a file that are said before it is written again."""
 BOTH_SHARE, AGAIN_SHARE = 0.5, 0.5
@@ -88,6 +90,8 @@ def misread_demonstrations(factory: NATEnvFactory, seed: int) -> Iterator[Demons
         right, *wrong = found
         told = right.model_copy(update={"request": any_request(wrong[0], rng)})
         attempts = [render_project(each) for each in (wrong if rng.random() < TWICE_SHARE else wrong[:1])]
+        if rng.random() < BOTH_WRONG_SHARE:
+            attempts[0] = miscopied(wrong[0].model_copy(update={"request": told.request}), rng) or attempts[0]
         unlearned = frozenset(range(len(attempts)))
         return record(factory, NATTask(spec=told), mending(told, *attempts), unlearned=unlearned, wordings=("any",))
 
